@@ -79,7 +79,12 @@ class SkitServer:
     def describe(self) -> dict[str, object]:
         welcome, link = self.connection.welcome, self.address.link
         return {
-            "server": {"kind": welcome.server, "scheduler": welcome.scheduler, "device": welcome.device},
+            "server": {
+                "kind": welcome.server,
+                "scheduler": welcome.scheduler,
+                "device": welcome.device,
+                "baseline": "streamed",
+            },
             **({"shaped_link": finite(link)} if link is not None else {}),
         }
 
@@ -105,7 +110,7 @@ class EngineServer:
         raise NotImplementedError
 
     def describe(self) -> dict[str, object]:
-        return {"server": {"kind": self.address.address.partition("://")[0]}}
+        return {"server": {"kind": self.address.address.partition("://")[0], "baseline": "streamed"}}
 
     def close(self) -> None:
         self.engine.close()

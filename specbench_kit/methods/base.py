@@ -97,6 +97,8 @@ class Environment:
     """Return those of the deployment, or of the pair's profile on this machine; raise SkitError if there is none."""
     modelled: bool = False
     """True if time is computed from a deployment rather than measured."""
+    served: bool = False
+    """True if the target is on a server, so that a measured run has a link to cross."""
     temperature: float = 0.0
     """Sampling temperature; 0 is greedy."""
     deployment: DeploymentKey = LOCAL_DEPLOYMENT
@@ -107,6 +109,11 @@ class Environment:
     def require_deployment(self, name: str) -> None:
         """Raise SkitError if the method `name` would run on this machine's clock, where no link lies in between."""
         require(self.modelled, f"{name}: only a deployment has a link to cross: add --deployment NAME")
+
+    def require_link(self, name: str) -> None:
+        """Raise SkitError if the method `name` would run with the target beside it, where there is no link."""
+        missing = "there is no link to cross: add --deployment NAME or --server HOST:PORT"
+        require(self.modelled or self.served, f"{name}: {missing}")
 
 
 @dataclass(frozen=True)

@@ -67,10 +67,10 @@ class Totals:
         return 1 + self.drafting_s / self.verifying_s if self.verifying_s else None
 
 
-def colocation(records: Records, baseline: Records, units: Units, deployment: JsonObject) -> Metrics:
+def colocation(records: Records, baseline: Records, units: Units, deployment: JsonObject | None) -> Metrics:
     """Return the metrics that compare an edge with a co-located draft model; empty if nothing was drafted at an edge.
 
-    `deployment` is the field of that name in `run.json`.
+    `deployment` is the field of that name in `run.json`, None for a live run, whose round trip is not known.
     """
     timed = [record for record in records if record.finish_reason != "error" and record.colocated_s is not None]
     if not timed:
@@ -79,12 +79,16 @@ def colocation(records: Records, baseline: Records, units: Units, deployment: Js
     if plain_seconds and not edge_seconds.keys() & plain_seconds.keys():
         return {}
     colocated_seconds = {record.key: record.colocated_s for record in timed if record.colocated_s}
-    totals = _totals(timed, plain_seconds, float(deployment["link"]["rtt_s"]))
+    rtt_s = float(deployment["link"]["rtt_s"]) if deployment else 0.0
+    totals = _totals(timed, plain_seconds, rtt_s)
     speeds = {"colocated_ratio": paired.speedup(Side(edge_seconds, colocated_seconds), units)}
-    windows = {"rtt_window_s": totals.window_s(totals.colocated_s), "rtt_window_overlapped_s": totals.overlapped_s}
+    windows = {"rtt_window_overlapped_s": totals.overlapped_s}
+    if deployment:
+        windows["rtt_window_s"] = totals.window_s(totals.colocated_s)
     if totals.plain_s is not None:
         speeds["colocated_speedup"] = paired.speedup(Side(colocated_seconds, plain_seconds), units)
-        windows["rtt_window_autoregressive_s"] = totals.window_s(totals.plain_s)
+        if deployment:
+            windows["rtt_window_autoregressive_s"] = totals.window_s(totals.plain_s)
     defined = {name: speed for name, speed in speeds.items() if speed is not None}
     return {
         **{name: speed.ratio.value for name, speed in defined.items()},

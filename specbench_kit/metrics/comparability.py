@@ -6,7 +6,13 @@ from hashlib import sha256
 
 from specbench_kit.core.nested import flat
 from specbench_kit.metrics.run_data import BenchmarkRun
-from specbench_kit.metrics.setting import deployment_name, describe_inputs, describe_options, sampling_sentence
+from specbench_kit.metrics.setting import (
+    deployment_name,
+    describe_inputs,
+    describe_options,
+    plain_decoding,
+    sampling_sentence,
+)
 
 LabelledRuns = Sequence[tuple[str, BenchmarkRun]]
 Property = Callable[[BenchmarkRun], str]
@@ -28,6 +34,7 @@ def obstacles(runs: LabelledRuns) -> list[str]:
     ]
     lines += [_difference(name, runs, value) for name, value in DECISIVE.items()]
     lines.append(_stated_difference("draft model", runs, _draft_model))
+    lines.append(_stated_difference("baseline", runs, lambda run: plain_decoding(run.fields) or NOT_STATED))
     return [line for line in [*lines, _deployments(runs)] if line]
 
 

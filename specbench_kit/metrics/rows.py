@@ -117,7 +117,7 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
             "speedup_request_mean": paired.request_mean(side),
             "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
         }
-    if entry.deployment:
+    if entry.records:
         row |= {"intervals": {}} | colocation(entry.records, entry.baseline, units, entry.deployment)
     row["intervals"] |= ratio_intervals(group.rounds, units)
     return row

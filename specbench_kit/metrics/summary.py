@@ -88,9 +88,10 @@ def summarise_run(
         baseline_device_cost=device_cost(deployment, plain_records) if deployment else None,
         batch_size=batch_size,
     )
+    overall = summary["overall"]
     if deployment:
-        overall = summary["overall"]
         overall |= idle_shares(deployment, records)
+    if records:
         colocated = colocation(records, plain_records, units_of(records, batch_size), deployment)
         overall |= colocated | {"intervals": overall["intervals"] | colocated.get("intervals", {})}
     if deployment and summary["baseline"]:

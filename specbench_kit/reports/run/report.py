@@ -19,7 +19,7 @@ from specbench_kit.reports.run import sections
 from specbench_kit.reports.run.answers import answers_section
 from specbench_kit.reports.run.lossless import lossless_section
 from specbench_kit.reports.run.pipeline import pipeline_section
-from specbench_kit.reports.sections import colocation, deployment, headlines, machine, methods, wording
+from specbench_kit.reports.sections import baseline, colocation, deployment, headlines, machine, methods, wording
 from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.sections.columns import all_numbers
 from specbench_kit.reports.sections.provenance import provenance
@@ -84,6 +84,7 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
         *([("trace", wording.trace_sentence(run["trace"]))] if run.get("trace") else []),
         ("sampling", sampling_sentence(config)),
         ("limits", limits + repeats),
+        *baseline.fact(run),
         ("time", wording.time_sentence(run)),
         *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),

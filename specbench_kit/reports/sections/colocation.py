@@ -7,15 +7,15 @@ from specbench_kit.reports.stored import Row, RunFile
 from specbench_kit.reports.writing.formatting import seconds, times
 
 WINDOWS = {
-    "rtt_window_s": "beats co-located below",
+    "rtt_window_s": "beats server-only below",
     "rtt_window_overlapped_s": "with all drafting hidden, below",
-    "rtt_window_autoregressive_s": "beats autoregressive below",
+    "rtt_window_autoregressive_s": "beats AR, streamed, below",
 }
 """The round trips up to which drafting at the edge wins, by metric."""
 RATIOS = {
     "speedup": "speedup at the edge (95%)",
-    "colocated_speedup": "co-located (95%)",
-    "colocated_ratio": "edge / co-located",
+    "colocated_speedup": "server-only (95%)",
+    "colocated_ratio": "edge / server-only",
 }
 COLUMNS = (
     *(Column(title, "times") for title in RATIOS.values()),
@@ -23,11 +23,17 @@ COLUMNS = (
     Column("capacity factor", "number"),
 )
 NOTE = (
-    "Co-located: the same rounds with the draft model on the server, so that a request crosses the link only once and "
-    "tokens that were drafted during verification are drafted after it. The round-trip times follow in closed form "
-    "from this run's durations, all else unchanged; 0 means that the edge never wins. The capacity factor: a busy "
-    "server keeps up with this many times as many clients if they draft for themselves, even where a single request "
-    'gains nothing from the edge ("Speculation at a Distance", arXiv 2606.25091).'
+    "Server-only: the same rounds with draft and target both at the server, which streams its tokens, so that a "
+    "request crosses the link only once and tokens that were drafted during verification are drafted after it. The "
+    "round-trip times follow in closed form from this run's durations, all else unchanged; 0 means that the edge never "
+    "wins. The capacity factor: a busy server keeps up with this many times as many clients if they draft for "
+    'themselves, even where a single request gains nothing from the edge ("Speculation at a Distance", '
+    "arXiv 2606.25091)."
+)
+LIVE_NOTE = (
+    "Server-only: the same requests, decoded by the server with the same method and a draft model of its own, and "
+    "streamed. The capacity factor: a busy server keeps up with this many times as many clients if they draft for "
+    "themselves."
 )
 
 
@@ -41,14 +47,16 @@ def section(methods: Mapping[str, Row], deployment: RunFile | None) -> Blocks:
     rows = [[code(label), *cells(overall)] for label, overall in methods.items() if has_edge(overall)]
     if not rows:
         return []
-    server_drafter = (deployment or {}).get("colocated")
+    table = Table(("method", *COLUMNS), rows).without_empty_columns()
+    if deployment is None:
+        return [Heading("Edge or server-only"), table, Paragraph(LIVE_NOTE)]
+    server_drafter = deployment.get("colocated")
     assumption = (
         f"On the server, the draft model runs on {server_drafter['device']}."
         if server_drafter
         else "No latencies of the draft model on the server are known: it is taken to be as fast as at the edge."
     )
-    table = Table(("method", *COLUMNS), rows)
-    return [Heading("Edge or co-located (modelled)"), table, Paragraph(f"{NOTE} {assumption}")]
+    return [Heading("Edge or server-only (modelled)"), table, Paragraph(f"{NOTE} {assumption}")]
 
 
 def cells(overall: Row) -> list[Estimate | float | None]:
@@ -62,10 +70,12 @@ def cautions(label: str, overall: Row) -> list[str]:
     """Return a line if a server that holds both models would be faster than drafting at the edge."""
     if not has_edge(overall) or overall["colocated_ratio"] >= 1:
         return []
-    rtt_s = overall["rtt_window_s"]
-    window = f"only below a round trip of {seconds(rtt_s)}" if rtt_s else "at no round-trip time"
     factor = times(1 / overall["colocated_ratio"])
+    rtt_s = overall.get("rtt_window_s")
+    if rtt_s is None:
+        return [f"SERVER-ONLY IS FASTER: drafting at the server as well, {label} was {factor} as fast."]
+    window = f"only below a round trip of {seconds(rtt_s)}" if rtt_s else "at no round-trip time"
     return [
-        f"CO-LOCATED IS FASTER: with its draft model on the server, {label} would be {factor} as fast; drafting at "
+        f"SERVER-ONLY IS FASTER: with its draft model on the server, {label} would be {factor} as fast; drafting at "
         f"the edge wins {window}."
     ]

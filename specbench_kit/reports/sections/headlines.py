@@ -6,7 +6,7 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.verdicts import DOUBTS, FASTER, NOT_LOSSLESS, SLOWER, UNCHECKED, as_allowed, may_win, verdict
 from specbench_kit.profilers.software import describe
 from specbench_kit.reports.document import code
-from specbench_kit.reports.sections import profiles
+from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.stored import Row, RunFile, Summary
@@ -22,7 +22,7 @@ def of_run(run: RunFile, summary: Summary) -> str:
     if not overall["finished"]:
         return "No request finished."
     parts = [
-        _speed(overall),
+        _speed(overall, run),
         speedup_doubt(run, summary),
         f"acceptance length {significant(overall['acceptance_length'])}",
     ]
@@ -55,7 +55,7 @@ def of_comparison(comparison: Comparison) -> str:
     ]
     verdicts = {rival: overall[rival].get("verdict") for rival in rivals}
     doubt = DOUBTS.get(overall[label].get("speedup_verdict", ""), "")
-    parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label]), doubt]))}"]
+    parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label], comparison.runs[0].fields), doubt]))}"]
     for better in (FASTER, NOT_LOSSLESS, UNCHECKED):
         names = [code(rival) for rival in rivals if verdicts[rival] == better]
         if names:
@@ -75,12 +75,14 @@ def of_comparison(comparison: Comparison) -> str:
     return "; ".join(parts) + "."
 
 
-def _speed(row: Row) -> str:
+def _speed(row: Row, run: RunFile) -> str:
     if row.get("speedup") is None:
         return rate(row["throughput"]) if row.get("throughput") else ""
     bounds = row["intervals"].get("speedup")
     within = f" (95% interval {interval(bounds)})" if bounds else ""
-    return f"{times(row['speedup'])} the speed of autoregressive decoding{within}"
+    speed = f"{times(row['speedup'])} the speed of {baseline.words(run)}{within}"
+    beside = row.get("colocated_ratio")
+    return f"{speed} and {times(beside)} that of itself server-only" if beside is not None else speed
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -95,7 +95,7 @@ def _colocated(axes: "Axes", style: Style, line: PlottedLine, axis: PlottedAxis)
     """Draw the method with its draft model on the server, if it drafts beyond a link."""
     y = [point.overall.get("colocated_speedup", nan) for point in line.points.values()]
     if not any(map(isnan, y)):
-        label = f"{line.label}, co-located"
+        label = f"{line.label}, server-only"
         axes.plot(_positions(axis), y, color=style.colour, linestyle=":", linewidth=1.2, label=label)
 
 
@@ -111,7 +111,7 @@ def _edge_break_even(axes: "Axes", lines: Sequence[PlottedLine], axis: PlottedAx
             points.append((crossing["at"], float(np.interp(crossing["at"], axis.numbers, speedups))))
     if points:
         x, y = zip(*points, strict=True)
-        axes.plot(x, y, "ks", fillstyle="none", markersize=9, zorder=3, label="edge and co-located break even")
+        axes.plot(x, y, "ks", fillstyle="none", markersize=9, zorder=3, label="edge and server-only break even")
 
 
 def _positions(axis: PlottedAxis) -> Sequence[float] | Sequence[str]:

@@ -107,8 +107,9 @@ def _comparisons(summary: Summary) -> Blocks:
         speeds = (code(winner["method"]), winner["speedup"], code(winner["next"]), winner["lead"])
         winners.append((*_point(winner["place"], summary), *speeds))
     note = (
-        f"A method's speedup is over {wording.RIVAL} of the same prompts on the same deployment, which crosses the "
-        "link once per request. Between two points of the grid, the speedup is interpolated linearly."
+        f"A method's speedup is over {wording.RIVAL} of the same prompts on the same deployment: the "
+        "server decodes by itself and streams, so that a request crosses the link once. Between two points of the "
+        "grid, the speedup is interpolated linearly."
     )
     blocks: list[Block] = [
         Heading("Which method is the fastest where"),
@@ -123,11 +124,11 @@ def _comparisons(summary: Summary) -> Blocks:
     for row in filter(colocation.has_edge, summary["rows"]):
         speedups = (code(row["method"]), row["speedup"], row["colocated_speedup"])
         rows.append([*_point(row, summary), *speedups, *colocation.cells(row)[3:]])
-    numbers = (Column("edge", "times"), Column("co-located", "times"), *colocation.COLUMNS[3:])
+    numbers = (Column("edge", "times"), Column("server-only", "times"), *colocation.COLUMNS[3:])
     return [
         *blocks,
-        Heading("Edge or co-located"),
-        _crossings_table("edge faster than co-located", summary["edge"], summary),
+        Heading("Edge or server-only"),
+        _crossings_table("edge faster than server-only", summary["edge"], summary),
         Table((*_axis_columns(summary), "method", *numbers), rows),
         Paragraph(colocation.NOTE),
     ]

@@ -7,7 +7,7 @@ from specbench_kit.reports.stored import Row, Summary
 from specbench_kit.reports.writing.formatting import significant
 
 RIVAL = "centralised autoregressive serving"
-COLOCATED = "itself co-located"
+COLOCATED = "itself server-only"
 
 
 def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) -> str:

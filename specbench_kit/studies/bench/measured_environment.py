@@ -71,7 +71,12 @@ class MeasuredEnvironment:
         hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_MODEL))
         self._stored = environment(hashes, settings.deployment, pair.target.model.device)
         self._modelled = settings.deployment is not None
-        self.environment = replace(self._stored, latencies=self._latencies, temperature=settings.temperature)
+        self.environment = replace(
+            self._stored,
+            latencies=self._latencies,
+            temperature=settings.temperature,
+            served=settings.server is not None,
+        )
         self.notes: list[str] = []
         self.machine: list[dict[str, Any]] = []
 

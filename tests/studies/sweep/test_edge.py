@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--replay", folder / "t.parquet", "--deployment", folder / "board.toml", "--out", folder / "results"]
     done = skit_here("sweep", "--method", "fixed-k:k=4", *options, "--set", "link.rtt_s=0.001,0.03,0.1")
     assert done.returncode == 0, done.stderr
-    assert "fixed-k:k=4 at the edge stops beating itself co-located at link.rtt_s = " in done.stdout
+    assert "fixed-k:k=4 at the edge stops beating itself server-only at link.rtt_s = " in done.stdout
     (sweep,) = (folder / "results").iterdir()
     return sweep
 
@@ -55,8 +55,8 @@ def test_the_crossing_lies_where_the_closed_form_says(folder: Path) -> None:
 
 def test_report_and_figure_show_both(folder: Path) -> None:
     report = (folder / "report.md").read_text()
-    assert "## Edge or co-located" in report
+    assert "## Edge or server-only" in report
     assert "| `fixed-k:k=4` | below |" in report
     figure = (folder / "plots" / "speedup.svg").read_text()
-    assert "fixed-k:k=4, co-located" in figure
-    assert "edge and co-located break even" in figure
+    assert "fixed-k:k=4, server-only" in figure
+    assert "edge and server-only break even" in figure

@@ -1,0 +1,60 @@
+"""Plain decoding across a link: streamed by the server it pays the link once, token by token every time."""
+
+from itertools import pairwise
+
+import pytest
+from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.loading import load
+from specbench_kit.deployments.placing import environment
+from specbench_kit.methods.base import methods
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.setting import ROUND_TRIPS, STREAMED, plain_decoding
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.reports.sections import baseline
+
+
+def test_only_the_first_streamed_token_waits_for_the_link() -> None:
+    deployment = load("wan", ["link.jitter_s=0"])
+    assert deployment is not None
+    target = tiny_llama()
+    runners = make_runner(target, 1, 64), make_runner(disturbed(target, 0.02), 1, 64)
+    requests = make_requests(random_prompts([5], 64), 12)
+    (streamed,), (asked,) = (
+        decode(parse_method(spec), runners, requests, deployment=deployment).values()
+        for spec in ("autoregressive", "round-trips")
+    )
+    assert streamed.output_ids == asked.output_ids
+    assert streamed.ttft_s == pytest.approx(asked.ttft_s, rel=1e-3)
+    gaps = [[later.end_s - step.end_s for step, later in pairwise(record.rounds)] for record in (streamed, asked)]
+    assert all(step.link_s == 0 for step in streamed.rounds[1:])
+    assert [with_link - plain for plain, with_link in zip(*gaps, strict=True)] == pytest.approx(
+        [deployment.link.rtt_s] * 11, rel=1e-3
+    )
+
+
+def test_it_is_a_method_of_links_and_no_baseline() -> None:
+    assert methods.get("round-trips").group == "bounds"
+    with pytest.raises(SkitError, match="round-trips: there is no link to cross: add --deployment NAME or --server"):
+        parse_method("round-trips").prepare(environment(PairHashes("a", "b"), None))
+
+
+def test_a_report_says_what_its_speedups_are_relative_to() -> None:
+    link = {"rtt_s": 0.04, "jitter_s": 0.0, "up_bytes_per_s": None, "down_bytes_per_s": None}
+    modelled = {"deployment": {"link": link}, "config": {"baseline": True}}
+    live = {"server": {"baseline": "streamed"}, "config": {"baseline": True}}
+    older = {"server": {"kind": "skit 0.1"}, "config": {"baseline": True}}
+    here = {"config": {"baseline": True}}
+    pipeline = {"deployment": {"link": {**link, "rtt_s": 0.0}}}
+    assert [plain_decoding(run) for run in (modelled, live, older, here, pipeline)] == [
+        STREAMED,
+        STREAMED,
+        ROUND_TRIPS,
+        None,
+        None,
+    ]
+    assert [bool(baseline.cautions(run)) for run in (modelled, live, older, here)] == [False, False, True, False]
+    assert baseline.words(live) == "autoregressive decoding at the server, streamed"
+    ((_, text),) = baseline.fact(modelled)
+    assert text.startswith("AR at the server, streamed: ")
