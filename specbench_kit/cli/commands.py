@@ -31,6 +31,13 @@ COMMANDS = {
         "Load a `skit serve` server with many devices, whose drafts come from a trace, and measure its answers.",
     ),
     "validate": CommandEntry("load:validate", "Simulate a run of `skit load` and compare it with the measurement."),
+    "ab": CommandEntry(
+        "ab:ab",
+        "Compare two running inference servers, such as speculation on and off, by the same requests in turns.",
+        "Both are black boxes that stream: OpenAI's completions or chat, vLLM, SGLang, llama.cpp, TGI. The servers "
+        "take turns request by request (ABBA), and outputs must be identical for a server to win. API keys are read "
+        "from the environment variables SKIT_API_KEY_NAME, with the server's name, or SKIT_API_KEY.",
+    ),
     "report": CommandEntry("report:report", "Write a report on one run, or on several runs together."),
     "compare": CommandEntry(
         "compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."

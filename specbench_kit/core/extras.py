@@ -16,7 +16,7 @@ EXTRA_OF_MODULE = {
 }
 """The extra by the name of a top-level Python module."""
 PURPOSES = {
-    "live": "drafting for a server: skit serve, skit load, skit profile-server, skit bench --server",
+    "live": "work with servers: skit serve, skit load, skit profile-server, skit bench --server, skit ab",
     "trees": "training predictors of the families xgboost and lightgbm",
     "llama-cpp": "the comparison with llama.cpp in make benchmark",
     "mlflow": "skit export --format mlflow",

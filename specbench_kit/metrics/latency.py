@@ -26,10 +26,14 @@ def inter_token_gaps(rounds: RoundColumns) -> Array:
     commit gives no gap: the wait for it is TTFT. The tokens of a round that knows the moment of each commit are taken
     one by one.
     """
-    request, tokens, end_s = _commits(rounds)
-    later = (request[1:] == request[:-1]) & np.isfinite(np.diff(end_s))
-    sizes = tokens[1:][later]
-    return np.repeat(np.diff(end_s)[later] / sizes, sizes.astype(np.int64))
+    return gaps_of_bursts(*_commits(rounds))
+
+
+def gaps_of_bursts(owner: Array, sizes: Array, moments_s: Array) -> Array:
+    """Return a gap for every token of every burst but each owner's first; the bursts of one owner are in a row."""
+    later = (owner[1:] == owner[:-1]) & np.isfinite(np.diff(moments_s))
+    tokens = sizes[1:][later]
+    return np.repeat(np.diff(moments_s)[later] / tokens, tokens.astype(np.int64))
 
 
 def _commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:

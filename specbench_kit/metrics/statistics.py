@@ -121,7 +121,8 @@ class ComparisonFamily:
 
     `speeds` [units, methods] are residuals of the methods' logarithmic speeds, and `machines` those of their baselines
     if the baselines differ. The reference is the fastest of the `candidates`, chosen anew in every draw; a single
-    candidate was fixed in advance. `freedom` is the number of degrees of freedom of the methods' ratios.
+    candidate was fixed in advance, and without any the methods are compared with their baselines alone. `freedom` is
+    the number of degrees of freedom of the methods' ratios.
     """
 
     speeds: Array
@@ -145,16 +146,17 @@ class ComparisonFamily:
         rng = np.random.default_rng(seed)
         # Sums of the residuals times independent normal numbers, drawn through a root of their covariance.
         draws = rng.standard_normal((DRAWS, min(table.shape))) @ np.linalg.qr(table, mode="r")
-        spread = _spreads(table[:, :methods])
-        candidates = np.asarray(self.candidates)
-        reference = candidates[draws[:, candidates].argmax(axis=1)]
-        largest = _largest(draws[:, :methods], spread, reference)
+        largest = np.zeros(DRAWS)
         if any(self.has_baseline):
             own = np.flatnonzero(self.has_baseline)
             own_spread = np.sqrt((table[:, own] ** 2).sum(axis=0))
-            largest = np.maximum(largest, _scaled(np.abs(draws[:, own]), own_spread).max(axis=1))
-        if self.machines is not None:
-            largest = np.maximum(largest, _largest(draws[:, methods:], _spreads(table[:, methods:]), reference))
+            largest = _scaled(np.abs(draws[:, own]), own_spread).max(axis=1)
+        if self.candidates:
+            candidates = np.asarray(self.candidates)
+            reference = candidates[draws[:, candidates].argmax(axis=1)]
+            largest = np.maximum(largest, _largest(draws[:, :methods], _spreads(table[:, :methods]), reference))
+            if self.machines is not None:
+                largest = np.maximum(largest, _largest(draws[:, methods:], _spreads(table[:, methods:]), reference))
         return max(level, 1 - erfc(float(np.quantile(largest, level)) / sqrt(2)))
 
 

@@ -1,12 +1,12 @@
 """Servers and streams that end in the middle of an answer, and servers that demand TLS."""
 
 import shutil
-import subprocess
 from pathlib import Path
 from threading import Event, Thread
 
 import grpc
 import pytest
+from certificates import make_certificate
 from command_line import skit_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -84,13 +84,7 @@ def test_a_certificate_that_has_expired_is_not_trusted(tmp_path: Path) -> None:
 
 def certificate(folder: Path, name: str, days: int = 2) -> tuple[bytes, bytes]:
     """Return a self-signed certificate and its key."""
-    certificate, key, request, names = (folder / f"{name}{end}" for end in (".pem", "-key.pem", ".csr", ".ext"))
-    names.write_text("subjectAltName=IP:127.0.0.1")
-    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost")
-    ask = ("openssl", "req", "-new", *kind, "-keyout", key, "-out", request)
-    sign = ("openssl", "x509", "-req", "-in", request, "-signkey", key, "-days", f"{days}", "-extfile", names)
-    for command in (ask, (*sign, "-out", certificate)):
-        subprocess.run(command, check=True, capture_output=True)
+    certificate, key = make_certificate(folder, name, days)
     return certificate.read_bytes(), key.read_bytes()
 
 

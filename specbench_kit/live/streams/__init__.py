@@ -1,0 +1,1 @@
+"""Clients of inference servers that stream their answers, one file per form of the stream."""

@@ -1,0 +1,67 @@
+"""Addresses of servers under test: `NAME=KIND://HOST:PORT`. Imports nothing heavy."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from specbench_kit.core.errors import SkitError
+
+USAGE = "give NAME=KIND://HOST:PORT, such as plain=vllm://127.0.0.1:8000 or spec=chat+https://host.example/v1#model"
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+WEB = ("http", "https")
+ANY = "completions"
+"""The kind of server at a plain http:// or https:// address."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """One server under test: the name that it has in reports, its kind, where it is, and the model asked for."""
+
+    name: str
+    dialect: str
+    base: str
+    model: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return the address as it was given, without the name."""
+        return f"{self.dialect}+{self.base}" + (f"#{self.model}" if self.model else "")
+
+
+def parse_server(text: str) -> ServerAddress:
+    """Return the server that `NAME=KIND://HOST:PORT/PATH#MODEL` names; KIND may end in `+https`.
+
+    Raise SkitError for any other text, and for an address that holds a key: keys belong in environment variables.
+    """
+    name, equals, address = text.partition("=")
+    if not equals or not NAME.fullmatch(name):
+        raise SkitError(f"'{_without_secrets(text)}' names no server: {USAGE}")
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError as error:
+        raise SkitError(f"{name}: {error}: {USAGE}") from error
+    if "@" in parts.netloc or parts.query:
+        raise SkitError(
+            f"{name}: leave user, password and query out of the address, since it is stored with the results; an API "
+            f"key is read from the environment variable SKIT_API_KEY_{variable(name)} or SKIT_API_KEY"
+        )
+    kind, plus, web = parts.scheme.partition("+")
+    if kind in WEB and not plus:
+        kind, web = ANY, kind
+    if not parts.hostname or (plus and web not in WEB):
+        raise SkitError(f"'{text}' names no server: {USAGE}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    # Paths of the routes begin with /v1 where they need it.
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    base = f"{web or 'http'}://{host}" + (f":{port}" if port is not None else "") + path
+    return ServerAddress(name, kind, base, parts.fragment)
+
+
+def variable(name: str) -> str:
+    """Return the part of an environment variable's name that stands for a server's name."""
+    return re.sub(r"\W", "_", name).upper()
+
+
+def _without_secrets(text: str) -> str:
+    return re.sub(r"//[^/@]*@", "//...@", text)

@@ -1,0 +1,87 @@
+"""The contract of a dialect: how a request is put to a kind of server, and how the events of its stream are read."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from msgspec import Struct
+
+from specbench_kit.core.registry import Registry
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
+
+
+class Generation(Struct, frozen=True):
+    """A request: a prompt, the most tokens of its answer, and how tokens are chosen.
+
+    `label` differs between any two requests, so that a server need not answer one from what it kept of another.
+    """
+
+    prompt: str
+    max_tokens: int
+    sampler: Sampler
+    seed: int
+    label: str
+    ignore_eos: bool = False
+
+
+class StreamEvent(Struct, frozen=True):
+    """One event of a stream, in which None stands for what the server does not say.
+
+    `tokens` is the number of new tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones
+    included. In a `cumulative` event, text and token ids are those of the whole answer so far.
+    """
+
+    text: str = ""
+    token_ids: list[int] | None = None
+    tokens: int | None = None
+    counted_by: CountedBy = "chunks"
+    total_tokens: int | None = None
+    cumulative: bool = False
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    drafts: DraftCounts | None = None
+    error: str | None = None
+
+
+class ServerFacts(Struct, frozen=True):
+    """What a server says of itself."""
+
+    model: str | None = None
+    context: int | None = None
+    version: str | None = None
+
+
+class StreamDialect(ABC):
+    """One form of requests and streams, registered here or under the entry-point group `specbench_kit.live.streams`.
+
+    `model` is the name that requests ask for.
+    """
+
+    path: ClassVar[str]
+    """The path of the route that generates."""
+    facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models",)
+    """The paths that describe the server; the first one must answer."""
+    may_ignore_eos: ClassVar[bool] = True
+    """True if the server can be told to go on after an end-of-sequence token."""
+    skips_cache: ClassVar[bool] = False
+    """True if the server can be told not to answer a prompt from what it kept of an earlier request."""
+
+    def __init__(self, model: str = "") -> None:
+        self.model = model
+
+    @abstractmethod
+    def body(self, generation: Generation) -> JsonObject:
+        """Return the JSON body that asks for a streamed answer."""
+
+    @abstractmethod
+    def read(self, data: str) -> StreamEvent:
+        """Return what the data of one event says; raise ValueError if it is not in the server's form."""
+
+    @abstractmethod
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        """Return what the documents at `facts_paths` say; a document is None if the server does not have it."""
+
+
+dialects: Registry[type[StreamDialect]] = Registry("kind of server", "specbench_kit.live.streams")

@@ -1,0 +1,71 @@
+"""The stream of llama.cpp's own route, which names its tokens."""
+
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, StreamEvent, dialects
+from specbench_kit.live.streams.llama_timings import Timings
+
+
+class LlamaChunk(Struct):
+    """The data of one event."""
+
+    content: str = ""
+    tokens: list[int] = []
+    stop: bool = False
+    stop_type: str | None = None
+    tokens_evaluated: int | None = None
+    timings: Timings | None = None
+    error: JsonObject | None = None
+
+
+@dialects.register("llama-cpp")
+class LlamaCppStream(StreamDialect):
+    """llama.cpp's `/completion`: the prompt is continued as it stands, with every sampling field sent."""
+
+    path = "/completion"
+    facts_paths = ("/v1/models", "/props")
+    skips_cache = True
+
+    def body(self, generation: Generation) -> JsonObject:
+        sampler = generation.sampler
+        return {
+            "prompt": generation.prompt,
+            "n_predict": generation.max_tokens,
+            "temperature": sampler.temperature,
+            "top_p": sampler.top_p,
+            "top_k": sampler.top_k,
+            "min_p": 0.0,
+            "typical_p": 1.0,
+            "repeat_penalty": 1.0,
+            "seed": generation.seed,
+            "ignore_eos": generation.ignore_eos,
+            "cache_prompt": False,
+            "return_tokens": True,
+            "stream": True,
+        }
+
+    def read(self, data: str) -> StreamEvent:
+        chunk = decode(LlamaChunk, data)
+        timings = chunk.timings or Timings()
+        return StreamEvent(
+            text=chunk.content,
+            token_ids=chunk.tokens,
+            tokens=len(chunk.tokens),
+            counted_by="token ids",
+            total_tokens=timings.predicted_n if chunk.stop else None,
+            finish_reason={"limit": "length", "eos": "stop", "word": "stop"}.get(
+                chunk.stop_type or "", chunk.stop_type
+            ),
+            prompt_tokens=chunk.tokens_evaluated if chunk.stop else None,
+            cached_tokens=timings.cache_n,
+            drafts=timings.drafts(),
+            error=str(chunk.error.get("message") or chunk.error) if chunk.error else None,
+        )
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        models, props = documents[0] or {}, documents[1] or {}
+        names = [str(entry.get("id")) for entry in models.get("data") or ()]
+        context = (props.get("default_generation_settings") or {}).get("n_ctx")
+        build = props.get("build_info")
+        return ServerFacts(names[0] if names else None, context, build and str(build))

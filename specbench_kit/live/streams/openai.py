@@ -1,0 +1,215 @@
+"""OpenAI's completions and chat streams, and vLLM's, which name their tokens."""
+
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import JsonObject, convert, decode
+from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, StreamEvent, dialects
+from specbench_kit.live.streams.llama_timings import Timings
+from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
+
+
+class PromptDetails(Struct):
+    """What a server says of a prompt."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(Struct):
+    """The counts of tokens so far, or of a finished answer."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class ChosenTokens(Struct):
+    """Log-probabilities: `tokens` has an entry for every token of a completion, `content` for one of a chat."""
+
+    tokens: list[str] | None = None
+    content: list[JsonObject] | None = None
+
+
+class Delta(Struct):
+    """The next part of a chat's answer; models that think aloud stream their thoughts in a field of their own."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class Choice(Struct):
+    """The next part of an answer."""
+
+    text: str | None = None
+    delta: Delta | None = None
+    token_ids: list[int] | None = None
+    logprobs: ChosenTokens | None = None
+    finish_reason: str | None = None
+
+
+class StepCounts(Struct):
+    """vLLM's counts of one request's speculation, as far as a comparison needs them."""
+
+    num_draft_tokens: int | None = None
+    num_spec_steps: int | None = None
+    per_step_drafted: list[int] | None = None
+    per_step_accepted: list[int] | None = None
+    acceptance_histogram: list[int] | dict[str, int] | None = None
+
+    def counts(self) -> DraftCounts:
+        """Return rounds, drafted and accepted tokens, from whichever fields state them."""
+        accepted, rounds, drafted = None, self.num_spec_steps, self.num_draft_tokens
+        if self.per_step_accepted is not None:
+            accepted, rounds = sum(self.per_step_accepted), rounds or len(self.per_step_accepted)
+        elif self.acceptance_histogram is not None:
+            histogram = self.acceptance_histogram
+            times = histogram if isinstance(histogram, dict) else dict(enumerate(histogram))
+            accepted = sum(int(length) * count for length, count in times.items())
+            rounds = rounds or sum(times.values())
+        if drafted is None and self.per_step_drafted is not None:
+            drafted = sum(self.per_step_drafted)
+        return DraftCounts(rounds, drafted, accepted)
+
+
+class RequestMetrics(Struct):
+    """The metrics of one request in its last chunk."""
+
+    speculative_decoding: StepCounts | None = None
+
+
+class Chunk(Struct):
+    """The data of one event; `timings` are llama.cpp's."""
+
+    choices: list[Choice] = []
+    usage: Usage | None = None
+    metrics: RequestMetrics | None = None
+    timings: Timings | None = None
+    error: JsonObject | str | None = None
+    object: str | None = None
+    message: str | None = None
+
+    def event(self) -> StreamEvent:
+        """Return the event that the chunk stands for."""
+        choice, usage = self.choices[0] if self.choices else Choice(), self.usage or Usage()
+        delta = choice.delta or Delta()
+        text = choice.text or f"{delta.reasoning_content or delta.reasoning or ''}{delta.content or ''}"
+        tokens, counted_by = self._count(choice)
+        drafts = self.metrics.speculative_decoding if self.metrics else None
+        return StreamEvent(
+            text=text,
+            token_ids=choice.token_ids,
+            tokens=tokens,
+            counted_by=counted_by,
+            total_tokens=usage.completion_tokens,
+            finish_reason=choice.finish_reason,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
+            drafts=drafts.counts() if drafts else self.timings.drafts() if self.timings else None,
+            error=self._error(),
+        )
+
+    def _count(self, choice: Choice) -> tuple[int | None, CountedBy]:
+        if choice.token_ids is not None:
+            return len(choice.token_ids), "token ids"
+        if choice.logprobs is not None:
+            entries = choice.logprobs.tokens if choice.logprobs.tokens is not None else choice.logprobs.content
+            return None if entries is None else len(entries), "logprobs"
+        return None, "chunks"
+
+    def _error(self) -> str | None:
+        if isinstance(self.error, str) or self.error is None:
+            return self.error or (self.message if self.object == "error" else None)
+        return str(self.error.get("message") or self.error)
+
+
+class ModelCard(Struct):
+    """An entry of the list of models."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class ModelList(Struct):
+    """The answer of `/v1/models`."""
+
+    data: list[ModelCard]
+
+
+class OpenAIDialect(StreamDialect):
+    """What completions and chats have in common."""
+
+    may_ignore_eos = False
+
+    def read(self, data: str) -> StreamEvent:
+        return decode(Chunk, data).event()
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        cards = convert(ModelList, documents[0]).data
+        card = next((card for card in cards if card.id == self.model), None) or next(iter(cards), None)
+        version = (documents[1] or {}).get("version") if len(documents) > 1 else None
+        return ServerFacts(card.id if card else None, card.max_model_len if card else None, version and str(version))
+
+    def body(self, generation: Generation) -> dict[str, Any]:
+        sampler = generation.sampler
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": generation.max_tokens,
+            "temperature": sampler.temperature,
+            "top_p": sampler.top_p,
+            "seed": generation.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        # Not a field of OpenAI's own service, which refuses fields that it does not know.
+        return body | ({"top_k": sampler.top_k} if sampler.top_k else {})
+
+
+@dialects.register("completions")
+class OpenAICompletions(OpenAIDialect):
+    """OpenAI's completions, by any server: the prompt is continued as it stands."""
+
+    path = "/v1/completions"
+
+    def body(self, generation: Generation) -> dict[str, Any]:
+        return {**super().body(generation), "prompt": generation.prompt}
+
+
+@dialects.register("chat")
+class OpenAIChat(OpenAIDialect):
+    """OpenAI's chat completions, by any server: the prompt is a user's message, in the model's own chat template."""
+
+    path = "/v1/chat/completions"
+
+    def body(self, generation: Generation) -> dict[str, Any]:
+        return {**super().body(generation), "messages": [{"role": "user", "content": generation.prompt}]}
+
+
+class _VllmFields(OpenAIDialect):
+    """The fields that vLLM adds: token ids, samplers in place of the model's own settings, and no old prefixes."""
+
+    facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/version")
+    may_ignore_eos = True
+    skips_cache = True
+
+    def body(self, generation: Generation) -> dict[str, Any]:
+        added = {
+            "return_token_ids": True,
+            "ignore_eos": generation.ignore_eos,
+            "top_k": generation.sampler.top_k,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "cache_salt": generation.label,
+        }
+        return {**super().body(generation), **added}
+
+
+@dialects.register("vllm")
+class VllmCompletions(_VllmFields, OpenAICompletions):
+    """vLLM's completions, whose chunks name their tokens."""
+
+
+@dialects.register("vllm-chat")
+class VllmChat(_VllmFields, OpenAIChat):
+    """vLLM's chat completions, whose chunks name their tokens."""

@@ -1,0 +1,1 @@
+"""Two servers compared: records of their answers, and what these show."""

@@ -1,0 +1,116 @@
+"""One answer of a server, as its client saw it arrive: the lines of `answers.jsonl` in a run of `skit ab`."""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from specbench_kit.core.typed_json import Count, Number
+
+CountedBy = Literal["token ids", "running usage", "logprobs", "tokenizer", "usage at the end", "chunks"]
+"""How the tokens of an answer were counted. By `usage at the end` the total is exact, and each burst's part in it is
+estimated from its text. By `chunks` nothing but the number of chunks is known."""
+
+
+class Burst(Struct, frozen=True, array_like=True):
+    """Tokens that arrived together, and when: in seconds since the request was sent."""
+
+    at_s: Number
+    tokens: Count
+
+
+class DraftCounts(Struct, frozen=True):
+    """The counts of speculation that a server reports for one answer; None stands for what it does not report.
+
+    A round is one verification, which commits its accepted tokens and one more.
+    """
+
+    rounds: Count | None = None
+    drafted: Count | None = None
+    accepted: Count | None = None
+
+
+class StreamedAnswer(Struct, frozen=True):
+    """An answer from the moment its request was sent; `token_ids` are None where the server does not name them."""
+
+    text: str
+    bursts: list[Burst]
+    counted_by: CountedBy
+    finish_reason: str = ""
+    token_ids: list[Count] | None = None
+    prompt_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    drafts: DraftCounts | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The number of output tokens."""
+        return sum(burst.tokens for burst in self.bursts)
+
+    @property
+    def ttft_s(self) -> float:
+        """The time until the first token arrived."""
+        return self.bursts[0].at_s
+
+    @property
+    def e2e_s(self) -> float:
+        """The time until the last token arrived."""
+        return self.bursts[-1].at_s
+
+    @property
+    def decode_s(self) -> float:
+        """The time from the first token to the last."""
+        return self.e2e_s - self.ttft_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The time per output token after the first; None for an answer of a single token."""
+        return self.decode_s / (self.tokens - 1) if self.tokens > 1 else None
+
+
+class AnswerKey(Struct, frozen=True):
+    """The identity of an answer: the load, the server, the prompt, and how often the prompt was asked before."""
+
+    load: str
+    server: str
+    request_id: str
+    repeat: Count
+
+
+class AnswerRecord(Struct, frozen=True):
+    """One request of a run: where it belongs, when it was sent on the client's clock, and its answer or its error.
+
+    `turn` counts the stretches of requests that a server answers before the other one gets the same requests.
+    `attempts` is above 1 for a request that was sent again. `late_s` is how long after its arrival time it was sent.
+    """
+
+    key: AnswerKey
+    turn: Count
+    sent_s: Number
+    answer: StreamedAnswer | None = None
+    error: str | None = None
+    attempts: Count = 1
+    late_s: Number = 0.0
+
+    @property
+    def ended_s(self) -> float:
+        """The moment of the last token on the client's clock."""
+        return self.sent_s + (self.answer.e2e_s if self.answer else 0.0)
+
+
+class ServerDescription(Struct, frozen=True):
+    """A server under test as `run.json` names it; an address never holds a key."""
+
+    name: str
+    address: str
+    dialect: str
+    model: str | None = None
+    context: Count | None = None
+    version: str | None = None
+
+
+class CounterChange(Struct, frozen=True):
+    """How far a server's own counters of speculation moved during one load."""
+
+    load: str
+    server: str
+    counts: DraftCounts = field(default_factory=DraftCounts)

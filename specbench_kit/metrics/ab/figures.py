@@ -1,0 +1,108 @@
+"""The figures of one server under one load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, DraftCounts, StreamedAnswer
+from specbench_kit.metrics.ab.summary import Distribution, ServerFigures, Speculation
+from specbench_kit.metrics.latency import distribution, gaps_of_bursts
+from specbench_kit.metrics.rounds import Array
+from specbench_kit.metrics.statistics import ratio_of_sums
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The latencies that goodput asks for, in seconds; None asks for nothing."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    def met_by(self, answer: StreamedAnswer) -> bool:
+        """Return True if an answer kept both."""
+        is_prompt = self.ttft_s is None or answer.ttft_s <= self.ttft_s
+        return is_prompt and (self.tpot_s is None or (answer.tpot_s or 0.0) <= self.tpot_s)
+
+
+NO_TARGETS = Targets()
+
+
+def turn_spans(records: Sequence[AnswerRecord]) -> dict[tuple[int, int], float]:
+    """Return the seconds from the first request of a turn to the last token of it, by repeat and turn."""
+    spans: dict[tuple[int, int], tuple[float, float]] = {}
+    for record in records:
+        place = record.key.repeat, record.turn
+        begin_s, end_s = spans.get(place, (record.sent_s, record.ended_s))
+        spans[place] = min(begin_s, record.sent_s), max(end_s, record.ended_s)
+    return {place: end_s - begin_s for place, (begin_s, end_s) in spans.items()}
+
+
+def server_figures(
+    records: Sequence[AnswerRecord], targets: Targets, changes: Sequence[CounterChange]
+) -> ServerFigures:
+    """Return the figures over the records of one server under one load."""
+    answers = [record.answer for record in records if record.answer is not None]
+    busy_s = sum(turn_spans(records).values())
+    tokens = sum(answer.tokens for answer in answers)
+    good = [answer for answer in answers if targets.met_by(answer)] if targets != NO_TARGETS else []
+    bursts = [burst.tokens for answer in answers for burst in answer.bursts[1:]]
+    return ServerFigures(
+        finished=len(answers),
+        failed=len(records) - len(answers),
+        retried=sum(record.attempts > 1 for record in records),
+        tokens=tokens,
+        throughput=ratio_of_sums(tokens, busy_s),
+        in_flight=ratio_of_sums(sum(answer.e2e_s for answer in answers), busy_s),
+        tokens_per_burst=float(np.mean(bursts)) if bursts else None,
+        ttft=_distribution([answer.ttft_s for answer in answers]),
+        tpot=_distribution([answer.tpot_s for answer in answers if answer.tpot_s is not None]),
+        itl=_distribution(_gaps_s(answers)),
+        e2e=_distribution([answer.e2e_s for answer in answers]),
+        goodput=ratio_of_sums(sum(answer.tokens for answer in good), busy_s) if targets != NO_TARGETS else None,
+        attainment=ratio_of_sums(len(good), len(records)) if targets != NO_TARGETS else None,
+        speculation=_speculation(answers, changes),
+        counted_by=sorted({answer.counted_by for answer in answers}),
+        cached_tokens=sum(answer.cached_tokens or 0 for answer in answers),
+        late_p99_s=float(np.quantile([record.late_s for record in records], 0.99)) if records else None,
+    )
+
+
+def _distribution(values: Sequence[float] | Array) -> Distribution:
+    return Distribution(**distribution(values))
+
+
+def _gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
+    rows = [(number, burst.tokens, burst.at_s) for number, answer in enumerate(answers) for burst in answer.bursts]
+    owner, sizes, moments_s = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+    return gaps_of_bursts(owner, sizes, moments_s)
+
+
+def _speculation(answers: Sequence[StreamedAnswer], changes: Sequence[CounterChange]) -> Speculation | None:
+    """Return acceptance by what the answers report, or by the server's counters; None for a server without any."""
+    reported = [(answer.drafts, answer.tokens) for answer in answers if answer.drafts is not None]
+    if reported:
+        return _acceptance("each answer", _total([drafts for drafts, _ in reported]), sum(size for _, size in reported))
+    return _acceptance("counters", _total([change.counts for change in changes]), None) if changes else None
+
+
+def _total(counts: Sequence[DraftCounts]) -> DraftCounts:
+    """Return the sums, each None if one of its parts is."""
+    sums = []
+    for name in ("rounds", "drafted", "accepted"):
+        values: list[int | None] = [getattr(count, name) for count in counts]
+        sums.append(None if None in values else sum(value or 0 for value in values))
+    return DraftCounts(*sums)
+
+
+def _acceptance(source: Literal["each answer", "counters"], counts: DraftCounts, tokens: int | None) -> Speculation:
+    """Return the length, which counts one token of each round besides the accepted ones, and the rate."""
+    rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
+    length = None
+    if rounds and accepted is not None:
+        length = 1 + accepted / rounds
+    elif rounds and tokens:
+        length = tokens / rounds
+    rate = accepted / drafted if drafted and accepted is not None else None
+    return Speculation(source, length, rate, rounds, drafted, accepted)

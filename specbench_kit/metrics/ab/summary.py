@@ -1,0 +1,135 @@
+"""The content of `summary.json` of a run of `skit ab`, as types."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import Count, Number
+
+Figure = Literal["throughput", "ttft", "tpot", "e2e"]
+FIGURES: dict[Figure, str] = {
+    "throughput": "throughput",
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "e2e": "end to end",
+}
+"""What the two servers are compared in, and how a report calls it."""
+Gate = Literal["identical", "as with itself", "different", "not compared"]
+"""Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; fewer; or unknown."""
+
+
+class Distribution(Struct, frozen=True):
+    """Mean and percentiles in seconds; None without values."""
+
+    mean: Number | None = None
+    p50: Number | None = None
+    p95: Number | None = None
+    p99: Number | None = None
+
+
+class Speculation(Struct, frozen=True):
+    """Acceptance as the server reports it: for each answer, or by its counters over the whole load."""
+
+    source: Literal["each answer", "counters"]
+    acceptance_length: Number | None = None
+    acceptance_rate: Number | None = None
+    rounds: Count | None = None
+    drafted: Count | None = None
+    accepted: Count | None = None
+
+
+class ServerFigures(Struct, frozen=True):
+    """The figures of one server under one load.
+
+    `throughput` and `goodput` are tokens per second, the latter of the requests that met every SLO; `attainment` is
+    the share of these among all requests. `in_flight` is the mean number of requests at the server.
+    """
+
+    finished: Count
+    failed: Count
+    retried: Count
+    tokens: Count
+    throughput: Number | None
+    in_flight: Number | None
+    tokens_per_burst: Number | None
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    e2e: Distribution
+    goodput: Number | None = None
+    attainment: Number | None = None
+    speculation: Speculation | None = None
+    counted_by: list[str] = []
+    cached_tokens: Count = 0
+    late_p99_s: Number | None = None
+
+
+class FigureComparison(Struct, frozen=True):
+    """How much faster the second server is than the first, in one figure; the interval holds with all others."""
+
+    figure: Figure
+    ratio: Number | None
+    interval: list[Number] | None
+    units: Count
+    verdict: str
+
+
+class Divergence(Struct, frozen=True):
+    """The first place at which two outputs of one prompt differ: a token, or a character where tokens are unknown."""
+
+    request_id: str
+    repeat: Count
+    position: Count
+    unit: Literal["token", "character"]
+    before: str
+    first: str
+    second: str
+
+
+class Agreement(Struct, frozen=True):
+    """How many of the outputs that could be compared are identical."""
+
+    compared: Count = 0
+    identical: Count = 0
+
+    @property
+    def share(self) -> float | None:
+        """The share of identical outputs; None if none were compared."""
+        return self.identical / self.compared if self.compared else None
+
+
+class OutputCheck(Struct, frozen=True):
+    """The outputs of both servers compared, and those of each server with its own, by its name.
+
+    `repeated` compares answers to the same prompt under the same load, `other_loads` those under different loads.
+    """
+
+    gate: Gate
+    both: Agreement
+    repeated: dict[str, Agreement] = {}
+    other_loads: dict[str, Agreement] = {}
+    divergences: list[Divergence] = []
+
+
+class LoadSummary(Struct, frozen=True):
+    """One load: its figures for each server by name, and their comparison."""
+
+    load: str
+    turns: Count
+    turn_requests: Count
+    servers: dict[str, ServerFigures]
+    comparisons: list[FigureComparison]
+    outputs: OutputCheck
+
+
+class AbSummary(Struct, frozen=True):
+    """All loads of a run; `level` is the confidence of each interval at which all hold together with 95%."""
+
+    names: list[str]
+    partial: bool
+    planned: Count
+    finished: Count
+    failed: Count
+    level: Number
+    loads: list[LoadSummary]
+    cautions: list[str] = []

@@ -1,0 +1,125 @@
+"""The sentences of the report of `skit ab`."""
+
+from collections.abc import Sequence
+
+from specbench_kit.metrics.ab.summary import FIGURES, AbSummary, FigureComparison, LoadSummary, OutputCheck
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW
+from specbench_kit.reports.document import code
+from specbench_kit.reports.writing.formatting import count, interval, seconds, share, times
+
+HEADLINE_FIGURE = "e2e"
+BUSY_CLIENT = 0.7
+"""Share of the time in which the client kept a processor busy, from which its own speed limits what it measures."""
+LATE_S = 0.02
+"""Delay of a request behind its time of arrival from which the client is called too slow."""
+
+
+def headline(summary: AbSummary) -> str:
+    """Return the result in one sentence: how much faster, at which load, and if the outputs agree."""
+    first, second = map(code, summary.names)
+    parts = [_at_load(load, comparison) for load in summary.loads if (comparison := _headline_comparison(load))]
+    if not parts:
+        return f"No request was answered by both {first} and {second}: there is nothing to compare."
+    return f"End to end, {second} against {first}: {'; '.join(parts)}. {outputs_sentence(summary)}"
+
+
+def _headline_comparison(load: LoadSummary) -> FigureComparison | None:
+    return next((entry for entry in load.comparisons if entry.figure == HEADLINE_FIGURE and entry.ratio), None)
+
+
+def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
+    bounds = f" ({interval(comparison.interval)})" if comparison.interval else ""
+    value = f"{times(comparison.ratio)}{bounds}"
+    if comparison.verdict in (FASTER, SLOWER):
+        return f"**{value} as fast at {load.load}**"
+    if comparison.verdict in (NO_DIFFERENCE, TOO_FEW):
+        return f"{comparison.verdict} at {load.load}, {value}"
+    return f"{value} as fast at {load.load}, but {comparison.verdict.partition('but ')[2]}"
+
+
+def outputs_sentence(summary: AbSummary) -> str:
+    """Return what the correctness gate found, over all loads."""
+    checks = [load.outputs for load in summary.loads]
+    compared, identical = (sum(getattr(check.both, name) for check in checks) for name in ("compared", "identical"))
+    if not compared:
+        return "Outputs were not compared."
+    if identical == compared:
+        return f"All {count(compared)} pairs of outputs are identical."
+    outcome = f"{count(compared - identical)} of {count(compared)} pairs of outputs differ"
+    if any(check.gate == "different" for check in checks):
+        return f"**{outcome}, more than a server differs from itself.**"
+    return f"{outcome}, no more than a server differs from itself."
+
+
+def gate_sentence(check: OutputCheck, names: Sequence[str]) -> str:
+    """Return the result of the gate under one load, with how far each server agrees with itself."""
+    if check.gate == "not compared":
+        return "not compared"
+    floors = [
+        f"{code(name)} with itself {agreement.identical} of {agreement.compared}"
+        for name in names
+        if (agreement := check.repeated.get(name)) and agreement.compared
+    ]
+    others = [
+        f"{code(name)} with itself at other loads {agreement.identical} of {agreement.compared}"
+        for name in names
+        if (agreement := check.other_loads.get(name)) and agreement.compared
+    ]
+    return ", ".join([f"identical {check.both.identical} of {check.both.compared}", *floors, *others])
+
+
+def cautions(summary: AbSummary) -> list[str]:
+    """Return what a reader must know before quoting a number."""
+    lines = list(summary.cautions)
+    if summary.partial:
+        done = summary.finished + summary.failed
+        lines.append(f"PARTIAL: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
+    if summary.failed:
+        lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
+    for load in summary.loads:
+        lines += _load_cautions(load)
+    return list(dict.fromkeys(lines))
+
+
+def _load_cautions(load: LoadSummary) -> list[str]:
+    lines = []
+    if load.outputs.gate == "different":
+        lines.append(
+            f"OUTPUTS DIFFER at {load.load}: a faster server does other work, or rounds otherwise; see the divergences."
+        )
+    if any(entry.verdict == NOT_LOSSLESS for entry in load.comparisons):
+        lines.append("A server whose outputs differ cannot win.")
+    for name, figures in load.servers.items():
+        if "chunks" in figures.counted_by:
+            lines.append(
+                f"COUNTED BY CHUNKS: {name} does not say how many tokens it sent; a chunk may hold several. Give "
+                "--tokenizer."
+            )
+        if "usage at the end" in figures.counted_by:
+            lines.append(
+                f"ITL ESTIMATED: {name} states only the number of all tokens; those of a chunk are estimated from its "
+                "text. TTFT, TPOT and end-to-end times do not depend on it."
+            )
+        if figures.cached_tokens:
+            lines.append(
+                f"CACHED PROMPTS: {name} answered {count(figures.cached_tokens)} prompt tokens at {load.load} from its "
+                "prefix cache, which shortens the time to the first token."
+            )
+        if figures.retried:
+            lines.append(f"RETRIED: {count(figures.retried)} requests to {name} at {load.load} were sent again.")
+        if figures.late_p99_s is not None and figures.late_p99_s > LATE_S:
+            lines.append(
+                f"LATE ARRIVALS at {load.load}: this client sent requests to {name} up to "
+                f"{seconds(figures.late_p99_s)} late (P99); times count from when they were sent."
+            )
+    return lines
+
+
+def verdict_note(summary: AbSummary) -> str:
+    """Return how to read the ratios."""
+    figures = ", ".join(FIGURES.values())
+    return (
+        f"A ratio above 1 means that {code(summary.names[1])} is faster. Intervals are for {figures} at all loads "
+        f"together: with 95% confidence every one of them holds ({share(summary.level)} each). Units are turns: the "
+        "requests that one server gets before the other gets the same ones."
+    )

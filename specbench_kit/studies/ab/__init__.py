@@ -1,0 +1,1 @@
+"""`skit ab`: two running servers compared request by request."""

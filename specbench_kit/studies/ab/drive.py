@@ -1,0 +1,150 @@
+"""Put the requests to both servers, turn by turn."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.datasets.base import Prompt
+from specbench_kit.decoding.clock import monotonic_s, read_processor_time
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.streams.base import Generation
+from specbench_kit.live.streams.client import RequestFailedError, SentRequest, StreamClient
+from specbench_kit.live.streams.counters import change, read_counters
+from specbench_kit.live.streams.received import TokenCounter
+from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
+from specbench_kit.studies.ab.settings import AbSettings, Load
+from specbench_kit.studies.ab.store import AnswerStore
+from specbench_kit.studies.ab.turns import Turn, arrivals_s, request_seed, turns_of
+
+PROBE_TOKENS = 8
+"""Most tokens of the answer by which a server shows that it understands the requests."""
+
+
+class ServerLostError(Exception):
+    """A server takes no connections any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of one request: its answer as it arrived, or why there is none."""
+
+    prompt: Prompt
+    late_s: float
+    sent: SentRequest | None = None
+    failure: RequestFailedError | None = None
+
+
+@dataclass
+class Driver:
+    """Puts prompts to two servers; `began_s` is the origin of the times of its records."""
+
+    settings: AbSettings
+    clients: Sequence[StreamClient]
+    prompts: Sequence[Prompt]
+    count_tokens: TokenCounter | None = None
+    began_s: float = field(default_factory=monotonic_s)
+    busy_share: float = 0.0
+    """Largest share of a turn's time in which this process kept a processor busy."""
+    _labels: int = 0
+
+    async def probe(self) -> None:
+        """Put one short request to each server; raise SkitError if one does not answer it."""
+        for client in self.clients:
+            try:
+                await client.ask(self._generation(self.prompts[0], PROBE_TOKENS))
+            except RequestFailedError as failure:
+                raise SkitError(f"{client.address.name} ({client.address.base}): {failure}") from failure
+
+    async def run(self, store: AnswerStore, loads: Iterable[Load], progress: Callable[[str, int, int], None]) -> None:
+        """Run all turns that the store does not hold yet; raise ServerLostError if a server goes away."""
+        for load in loads:
+            turns = list(turns_of(load, self.prompts, self.settings.repeats))
+            missing = [turn for turn in turns if not store.has_turn(turn)]
+            if not missing:
+                continue
+            await self._warm_up(load)
+            before = [read_counters(await client.counters()) for client in self.clients]
+            for done, turn in enumerate(missing, len(turns) - len(missing)):
+                progress(load.label, done, len(turns))
+                for server in turn.order:
+                    await self._take_turn(turn, self.clients[server], store)
+            progress(load.label, len(turns), len(turns))
+            for client, counts in zip(self.clients, before, strict=True):
+                moved = change(counts, read_counters(await client.counters()))
+                if moved is not None:
+                    store.append_counters(CounterChange(load.label, client.address.name, moved))
+
+    async def _warm_up(self, load: Load) -> None:
+        count = self.settings.warm_up
+        # As many at once as under the load, so that connections and batches of that size exist when it begins.
+        prompts = [self.prompts[-1 - number % len(self.prompts)] for number in range(count)]
+        for client in self.clients:
+            outcomes = await self._ask_all(client, prompts, load.concurrency or count, [0.0] * count)
+            for outcome in outcomes:
+                if outcome.failure is not None:
+                    raise ServerLostError(f"{client.address.name} fails while it warms up: {outcome.failure}")
+
+    async def _take_turn(self, turn: Turn, client: StreamClient, store: AnswerStore) -> None:
+        before = read_processor_time()
+        outcomes = await self._ask_all(
+            client,
+            turn.prompts,
+            turn.load.concurrency or len(turn.prompts),
+            arrivals_s(turn, self.settings.seed),
+        )
+        used = read_processor_time().since(before)
+        self.busy_share = max(self.busy_share, used.process_s / used.wall_s) if used.wall_s else self.busy_share
+        # Tokens are counted and records written between turns, where nothing is being timed.
+        lost = next((o.failure for o in outcomes if o.failure is not None and o.failure.unreachable), None)
+        for outcome in outcomes:
+            if outcome.failure is None or not outcome.failure.unreachable:
+                store.append(self._record(turn, client.address.name, outcome))
+        if lost is not None:
+            raise ServerLostError(
+                f"{client.address.name} ({client.address.base}) cannot be reached any more, in {lost.attempts} "
+                f"attempts: {lost}"
+            )
+
+    async def _ask_all(
+        self, client: StreamClient, prompts: Sequence[Prompt], at_once: int, arrivals: Sequence[float]
+    ) -> list[_Outcome]:
+        """Ask for the answers to all prompts, each at its time of arrival, and at most `at_once` at a time."""
+        places, begin_s = asyncio.Semaphore(max(1, at_once)), monotonic_s()
+
+        async def ask(prompt: Prompt, arrival_s: float) -> _Outcome:
+            while (wait_s := begin_s + arrival_s - monotonic_s()) > 0:
+                await asyncio.sleep(wait_s)
+            late_s = monotonic_s() - begin_s - arrival_s
+            async with places:
+                try:
+                    sent = await client.ask(self._generation(prompt, self.settings.max_new_tokens))
+                except RequestFailedError as failure:
+                    return _Outcome(prompt, late_s, failure=failure)
+                return _Outcome(prompt, late_s, sent)
+
+        return list(await asyncio.gather(*map(ask, prompts, arrivals)))
+
+    def _generation(self, prompt: Prompt, max_tokens: int) -> Generation:
+        settings = self.settings
+        self._labels += 1
+        return Generation(
+            prompt=prompt.turns[0],
+            max_tokens=max_tokens,
+            sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
+            seed=request_seed(settings.seed, prompt.id),
+            label=f"skit-ab-{self._labels}-{self.began_s}",
+            ignore_eos=settings.ignore_eos,
+        )
+
+    def _record(self, turn: Turn, server: str, outcome: _Outcome) -> AnswerRecord:
+        key = AnswerKey(turn.load.label, server, outcome.prompt.id, turn.repeat)
+        late_s = outcome.late_s if turn.load.rate is not None else 0.0
+        if outcome.sent is None:
+            failure = outcome.failure
+            return AnswerRecord(
+                key, turn.number, 0.0, None, str(failure), failure.attempts if failure else 1, late_s=late_s
+            )
+        answer = outcome.sent.received.answer(self.count_tokens)
+        sent_s = outcome.sent.sent_s - self.began_s
+        return AnswerRecord(key, turn.number, sent_s, answer, None, outcome.sent.attempts, late_s)

@@ -1,0 +1,195 @@
+"""The options of `skit ab`. Imports nothing heavy."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit.core import common_options as common
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.streams.address import USAGE, ServerAddress, parse_server
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.serving.number_lists import numbers_of
+
+LOAD, GOALS = "Load", "Targets and checks"
+ARRIVALS_S = 10.0
+"""Seconds of arrivals in one turn under --rate, unless --turn says otherwise."""
+
+
+def parse_concurrency(text: str) -> tuple[int, ...]:
+    """Return the numbers in `1,4,16`."""
+    if not all(part.strip().isdigit() and int(part) for part in text.split(",")):
+        raise SkitError(f"--concurrency takes whole numbers from 1 up with commas between them, not '{text}'")
+    return tuple(int(part) for part in text.split(","))
+
+
+def seconds_of(flag: str) -> "type[float]":
+    """Return a parser of durations such as 0.2, 0.2s or 200ms, whose errors name the flag."""
+
+    def parse(text: str) -> float:
+        match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(ms|s|)\s*", text)
+        if not match or not float(match[1]):
+            raise SkitError(f"{flag} takes a time above 0 such as 0.2, 0.2s or 200ms, not '{text}'")
+        return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+    return parse  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load: requests in flight, or arrivals per second; and the requests of one turn."""
+
+    turn: int
+    concurrency: int | None = None
+    rate: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The name of the load in files and reports."""
+        return f"rate {self.rate:g}" if self.rate is not None else f"concurrency {self.concurrency}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbSettings(common.DatasetOptions):
+    """The options of one comparison, validated on construction."""
+
+    servers: Annotated[
+        tuple[str, ...],
+        Option(
+            "Two servers, NAME=KIND://HOST:PORT each, where KIND is chat, completions, llama-cpp, sglang, tgi, vllm or "
+            "vllm-chat, with +https for TLS and #MODEL to name a model; or NAME=FILE of AIPerf, GuideLLM or vllm bench "
+            "serve. The second is compared with the first.",
+            argument=True,
+        ),
+    ]
+    limit: common.Limit = None
+    repeats: Annotated[
+        int, Option("Number of times that each server gets each prompt; 2 or more show its own variation.", RUN)
+    ] = 2
+    max_new_tokens: common.MaxNewTokens = 128
+    ignore_eos: Annotated[
+        bool, Option("Let every answer have --max-new-tokens tokens; not with chat, completions and tgi.", DECODING)
+    ] = False
+    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING)] = 0.0
+    top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING)] = 1.0
+    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
+    seed: common.Seed = 0
+    concurrency: Annotated[
+        tuple[int, ...],
+        Option(
+            "Requests in flight at a server, one load each: 1,4,16; the default is 1.", LOAD, parse=parse_concurrency
+        ),
+    ] = ()
+    rate: Annotated[
+        tuple[float, ...],
+        Option(
+            "Arrivals per second, one load each: 2,4,8. Both servers get the same requests at the same random times.",
+            LOAD,
+            parse=numbers_of("--rate"),
+        ),
+    ] = ()
+    turn: Annotated[
+        int | None,
+        Option(
+            "Requests that a server gets before the other gets the same ones. The default is the number in flight, "
+            "hence 1 at --concurrency 1, and with --rate 10 seconds of arrivals, or a sixth of the prompts if fewer.",
+            LOAD,
+        ),
+    ] = None
+    warm_up: Annotated[int, Option("Requests to each server before each load, which do not count.", LOAD)] = 2
+    ttft_slo: Annotated[
+        float | None,
+        Option("Time to the first token that goodput asks for, such as 200ms.", GOALS, parse=seconds_of("--ttft-slo")),
+    ] = None
+    tpot_slo: Annotated[
+        float | None,
+        Option("Time per output token that goodput asks for, such as 50ms.", GOALS, parse=seconds_of("--tpot-slo")),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Option("Folder or name of a tokenizer, to count tokens at servers that do not count them.", SERVER),
+    ] = None
+    timeout_s: Annotated[float, Option("Seconds of silence after which a request failed.", SERVER, flag="timeout")] = (
+        300.0
+    )
+    retries: Annotated[int, Option("Number of times that a failed request is sent again.", SERVER)] = 2
+    server_ca: Annotated[
+        Path | None,
+        Option("Certificates, PEM, that the servers' must be signed by, in place of the usual ones.", SERVER),
+    ] = None
+    out: common.Out = Path("results")
+    resume: common.Resume = False
+    force: Annotated[
+        bool, Option("With --resume: continue although software, machine or a server has changed.", OUTPUT)
+    ] = False
+    argv: tuple[str, ...] = ()
+    addresses: tuple[ServerAddress, ...] = field(init=False, default=())
+    files: tuple[tuple[str, tuple[Path, ...]], ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        require(len(self.servers) == 2, f"name two servers, not {len(self.servers)}: {USAGE}")
+        is_server = ["://" in text for text in self.servers]
+        require(all(is_server) or not any(is_server), "compare two servers or two files, not a server with a file")
+        if all(is_server):
+            object.__setattr__(self, "addresses", tuple(map(parse_server, self.servers)))
+        else:
+            object.__setattr__(self, "files", tuple(map(_parse_files, self.servers)))
+        require(len(set(self.names)) == 2, f"both servers are called {self.names[0]}: name them differently")
+        for flag, value, least in (
+            ("--repeats", self.repeats, 1),
+            ("--max-new-tokens", self.max_new_tokens, 1),
+            ("--warm-up", self.warm_up, 0),
+            ("--retries", self.retries, 0),
+            ("--turn", self.turn if self.turn is not None else 1, 1),
+        ):
+            require(value >= least, f"{flag} must be at least {least}, not {value}")
+        require(self.timeout_s > 0, f"--timeout must be above 0, not {self.timeout_s:g}")
+        require(all(0 < rate < 1e6 for rate in self.rate), "--rate takes numbers above 0")
+        require(not (self.rate and self.concurrency), "give --concurrency or --rate, not both")
+        loads = self.rate or self.concurrency
+        require(len(set(loads)) == len(loads), "a load is given twice: name each once")
+        require(0 <= self.temperature < 100 and 0 < self.top_p <= 1 and self.top_k >= 0, "sampling is out of range")
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of both servers."""
+        first, second = [address.name for address in self.addresses] or [name for name, _ in self.files]
+        return first, second
+
+    def loads(self, prompts: int) -> list[Load]:
+        """Return the loads, given the number of prompts."""
+        if not self.rate:
+            return [Load(self.turn or count, concurrency=count) for count in self.concurrency or (1,)]
+        # Fewer than six turns could not show any difference.
+        most = max(1, prompts // FEWEST_UNITS)
+        return [Load(self.turn or max(1, min(most, round(ARRIVALS_S * rate))), rate=rate) for rate in self.rate]
+
+    def described(self) -> JsonObject:
+        """Return the settings that decide the result, as `run.json` holds them."""
+        return {
+            "max_new_tokens": self.max_new_tokens,
+            "ignore_eos": self.ignore_eos,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "seed": self.seed,
+            "limit": self.limit,
+            "repeats": self.repeats,
+            "concurrency": list(self.concurrency or (() if self.rate else (1,))),
+            "rate": list(self.rate),
+            "turn": self.turn,
+            "warm_up": self.warm_up,
+            "ttft_slo": self.ttft_slo,
+            "tpot_slo": self.tpot_slo,
+            "tokenizer": self.tokenizer and Path(self.tokenizer).name,
+            "retries": self.retries,
+            "timeout_s": self.timeout_s,
+        }
+
+
+def _parse_files(text: str) -> tuple[str, tuple[Path, ...]]:
+    name, equals, paths = text.partition("=")
+    require(bool(equals and name and paths), f"'{text}' names no server and no file: {USAGE}, or NAME=FILE")
+    return name, tuple(Path(path) for path in paths.split(","))

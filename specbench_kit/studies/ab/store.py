@@ -1,0 +1,104 @@
+"""The folder of a run of `skit ab`: its description, a line for each answer, and what was made of them."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import to_builtins
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
+from specbench_kit.runs.folder import encode, replace_file, run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.reading import complete_lines, read_object, reported
+from specbench_kit.studies.ab.turns import Turn
+
+T = TypeVar("T")
+ANSWERS, COUNTERS, RUN, SUMMARY = "answers.jsonl", "counters.jsonl", "run.json", "summary.json"
+SCHEMA_VERSION = 1
+HINT = "finished answers are kept; make room, then go on with --resume"
+
+
+@dataclass
+class AnswerStore:
+    """The records of a run; a record replaces an earlier one of the same key, from a turn that was cut short."""
+
+    folder: Path
+    names: tuple[str, ...]
+    records: dict[AnswerKey, AnswerRecord] = field(default_factory=dict)
+    changes: list[CounterChange] = field(default_factory=list)
+
+    @classmethod
+    def create(
+        cls, out: Path, names: tuple[str, ...], dataset: str, run: JsonObject, identity: JsonObject
+    ) -> "AnswerStore":
+        """Make the folder of a new run."""
+        folder = unused_folder(out, "ab", dataset, identity)
+        with reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
+            folder.mkdir(parents=True)
+            replace_file(folder / RUN, encode(to_json({"schema_version": SCHEMA_VERSION, **run})))
+            (folder / ANSWERS).touch()
+        return cls(folder, names)
+
+    @classmethod
+    def resume(cls, out: Path, names: tuple[str, ...], identity: JsonObject) -> "AnswerStore":
+        """Open the newest unfinished run with the same settings; raise SkitError if there is none."""
+        folders = sorted((file.parent for file in out.glob(f"*-ab-*-{run_key(identity)}*/{RUN}")), reverse=True)
+        for folder in folders:
+            summary = folder / SUMMARY
+            if not summary.exists() or read_object(summary).get("partial") is not False:
+                return cls.open(folder, names)
+        raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
+
+    @classmethod
+    def open(cls, folder: Path, names: tuple[str, ...]) -> "AnswerStore":
+        """Read a run, and remove the end of a line that a kill cut short."""
+        for name in (ANSWERS, COUNTERS):
+            lines = b"".join(line + b"\n" for line in complete_lines(folder / name))
+            if (folder / name).exists() and len(lines) < (folder / name).stat().st_size:
+                replace_file(folder / name, lines)
+        store = cls(folder, names)
+        store.records = {record.key: record for record in _read(folder / ANSWERS, AnswerRecord)}
+        store.changes = list(_read(folder / COUNTERS, CounterChange))
+        return store
+
+    @property
+    def run(self) -> JsonObject:
+        """The content of `run.json`."""
+        return read_object(self.folder / RUN)
+
+    def has_turn(self, turn: Turn) -> bool:
+        """Return True if both servers have taken the turn to its end."""
+        keys = [
+            AnswerKey(turn.load.label, name, prompt.id, turn.repeat) for name in self.names for prompt in turn.prompts
+        ]
+        return all(key in self.records for key in keys)
+
+    def append(self, record: AnswerRecord) -> None:
+        """Add a record."""
+        self.records[record.key] = record
+        self._write_line(ANSWERS, record)
+
+    def append_counters(self, change: CounterChange) -> None:
+        """Add what a server's counters counted."""
+        self.changes.append(change)
+        self._write_line(COUNTERS, change)
+
+    def amend(self, **facts: object) -> None:
+        """Add facts to `run.json`."""
+        write_text(self.folder / RUN, to_json({**self.run, **facts}))
+
+    def _write_line(self, name: str, record: AnswerRecord | CounterChange) -> None:
+        line = encode(json.dumps(to_builtins(record), ensure_ascii=False, allow_nan=False) + "\n")
+        with reported(f"cannot write {name} in {self.folder}", HINT), (self.folder / name).open("ab") as file:
+            file.write(line)
+
+
+def _read(path: Path, kind: type[T]) -> Iterable[T]:
+    for number, line in enumerate(complete_lines(path), 1):
+        try:
+            yield decode(kind, line)
+        except ValueError as error:
+            raise SkitError(f"{path}:{number}: not a line of skit ab ({error}): remove it and use --resume") from error

@@ -1,0 +1,149 @@
+"""`skit ab` against real servers of a tiny model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import error_line, read_object, read_rows, skit_here, write_rows
+from streaming_server import streaming_server
+
+Strings = tuple[str, ...]
+PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28, 1, 2)]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    rows = ({"id": f"p{number}", "prompt": prompt, "chat": False} for number, prompt in enumerate(PROMPTS))
+    return write_rows(tmp_path / "prompts.jsonl", *rows)
+
+
+def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
+    out = prompts.parent / "out"
+    common = ("--dataset", prompts, "--max-new-tokens", 17, "--out", out, "--warm-up", 1)
+    return skit_here("ab", first, second, *common, *options)
+
+
+def folder_of(prompts: Path) -> Path:
+    (folder,) = (prompts.parent / "out").glob("*-ab-*")
+    return folder
+
+
+def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
+    with streaming_server() as (one, _), streaming_server(speculates=True) as (two, _):
+        done = ab(f"plain=vllm://{one}", f"spec=vllm://{two}", prompts, "--concurrency", "1,2", "--json", "--strict")
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(prompts)
+    summary = json.loads(done.stdout)["summary"]
+    assert summary == read_object(folder / "summary.json")
+    assert (summary["partial"], summary["planned"], summary["finished"]) == (False, 64, 64)
+    assert [load["load"] for load in summary["loads"]] == ["concurrency 1", "concurrency 2"]
+    alone, two_at_once = summary["loads"]
+    assert (alone["turns"], alone["turn_requests"]) == (8, 1)
+    assert (two_at_once["turns"], two_at_once["turn_requests"]) == (4, 2)
+    assert alone["outputs"]["gate"] == "identical"
+    assert alone["outputs"]["both"] == {"compared": 16, "identical": 16}
+    assert alone["outputs"]["repeated"] == {name: {"compared": 8, "identical": 8} for name in ("plain", "spec")}
+    assert alone["servers"]["plain"]["speculation"] is None
+    assert alone["servers"]["spec"]["speculation"]["source"] == "each answer"
+    assert alone["servers"]["spec"]["speculation"]["acceptance_length"] > 1
+    assert [entry["figure"] for entry in alone["comparisons"]] == ["throughput", "ttft", "tpot", "e2e"]
+    assert {entry["verdict"] for entry in two_at_once["comparisons"]} == {"too few prompts to tell"}
+    assert "4 turns of 2" in done.stderr
+    report = (folder / "report.md").read_text()
+    assert report.index("End to end, `spec` against `plain`") < report.index("plots/ratios.png") < report.index("## ")
+    assert "<svg" in (folder / "report.html").read_text()
+
+
+def test_requests_alternate_one_by_one(prompts: Path) -> None:
+    with streaming_server() as (one, _), streaming_server() as (two, _):
+        ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--repeats", 2)
+    rows = read_rows(folder_of(prompts) / "answers.jsonl")
+    order = "".join(row["key"]["server"] for row in rows)
+    assert order == "ABBA" * 4 + "BAAB" * 4
+    ids = [row["key"]["request_id"] for row in rows[:16]]
+    assert ids[::2] == ids[1::2]
+    sent = [row["sent_s"] for row in rows]
+    assert sent == sorted(sent)
+
+
+def test_open_arrivals_are_the_same_for_both(prompts: Path) -> None:
+    with streaming_server() as (one, _), streaming_server() as (two, _):
+        done = ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--rate", 50, "--turn", 4, "--repeats", 1)
+    assert done.returncode == 0, done.stderr
+    rows = read_rows(folder_of(prompts) / "answers.jsonl")
+    due: dict[str, list[float]] = {}
+    for server in "AB":
+        own = [row for row in rows if row["key"]["server"] == server and row["turn"] == 1]
+        due[server] = [row["sent_s"] - row["late_s"] for row in own]
+    gaps = [[moment - times[0] for moment in times] for times in due.values()]
+    assert gaps[0] == pytest.approx(gaps[1], abs=0.02)
+    assert gaps[0][-1] > 0
+    summary = read_object(folder_of(prompts) / "summary.json")
+    assert [entry["figure"] for entry in summary["loads"][0]["comparisons"]] == ["ttft", "tpot", "e2e"]
+
+
+def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
+    with streaming_server(slow_s=0.01) as (one, _), streaming_server(wrong=True) as (two, _):
+        done = ab(f"plain=vllm://{one}", f"other=vllm://{two}", prompts)
+    assert done.returncode == 0
+    (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
+    assert load["outputs"]["gate"] == "different"
+    assert "faster" not in {entry["verdict"] for entry in load["comparisons"]}
+    divergence = load["outputs"]["divergences"][0]
+    first, second = (
+        next(
+            row["answer"]["token_ids"]
+            for row in read_rows(folder_of(prompts) / "answers.jsonl")
+            if (row["key"]["server"], row["key"]["request_id"]) == (name, divergence["request_id"])
+        )
+        for name in ("plain", "other")
+    )
+    position = divergence["position"]
+    assert first[:position] == second[:position]
+    assert first[position] != second[position]
+    assert "OUTPUTS DIFFER" in (folder_of(prompts) / "report.md").read_text()
+
+
+def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: Path) -> None:
+    with streaming_server() as (one, _), streaming_server(slow_s=0.05) as (two, _):
+        ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--ttft-slo", "10s", "--tpot-slo", "45ms", "--limit", 2)
+    (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
+    figures = load["servers"]["B"]
+    assert (figures["goodput"], figures["attainment"]) == (0.0, 0.0)
+    assert figures["throughput"] > 0
+
+
+def test_a_key_is_read_from_the_environment_and_is_in_no_file(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIT_API_KEY_SPEC", "sesame-1234")
+    with streaming_server() as (one, _), streaming_server(key="sesame-1234") as (two, _):
+        done = ab(f"plain=vllm://{one}", f"spec=vllm://{two}", prompts, "--limit", 2)
+        monkeypatch.delenv("SKIT_API_KEY_SPEC")
+        refused = ab(f"plain=vllm://{one}", f"spec=vllm://{two}", prompts, "--limit", 1)
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(prompts)  # the refused run left none
+    assert "SKIT_API_KEY" in error_line(refused)
+    texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert not any(b"sesame" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("servers", "options", "message"),
+    [
+        (("a=vllm://h:1",), (), "name two servers, not 1"),
+        (("a=vllm://h:1", "a=vllm://h:2"), (), "both servers are called a"),
+        (("a=vllm://h:1", "b=llm://h:2"), (), "unknown kind of server 'llm'"),
+        (("a=vllm://h:1", "b=file.json"), (), "two servers or two files"),
+        (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "1,1"), "a load is given twice"),
+        (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "0"), "whole numbers from 1 up"),
+        (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "1", "--rate", "2"), "not both"),
+        (("a=vllm://h:1", "b=vllm://h:2"), ("--ttft-slo", "soon"), "--ttft-slo takes a time above 0"),
+        (("a=chat://h:1", "b=vllm://h:2"), ("--ignore-eos",), "cannot be told to go on"),
+    ],
+)
+def test_bad_options_are_one_line(
+    servers: tuple[str, ...], options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    done = skit_here("ab", *servers, *options, "--out", tmp_path / "out", "--limit", 1)
+    assert message in error_line(done)
+    assert not (tmp_path / "out").exists()
