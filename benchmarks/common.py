@@ -154,7 +154,12 @@ class Setting:
         return [records[request.id] for request in requests], engine.clock.now_s()
 
 
-def take_turns(contenders: Mapping[str, Callable[[Item], Any]], items: Sequence[Item], rounds: int) -> Seconds:
+def take_turns(
+    contenders: Mapping[str, Callable[[Item], Any]],
+    items: Sequence[Item],
+    rounds: int,
+    clock: Callable[[], float] = perf_counter,
+) -> Seconds:
     """Time every contender on every item, in the order A B and then B A, so that drift affects all of them alike.
 
     An untimed pass over the first item comes before.
@@ -165,7 +170,7 @@ def take_turns(contenders: Mapping[str, Callable[[Item], Any]], items: Sequence[
     for turn in range(rounds):
         for index, item in enumerate(items):
             for name in list(contenders)[:: -1 if (turn + index) % 2 else 1]:
-                started_s = perf_counter()
+                started_s = clock()
                 contenders[name](item)
-                seconds[name][turn].append(perf_counter() - started_s)
+                seconds[name][turn].append(clock() - started_s)
     return seconds

@@ -6,6 +6,8 @@ from typing import Any
 
 import gguf
 import numpy as np
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from specbench_kit.models.pair import LoadedModel
@@ -13,12 +15,15 @@ from specbench_kit.models.pair import LoadedModel
 ARCHITECTURE = gguf.MODEL_ARCH.LLAMA
 
 
-def write(loaded: LoadedModel, tokenizer: Any, path: Path, *, half: bool) -> None:
-    """Write weights as f32 (or matrices as f16) and the byte-level BPE tokenizer, which splits digits."""
+def write(loaded: LoadedModel, tokenizer: Any, path: Path, kind: str = "F32") -> None:
+    """Write matrices in a type that the package gguf can write, and the byte-level BPE tokenizer, which splits digits.
+
+    Vectors stay f32.
+    """
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURE])
     _add_sizes(writer, loaded.text_config)
     _add_tokenizer(writer, tokenizer)
-    _add_weights(writer, loaded, np.float16 if half else np.float32)
+    _add_weights(writer, loaded, GGMLQuantizationType[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -51,7 +56,23 @@ def _add_tokenizer(writer: Any, tokenizer: Any) -> None:
     writer.add_eos_token_id(tokenizer.eos_token_id)
 
 
-def _add_weights(writer: Any, loaded: LoadedModel, matrix_type: type[np.floating[Any]]) -> None:
+def write_dequantised(source: Path, path: Path) -> None:
+    """Copy a file with every tensor as f32, by the package's own reading of the blocks."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURE])
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_weights(writer: Any, loaded: LoadedModel, matrix_type: GGMLQuantizationType) -> None:
     config = loaded.text_config
     names = gguf.get_tensor_name_map(ARCHITECTURE, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -62,8 +83,12 @@ def _add_weights(writer: Any, loaded: LoadedModel, matrix_type: type[np.floating
         kind = name.split(".")[-2]
         if kind in heads:
             weights = _interleave(weights, heads[kind])
-        weights = np.ascontiguousarray(weights, matrix_type if weights.ndim > 1 else np.float32)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weights)
+        file_name = names.get_name(name, try_suffixes=(".weight",))
+        if weights.ndim > 1:
+            blocks = quantize(np.ascontiguousarray(weights), matrix_type)
+            writer.add_tensor(file_name, blocks, raw_dtype=matrix_type)
+        else:
+            writer.add_tensor(file_name, np.ascontiguousarray(weights))
 
 
 def _interleave(weights: NDArray[Any], heads: int) -> NDArray[Any]:

@@ -1,7 +1,6 @@
 """The practical ceiling: llama.cpp on the same weights, prompts and threads. Optional: it needs llama-cpp-python."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +17,10 @@ from benchmarks.common import (
     Runners,
     Seconds,
     Setting,
-    Skipped,
     over_rounds,
     take_turns,
 )
+from benchmarks.llama_library import LlamaModel, require_llama_cpp
 from specbench_kit.decoding.session import Request
 
 Role = Literal["target", "draft"]
@@ -33,9 +32,7 @@ DRAFTS = 4
 
 def run(setting: Setting) -> Outcome:
     """Measure milliseconds per token of whole requests, prefill included."""
-    missing = [package for package in ("llama_cpp", "gguf") if find_spec(package) is None]
-    if missing:
-        raise Skipped(f"{' and '.join(missing)} not installed: pip install 'specbench-kit[llama-cpp]'")
+    require_llama_cpp()
     threads = torch.get_num_threads()
     with TemporaryDirectory() as folder:
         contenders = _kit(setting) | _llama_cpp(setting, Path(folder))
@@ -96,7 +93,7 @@ def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
     for role, loaded in (("target", setting.pair.target), ("draft", setting.pair.needed_draft)):
         for weights in ("f32", "f16"):
             path = folder / f"{role}-{weights}.gguf"
-            gguf_file.write(loaded, setting.pair.tokenizer, path, half=weights == "f16")
+            gguf_file.write(loaded, setting.pair.tokenizer, path, kind=weights.upper())
             for threads in THREADS:
                 decode = _decoder(setting, path, weights, threads)
                 contenders[_label(role, f"llama.cpp {weights}", threads)] = decode
@@ -106,34 +103,19 @@ def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
     return contenders
 
 
-def _load(setting: Setting, path: Path, weights: str, threads: int, **options: Any) -> Any:
-    """Load a model whose KV cache has the type of its weights."""
-    import llama_cpp
-
-    kv_type = llama_cpp.GGML_TYPE_F32 if weights == "f32" else llama_cpp.GGML_TYPE_F16
-    return llama_cpp.Llama(
-        str(path),
-        n_ctx=max(len(r.prompt_ids) for r in setting.requests) + setting.max_new_tokens + DRAFTS,
-        n_threads=threads,
-        n_threads_batch=threads,
-        type_k=kv_type,
-        type_v=kv_type,
-        verbose=False,
-        **options,
-    )
-
-
 def _speculating(setting: Setting, target: Path, draft: Path, threads: int) -> Decode:
     """Return greedy decoding with the package's own speculative loop and the pair's draft model."""
+    import llama_cpp
     from llama_cpp.llama_speculative import LlamaDraftModel
 
-    small = _load(setting, draft, "f16", threads)
+    options = {"n_ctx": _context(setting), "n_threads": threads, "n_threads_batch": threads, "verbose": False}
+    small = llama_cpp.Llama(str(draft), **options)
 
     class Drafter(LlamaDraftModel):  # type: ignore[misc]
         def __call__(self, input_ids: Any, /, **_options: Any) -> Any:
             return np.fromiter(islice(small.generate(input_ids.tolist(), temp=0.0), DRAFTS), dtype=np.intc)
 
-    model = _load(setting, target, "f16", threads, logits_all=True, draft_model=Drafter())
+    model = llama_cpp.Llama(str(target), logits_all=True, draft_model=Drafter(), **options)
 
     def decode(request: Request) -> list[int]:
         output: list[int] = []
@@ -148,23 +130,9 @@ def _speculating(setting: Setting, target: Path, draft: Path, threads: int) -> D
 
 def _decoder(setting: Setting, path: Path, weights: str, threads: int) -> Decode:
     """Return greedy decoding that reads the logits in llama.cpp's own memory."""
-    import llama_cpp
-
-    model = _load(setting, path, weights, threads)
-
-    def decode(request: Request) -> list[int]:
-        output: list[int] = []
-        model.reset()
-        model.eval(request.prompt_ids)
-        while True:
-            output.append(_best(llama_cpp, model))
-            if output[-1] in setting.pair.eos_ids or len(output) == request.max_new_tokens:
-                return output
-            model.eval(output[-1:])
-
-    return decode
+    model = LlamaModel(path, _context(setting), threads=threads, exact_cache=weights == "f32")
+    return lambda request: model.decode(request.prompt_ids, request.max_new_tokens, setting.pair.eos_ids)
 
 
-def _best(llama_cpp: Any, model: Any) -> int:
-    logits = llama_cpp.llama_get_logits_ith(model.ctx, -1)
-    return int(np.ctypeslib.as_array(logits, shape=(model.n_vocab(),)).argmax())
+def _context(setting: Setting) -> int:
+    return max(len(request.prompt_ids) for request in setting.requests) + setting.max_new_tokens + DRAFTS

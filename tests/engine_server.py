@@ -52,8 +52,39 @@ def completions(body: Body) -> Body:
     return {"choices": [{"index": i, "text": "", "token_ids": [token]} for i, token in enumerate(found)]}
 
 
-def llama_cpp(body: Body) -> list[Body]:
-    return [{"index": i, "tokens": [one_token(tokens, body)]} for i, tokens in enumerate(body["prompt"])]
+LLAMA_CPP_DEFAULTS: Body = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "dynatemp_range": 0.0,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+    "adaptive_target": -1.0,
+    "min_keep": 0,
+    "ignore_eos": False,
+    "logit_bias": [],
+    "grammar": "",
+    "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+    "seed": 4294967295,
+}
+"""What llama-server samples with where a request says nothing; its own options change this."""
+
+
+def llama_cpp(body: Body, defaults: Body = LLAMA_CPP_DEFAULTS) -> list[Body]:
+    used = {name: body.get(name, default) for name, default in defaults.items()}
+    used["grammar"] = body.get("grammar") or defaults["grammar"]  # an empty one does not replace the server's own
+    return [
+        {"index": i, "tokens": [one_token(tokens, used)], "generation_settings": used}
+        for i, tokens in enumerate(body["prompt"])
+    ]
 
 
 def tokenize(body: Body) -> Body:

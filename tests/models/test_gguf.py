@@ -8,7 +8,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize
+from gguf_files import quantised, rewrite
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -39,38 +40,8 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def path(original: LoadedModel, tokenizer: Any, tmp_path: Path) -> Path:
-    gguf_file.write(original, tokenizer, tmp_path / "tiny.gguf", half=False)
+    gguf_file.write(original, tokenizer, tmp_path / "tiny.gguf")
     return tmp_path / "tiny.gguf"
-
-
-def rewrite(path: Path, target: Path, kind: str = "", metadata: dict[str, Any] | None = None, drop: str = "") -> Path:
-    """Copy a file of f32 weights with its matrices in another type, or with other metadata."""
-    reader = gguf.GGUFReader(path)
-    changes = metadata or {}
-    architecture = changes.get("general.architecture", "llama")
-    writer = gguf.GGUFWriter(target, architecture)
-    for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture" or (drop and name.startswith(drop)):
-            continue
-        value = changes.get(name, field.contents())
-        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(name, value, field.types[0], sub_type)
-    for name, value in changes.items():
-        if name not in reader.fields:
-            kind_of_value = gguf.GGUFValueType.BOOL if isinstance(value, bool) else gguf.GGUFValueType.UINT16
-            writer.add_key_value(name, value, kind_of_value)
-    for tensor in reader.tensors:
-        data = np.array(tensor.data)
-        if kind and data.ndim == 2 and data.shape[-1] % 32 == 0:
-            quantised = gguf.GGMLQuantizationType[kind]
-            writer.add_tensor(tensor.name, quantize(data, quantised), raw_dtype=quantised)
-        else:
-            writer.add_tensor(tensor.name, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return target
 
 
 def test_a_file_gives_the_weights_and_the_tokenizer_that_it_was_made_of(
@@ -94,7 +65,7 @@ def test_texts_begin_as_the_file_says(path: Path, tokenizer: Any, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_every_type_is_dequantised_as_the_format_says(path: Path, tmp_path: Path, kind: str) -> None:
-    file = rewrite(path, tmp_path / f"{kind}.gguf", kind)
+    file = rewrite(path, tmp_path / f"{kind}.gguf", quantised(kind))
     expected = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(file).tensors}
     weights = load_file(converted_folder(file) / "model.safetensors")
     down = torch.from_numpy(np.array(expected["blk.0.ffn_down.weight"])).bfloat16()
@@ -113,7 +84,7 @@ def test_a_file_is_converted_once_and_again_when_it_changes(
     assert capsys.readouterr().err == ""
     shutil.copy(path, tmp_path / "copy.gguf")
     assert converted_folder(tmp_path / "copy.gguf") == first
-    rewrite(path, tmp_path / "other.gguf", "Q8_0").replace(path)
+    rewrite(path, tmp_path / "other.gguf", quantised("Q8_0")).replace(path)
     assert converted_folder(path) != first
     (first / RECORD).unlink()  # as an interrupted conversion would leave it
     assert converted_folder(tmp_path / "copy.gguf") == first

@@ -27,7 +27,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedModel:
     (site / "tiny_llm" / "__init__.py").write_text("raise RuntimeError('imported')\n")
     file = site / "tiny_llm" / "tiny.gguf"
     draft = locate("bundled", "draft")
-    gguf_file.write(load_model(draft), AutoTokenizer.from_pretrained(draft.location), file, half=True)
+    gguf_file.write(load_model(draft), AutoTokenizer.from_pretrained(draft.location), file, "F16")
     monkeypatch.syspath_prepend(str(site))
     digest = sha256(file.read_bytes()).hexdigest()
     tiny = NamedModel("tiny", "tiny-llm", "1.0", "tiny_llm/tiny.gguf", digest, "nobody/tiny", "a small model")

@@ -1,36 +1,117 @@
 """The adapter to llama.cpp's server, which cannot score a draft in one pass."""
 
+from collections.abc import Mapping
+from math import isclose
+
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
+
+SAMPLERS = ["top_k", "temperature", "top_p"]
+"""The steps of the kit's sampler. By default, the server cuts by top-p before it applies the temperature."""
+DISABLED: JsonObject = {
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "dynatemp_range": 0.0,
+    "repeat_last_n": 0,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+    "adaptive_target": -1.0,
+    "min_keep": 0,
+    "ignore_eos": False,
+    "logit_bias": [],
+    "grammar": "",
+}
+"""The values that switch off what the kit's sampler does not do. The server's own defaults leave some of it on."""
+SETTINGS = "generation_settings"
+RELATIVE_ERROR = 1e-6
+"""The server holds numbers as float32."""
+NOT_LLAMA_SERVER = (
+    "is it llama.cpp's llama-server? The server of llama-cpp-python takes and returns texts instead of token ids, so "
+    "that no draft can be verified there: run llama-server with the same GGUF file"
+)
+
+
+def sampling_fields(sampler: Sampler) -> JsonObject:
+    """Return every sampling field of a request, so that no default of the server is left in force."""
+    return {
+        **DISABLED,
+        "samplers": SAMPLERS,
+        "temperature": sampler.temperature,
+        "top_p": sampler.top_p,
+        "top_k": sampler.top_k,
+    }
+
+
+def differences(sent: JsonObject, used: Mapping[str, object]) -> list[str]:
+    """Return a text for each sampling field that the server used with another value than was sent.
+
+    Servers state only the fields that they know; what an older one does not know, it does not apply.
+    """
+    wrong = [
+        f"{name} {used[name]!r} instead of {value!r}"
+        for name, value in sent.items()
+        if name in used and not _equal(value, used[name])
+    ]
+    return wrong + [f"{name} unknown" for name in ("samplers", "temperature", "top_p", "top_k") if name not in used]
+
+
+def _equal(sent: object, used: object) -> bool:
+    if isinstance(sent, float) and isinstance(used, int | float):
+        return isclose(sent, used, rel_tol=RELATIVE_ERROR)
+    return sent == used
 
 
 @engines.register("llama-cpp")
 class LlamaCpp(EngineAdapter):
-    """llama.cpp's own route: one token after every prefix, greedy or by its own sampler."""
+    """llama.cpp's own route: one token after every prefix, greedy or by its own sampler.
+
+    The server states the settings that it sampled with. An answer by other settings than those that were sent is
+    refused, because its tokens come from another distribution.
+    """
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
-        sampler = request.sampler
-        if sampler.greedy:
-            return self._complete(request.prefixes, {"temperature": 0.0})
-        sampling = {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k}
+        fields = sampling_fields(request.sampler)
+        if request.sampler.greedy:
+            return self._complete(request.prefixes, fields)
         return [
-            self._complete([prefix], {"seed": seed, **sampling})[0]
+            self._complete([prefix], {**fields, "seed": seed})[0]
             for prefix, seed in zip(request.prefixes, request.seeds, strict=True)
         ]
 
     def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
-        """Return the next token of every prompt."""
-        body = {"prompt": prompts, "n_predict": 1, "return_tokens": True, "cache_prompt": True, "ignore_eos": False}
-        answer = self.post("/completion", {**body, **sampling})
+        """Return the next token of every prompt; raise SkitError if the server sampled by other settings."""
+        body = {"prompt": prompts, "n_predict": 1, "return_tokens": True, "cache_prompt": True}
+        fields = ["index", "tokens", SETTINGS]
+        answer = self.post("/completion", {**body, **sampling, "response_fields": fields})
         try:
             rows = answer if isinstance(answer, list) else [answer]  # one prompt is answered without a list
-            return [int(row["tokens"][0]) for row in sorted(rows, key=lambda row: int(row["index"]))]
+            tokens = [int(row["tokens"][0]) for row in sorted(rows, key=lambda row: int(row["index"]))]
+            wrong = [text for row in rows for text in differences(sampling, row[SETTINGS])]
         except WRONG_ANSWER as error:
             raise self.unexpected_answer(repr(error)) from error
+        if wrong:
+            raise SkitError(
+                f"{self._base} samples from another distribution than it was asked for: "
+                f"{', '.join(dict.fromkeys(wrong))}; start llama-server without the options that set this"
+            )
+        return tokens
 
     def model(self) -> tuple[str, int | None]:
+        """Return name and context length; raise SkitError if the server samples by settings of its own."""
+        try:
+            properties = self.get("/props")
+        except SkitError as error:
+            raise SkitError(f"{error}; {NOT_LLAMA_SERVER}") from error
         name, _ = super().model()
-        return name, int(self.get("/props")["default_generation_settings"]["n_ctx"])
+        self._complete([[0]], sampling_fields(Sampler()))
+        return name, int(properties["default_generation_settings"]["n_ctx"])
 
     def tokenize(self, text: str) -> list[int] | None:
         return list(self.post("/tokenize", {"content": text})["tokens"])

@@ -1,0 +1,56 @@
+"""Copies of GGUF files with other types of weights or other metadata."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.quants import quantize
+from numpy.typing import NDArray
+
+Encode = Callable[[str, NDArray[np.float32]], tuple[NDArray[Any], gguf.GGMLQuantizationType] | None]
+"""Turns the matrix of a name into blocks and their type; None leaves it as it is."""
+
+
+def quantised(kind: str) -> Encode:
+    """Return a function that quantises a matrix as the package gguf does."""
+    block_type = gguf.GGMLQuantizationType[kind]
+    block_size, _ = gguf.GGML_QUANT_SIZES[block_type]
+
+    def encode(_: str, matrix: NDArray[np.float32]) -> tuple[NDArray[Any], gguf.GGMLQuantizationType] | None:
+        return None if matrix.shape[1] % block_size else (quantize(matrix, block_type), block_type)
+
+    return encode
+
+
+def rewrite(
+    path: Path, target: Path, encode: Encode | None = None, metadata: dict[str, Any] | None = None, drop: str = ""
+) -> Path:
+    """Copy a file of f32 weights with its matrices in another type, or with other metadata."""
+    reader = gguf.GGUFReader(path)
+    changes = metadata or {}
+    architecture = changes.get("general.architecture", "llama")
+    writer = gguf.GGUFWriter(target, architecture)
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture" or (drop and name.startswith(drop)):
+            continue
+        value = changes.get(name, field.contents())
+        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, value, field.types[0], sub_type)
+    for name, value in changes.items():
+        if name not in reader.fields:
+            kind_of_value = gguf.GGUFValueType.BOOL if isinstance(value, bool) else gguf.GGUFValueType.UINT16
+            writer.add_key_value(name, value, kind_of_value)
+    for tensor in reader.tensors:
+        data = np.array(tensor.data)
+        encoded = encode(tensor.name, data) if encode is not None and data.ndim == 2 else None
+        if encoded is None:
+            writer.add_tensor(tensor.name, data)
+        else:
+            writer.add_tensor(tensor.name, encoded[0], raw_dtype=encoded[1])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
