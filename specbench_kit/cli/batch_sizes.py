@@ -43,6 +43,7 @@ class BatchSizesOptions:
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
+    executor: common.ExecutorName = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     tuned: Annotated[
         Path | None,

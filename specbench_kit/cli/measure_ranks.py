@@ -27,6 +27,7 @@ class RankOptions:
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
+    executor: common.ExecutorName = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     batch_size: common.BatchSize = 8
     temperature: Annotated[float, Option("Sampling temperature of the target; 0 is greedy.", DECODING)] = 0.0

@@ -37,6 +37,7 @@ class RecordOptions:
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
+    executor: common.ExecutorName = "auto"
     device_map: common.DeviceMap = ""
     max_memory: common.MaxMemory = ""
     max_new_tokens: common.MaxNewTokens = 128

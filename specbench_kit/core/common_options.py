@@ -30,6 +30,15 @@ Draft = Annotated[
 ]
 TorchDevice = Annotated[str, Option("Torch device: auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
 Dtype = Annotated[str, Option("Number format of the weights: auto, float32, bfloat16 or float16.", MODELS)]
+ExecutorName = Annotated[
+    str,
+    Option(
+        "Executor that runs the models: auto (the fastest that computes in --dtype) or a name from `skit list "
+        "executors`, such as native-bf16.",
+        MODELS,
+        flag="executor",
+    ),
+]
 DeviceMap = Annotated[
     str, Option("Spread the weights over all devices, as in transformers: auto, balanced or sequential.", MODELS)
 ]

@@ -13,7 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
 from specbench_kit.models.head_library import HEAD
-from specbench_kit.models.pair import LoadedModel, Pair, load_model
+from specbench_kit.models.pair import AUTO, LoadedModel, Pair, load_model
 from specbench_kit.models.tokenizers import unshared
 
 
@@ -96,7 +96,9 @@ class DraftModels:
         )
 
 
-def load_draft_models(draft: str, names: Sequence[str], *, device: str, dtype: str) -> DraftModels:
+def load_draft_models(
+    draft: str, names: Sequence[str], *, device: str, dtype: str, executor: str = AUTO
+) -> DraftModels:
     """Load the draft models that methods need, by name, and the tokenizer of `draft`, which is always needed."""
     if heads := [name for name in names if name.startswith(HEAD)]:
         raise SkitError(f"{heads[0]} reads the target's hidden states, which stay on the server: name another drafter")
@@ -106,5 +108,7 @@ def load_draft_models(draft: str, names: Sequence[str], *, device: str, dtype: s
     for name in names:
         if name != DRAFT:
             differing |= set(unshared(tokenizer, from_pretrained(AutoTokenizer, sources[name]), (draft, name)))
-    models = {name: load_model(source, device=device, dtype=dtype) for name, source in sources.items()}
+    models = {
+        name: load_model(source, device=device, dtype=dtype, executor=executor) for name, source in sources.items()
+    }
     return DraftModels(tokenizer, models, tuple(sorted(differing)))

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
-from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.files import load_head
@@ -23,6 +23,8 @@ from specbench_kit.models.synthetic import load_synthetic
 from specbench_kit.models.tokenizers import require_room, unshared
 
 ONE_DEVICE = Placement()
+AUTO = "auto"
+"""The device, data type or executor that suits the machine and the model."""
 SLACK = 64
 """Tokens of a slot beyond prompt and output, for drafts that reach past the end of the output."""
 
@@ -33,6 +35,8 @@ class LoadedModel:
 
     model: Any
     source: ModelSource
+    executor: str = AUTO
+    """The name of the executor that runs it, or the fastest that supports it."""
 
     @property
     def text_config(self) -> Any:
@@ -47,11 +51,23 @@ class LoadedModel:
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Return name, content hash (for hub models the commit) and size, as a run records them."""
         folder = Path(self.source.location)
+        weights = hash_folder(folder) if folder.is_dir() else str(self.model.config._commit_hash)
+        bits = 0 if self.executor == AUTO else executors.get(self.executor).weight_bits
         return {
-            "name": self.source.label,
-            "hash": hash_folder(folder) if folder.is_dir() else str(self.model.config._commit_hash),
+            "name": f"{self.source.label} in {bits} bits" if bits else self.source.label,
+            "hash": f"{weights}-{bits}bit" if bits else weights,
             "parameters": self.model.num_parameters(),
         }
+
+    @property
+    def named_executor(self) -> str | None:
+        """Return the name of the executor that was asked for; None for the fastest."""
+        return None if self.executor == AUTO else self.executor
+
+    def runner(self, slots: int, capacity: int, vocabulary: int | None, executor: str = AUTO) -> Runner:
+        """Return a runner on the model's executor, or on the named one."""
+        name = self.named_executor if executor == AUTO else executor
+        return Runner(make_executor(self.model, slots, capacity, vocabulary, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +116,20 @@ class Pair:
         masked = {"masked_tokens": len(self.masked)} if self.masked else {}
         return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | extra_drafts
 
-    def runners(self, slots: int, length: int, executor: str | None = None) -> tuple[Runner, Runner]:
+    def runners(self, slots: int, length: int, executor: str = AUTO) -> tuple[Runner, Runner]:
         """Return the runners of target and draft of `all_runners`."""
         runners = self.all_runners(slots, length, executor)
         return runners["target"], runners["draft"]
 
-    def all_runners(self, slots: int, length: int, executor: str | None = None) -> dict[str, Runner]:
+    def all_runners(self, slots: int, length: int, executor: str = AUTO) -> dict[str, Runner]:
         """Return a runner per model whose slots hold `length` tokens and a draft, at most the context.
 
-        Each uses the fastest executor that supports its model, or the named one.
+        Each uses its model's executor or, heads excepted, the named one.
         """
         # A list, since a pair with its target on a server may hold no model at all.
         size = min([length + SLACK, *(loaded.context for loaded in self.loaded.values())])
         runners = {
-            name: Runner(
-                make_executor(loaded.model, slots, size, self.vocabulary, None if name.startswith(HEAD) else executor)
-            )
+            name: loaded.runner(slots, size, self.vocabulary, AUTO if name.startswith(HEAD) else executor)
             for name, loaded in self.loaded.items()
         }
         for name, runner in runners.items():
@@ -129,12 +143,13 @@ def load_pair(
     *,
     others: Sequence[str] = (),
     device: str = "auto",
-    dtype: str = "auto",
+    dtype: str = AUTO,
+    executor: str = AUTO,
     placement: Placement = ONE_DEVICE,
 ) -> Pair:
     """Load all models; a missing model, or tokenizers that differ, is an error of one line."""
     torch_device = resolve_device(device)
-    torch_dtype = resolve_dtype(dtype, torch_device)
+    torch_dtype = resolve_dtype(dtype, torch_device, executor)
     heads = [name for name in others if name.startswith(HEAD)]
     drafts = [name for name in (draft, *others) if name is not None and name not in heads]
     sources = [locate(target, "target"), *(locate(name, "draft") for name in drafts)]
@@ -148,7 +163,9 @@ def load_pair(
         unshared(tokenizer, draft_tokenizer, (target, name))
         for draft_tokenizer, name in zip(tokenizers, drafts, strict=True)
     ]
-    loaded = [LoadedModel(_load_model(source, torch_device, torch_dtype, placement), source) for source in sources]
+    loaded = [
+        LoadedModel(_load_model(source, torch_device, torch_dtype, placement), source, executor) for source in sources
+    ]
     for model in loaded:
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
@@ -161,10 +178,11 @@ def load_pair(
     )
 
 
-def load_model(source: ModelSource, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
+def load_model(source: ModelSource, *, device: str = AUTO, dtype: str = AUTO, executor: str = AUTO) -> LoadedModel:
     """Load one model without its tokenizer; a missing one is an error of one line."""
     torch_device = resolve_device(device)
-    return LoadedModel(_load_model(source, torch_device, resolve_dtype(dtype, torch_device)), source)
+    torch_dtype = resolve_dtype(dtype, torch_device, executor)
+    return LoadedModel(_load_model(source, torch_device, torch_dtype), source, executor)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -179,13 +197,21 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return a torch data type; `auto` is float32 on a CPU, for exact comparison, and bfloat16 on CUDA."""
+def resolve_dtype(name: str, device: torch.device, executor: str = AUTO) -> torch.dtype:
+    """Return a torch data type; `auto` is the executor's, or float32 on a CPU, for exact comparison, or bfloat16."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     dtypes["auto"] = torch.float32 if device.type == "cpu" else torch.bfloat16
     if name not in dtypes:
         raise SkitError(f"unknown dtype '{name}': use {', '.join(sorted(dtypes))}")
-    return dtypes[name]
+    if executor == AUTO or (held := executors.get(executor).dtype) is None:
+        return dtypes[name]
+    if name != AUTO and dtypes[name] != held:
+        raise SkitError(f"executor '{executor}' holds weights in {_short(held)}: leave out --dtype {name}")
+    return held
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _load_tokenizer(source: ModelSource) -> Any:

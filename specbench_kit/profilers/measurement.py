@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from statistics import median
 
@@ -34,7 +35,7 @@ class TimingRig:
 
     def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS) -> None:
         self.loaded, self.clock, self.seed, self.runs = loaded, clock, seed, runs
-        self.make_executor: Callable[..., Executor] = make_executor
+        self.make_executor: Callable[..., Executor] = partial(make_executor, name=loaded.named_executor)
         self.vocabulary = int(loaded.text_config.vocab_size)
         self._runner = self._make_runner(1, min(loaded.context, PILOT_LENGTHS[-1]))
 

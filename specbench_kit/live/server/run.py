@@ -18,7 +18,6 @@ from specbench_kit.live.server.sessions import SessionTable
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.server.stream import FrameHandler
 from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
-from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.provenance import hash_model
@@ -35,9 +34,9 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
     listen = ListenAddress(settings.listen)
     if settings.tls_cert is not None and settings.tls_key is not None:
         listen = ListenAddress(settings.listen, read_file(settings.tls_cert), read_file(settings.tls_key))
-    pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
+    pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype, executor=settings.executor)
     context = min(settings.session_tokens, pair.target.context)
-    runner = Runner(make_executor(pair.target.model, settings.slots, context, pair.vocabulary))
+    runner = pair.target.runner(settings.slots, context, pair.vocabulary)
     description = pair.target.describe(hash_model)
     latency, origin = expected_latency(settings.profile, description["hash"], runner)
     target = messages.Welcome(

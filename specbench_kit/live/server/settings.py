@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.core.common_options import Dtype, Target, TorchDevice
+from specbench_kit.core.common_options import Dtype, ExecutorName, Target, TorchDevice
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option
 from specbench_kit.live.address import host_and_port, read_file
@@ -21,6 +21,7 @@ class ServeSettings:
     target: Target = "bundled"
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
+    executor: ExecutorName = "auto"
     profile: Annotated[
         str | None,
         Option(

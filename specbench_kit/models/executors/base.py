@@ -131,6 +131,10 @@ class Executor(ABC):
 
     priority = 0
     """Of the executors that support a model, the one with the highest priority is chosen."""
+    dtype: torch.dtype | None = None
+    """The type in which a model is loaded for this executor; None if it takes several."""
+    weight_bits = 0
+    """The bits of a weight where they are fewer than the model's own, which makes it another model; else 0."""
     bitwise = False
     """True if a token's logits are bitwise the same alone, in a batch, in a chunk and in a tree."""
 
@@ -149,6 +153,17 @@ class Executor(ABC):
     @abstractmethod
     def supports(cls, model: Any) -> bool:
         """Return whether this executor computes what the transformers model computes, up to rounding."""
+
+    @property
+    def products(self) -> str:
+        """Return how products are rounded, if that is not by the model's data type alone: runs then differ in it."""
+        return ""
+
+    @classmethod
+    def refusal(cls, model: Any) -> str:
+        """Return why the executor cannot run a model although it was named; empty if it can."""
+        unsupported = "" if cls.supports(model) else f"cannot run models of type '{model.config.model_type}'"
+        return cls.missing() or unsupported
 
     @abstractmethod
     def with_slots(self, slots: int, capacity: int) -> "Executor":
@@ -183,6 +198,8 @@ def name_of(executor: Executor) -> str:
 def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None, name: str | None = None) -> Executor:
     """Return the fastest executor that supports the model, or the named one."""
     kind = _fastest(model) if name is None else executors.get(name)
+    if name is not None and (refusal := kind.refusal(model)):
+        raise SkitError(f"executor '{name}' {refusal}")
     return kind(model, slots, capacity, vocabulary)
 
 

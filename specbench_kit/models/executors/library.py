@@ -17,6 +17,8 @@ from specbench_kit.models.executors.base import Row
 BUILDS = {"avx512": "AVX512", "avx2": "AVX2", "portable": ""}
 """The builds, fastest first, with the CPU capability, as torch names it, that each needs."""
 LEVELS = ("", "AVX2", "AVX512")
+NARROW_BUILD = "narrow"
+"""The build of `native-bf16` and `native-int8`, for processors with AVX512-BF16 and AVX512-VNNI, and perhaps AMX."""
 
 
 class Shape(ctypes.Structure):
@@ -54,19 +56,14 @@ class Logits(Protocol):
 class Library(Protocol):
     """The functions of native.cpp; `Any` is a decoder. Bad input is a ValueError that says what was asked for."""
 
-    def make(
-        self,
-        shape: Shape,
-        kind: int,
-        layers: "ctypes.Array[LayerWeights]",
-        head: int | None,
-        embedding: int | None,
-        norm: int | None,
-        cosines: int,
-        sines: int,
-        /,
-    ) -> Any:
-        """Return a decoder over copies of the weights."""
+    def make(self, shape: Shape, kind: int, norm: int | None, cosines: int, sines: int, /) -> Any:
+        """Return a decoder whose matrices are still to be loaded; `kind` is explained in native.cpp."""
+
+    def load_layer(self, decoder: Any, index: int, weights: LayerWeights, /) -> None:
+        """Copy the weights of one layer."""
+
+    def load_ends(self, decoder: Any, head: int, embedding: int, /) -> None:
+        """Copy the output matrix and the embeddings."""
 
     def share_weights(self, decoder: Any, slots: int, capacity: int, /) -> Any:
         """Return another decoder over the same weights, with KV of its own."""
@@ -89,20 +86,36 @@ class Library(Protocol):
         """Move the KV at `places`, in rising order, to `to` and the places after it."""
 
 
+class NarrowLibrary(Library, Protocol):
+    """The functions of the build for products of numbers narrower than fp32."""
+
+    def products(self, name: str | None, /) -> str:
+        """Return how later models compute products, after choosing `name` unless it is None; "" if they cannot."""
+
+
 @cache
 def load_library() -> Library | None:
     """Return the fastest build that was compiled at installation and that this processor runs, or None."""
-    return next(_able(), None)
+    builds = [build for build, needed in BUILDS.items() if LEVELS.index(needed) <= _level()]
+    return next((module for build in builds for module in _find(build)), None)
 
 
-def _able() -> Iterator[Any]:
-    level = {"AVX2": 1, "AVX512": 2}.get(torch.backends.cpu.get_cpu_capability().split("_")[0], 0)
-    for build, needed in BUILDS.items():
-        if LEVELS.index(needed) > level:
-            continue
-        for suffix in EXTENSION_SUFFIXES:
-            with suppress(ImportError):  # missing, or left over from another version of Python
-                yield _load(_place(build, suffix))
+@cache
+def load_narrow_library() -> NarrowLibrary | None:
+    """Return the build for narrow products, or None if it was not compiled or this processor cannot run it."""
+    if _level() < LEVELS.index("AVX512"):
+        return None
+    return next((module for module in _find(NARROW_BUILD) if module.products(None)), None)
+
+
+def _level() -> int:
+    return {"AVX2": 1, "AVX512": 2}.get(torch.backends.cpu.get_cpu_capability().split("_")[0], 0)
+
+
+def _find(build: str) -> Iterator[Any]:
+    for suffix in EXTENSION_SUFFIXES:
+        with suppress(ImportError):  # missing, or left over from another version of Python
+            yield _load(_place(build, suffix))
 
 
 def _place(build: str, suffix: str) -> Path:

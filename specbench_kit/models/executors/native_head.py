@@ -11,7 +11,8 @@ from torch import Tensor
 from specbench_kit.models.executors.base import Forward, Row, executors
 from specbench_kit.models.executors.head import expand_logits
 from specbench_kit.models.executors.head_states import HeadStates
-from specbench_kit.models.executors.native import NativeExecutor, NativeForward, computable
+from specbench_kit.models.executors.native import NativeExecutor, NativeForward
+from specbench_kit.models.executors.native_weights import computable
 from specbench_kit.models.heads.model import HeadModel
 
 
@@ -29,11 +30,12 @@ class NativeHeadExecutor(NativeExecutor):
         self.states = HeadStates(slots, capacity, self._width, torch.float32, self.device)
 
     @classmethod
-    def supports(cls, model: Any) -> bool:
-        return not cls.missing() and isinstance(model, HeadModel) and model.device.type == "cpu" and computable(model)
+    def refusal(cls, model: Any) -> str:
+        computed = isinstance(model, HeadModel) and model.device.type == "cpu" and computable(model)
+        return cls.missing() or ("" if computed else "runs feature heads on a CPU")
 
     def add_states(self, slot: int, states: Tensor) -> None:
-        self.states.add(slot, self._fuse(states))
+        self.states.add(slot, self._fuse(states.to(self._fuse.weight.dtype)))
 
     def forget(self, slot: int) -> None:
         self.states.forget(slot)

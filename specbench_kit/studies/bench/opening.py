@@ -107,6 +107,7 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
         "device": str(target.device),
         "dtype": str(target.dtype).removeprefix("torch."),
         "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
+        **({"products": products} if (products := bench.runners["target"].executor.products) else {}),
         **({"launch": settings.launch} if settings.launch != "virtual" else {}),
         **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
     }

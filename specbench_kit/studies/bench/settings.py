@@ -12,6 +12,7 @@ from specbench_kit.core.common_options import (
     DeviceMap,
     Draft,
     Dtype,
+    ExecutorName,
     Limit,
     MaxMemory,
     MaxNewTokens,
@@ -75,6 +76,7 @@ class BenchSettings:
     draft: Draft = "bundled"
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
+    executor: ExecutorName = "auto"
     max_new_tokens: MaxNewTokens = 128
     batch_size: BatchSize = 1
     temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING)] = 0.0

@@ -209,7 +209,8 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         from specbench_kit.live.connection import ServerAddress  # needs the extra `live`
         from specbench_kit.live.servers import connect
 
-        drafts = load_draft_models(settings.draft, list(needed), device=settings.device, dtype=settings.dtype)
+        kind = {"device": settings.device, "dtype": settings.dtype, "executor": settings.executor}
+        drafts = load_draft_models(settings.draft, list(needed), **kind)
         address = ServerAddress(settings.server, settings.server_token, settings.server_ca, settings.link)
         server = connect(address, drafts)
         return server, drafts.with_target(server.target)
@@ -219,6 +220,7 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         others=[name for name in needed if name != DRAFT],
         device=settings.device,
         dtype=settings.dtype,
+        executor=settings.executor,
         placement=Placement(settings.device_map, settings.max_memory),
     )
     return None, pair

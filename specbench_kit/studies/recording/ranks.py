@@ -28,7 +28,9 @@ def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallba
     Every token is ranked after the target's own text, so that no rejection hides later tokens. `report` is called
     after each request.
     """
-    pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+    pair = load_pair(
+        settings.target, settings.draft, device=settings.device, dtype=settings.dtype, executor=settings.executor
+    )
     longest = max(
         max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts
     )

@@ -11,7 +11,6 @@ from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
@@ -58,14 +57,21 @@ def record(
     `report` is called after each request. The header names the `licence`; without `text`, no token ids are written.
     """
     placement = Placement(settings.device_map, settings.max_memory)
-    pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype, placement=placement)
+    pair = load_pair(
+        settings.target,
+        settings.draft,
+        device=settings.device,
+        dtype=settings.dtype,
+        executor=settings.executor,
+        placement=placement,
+    )
     longest = max(
         max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts
     )
     target, _ = pair.runners(settings.batch_size + 1, longest)
     # One slot drafts from all offsets of a request. Its tree is wide, not deep, so it may exceed the context.
     draft_length = slot_length(longest, settings.max_new_tokens, max_draft)
-    draft = Runner(make_executor(pair.needed_draft.model, 1, draft_length, pair.vocabulary))
+    draft = pair.needed_draft.runner(1, draft_length, pair.vocabulary)
     draft.masked = pair.masked
     recorder, redactor = TraceRecorder(target, draft, max_draft), Redactor()
     header = _make_header(settings, dataset, pair, (target, draft), max_draft, licence, text)

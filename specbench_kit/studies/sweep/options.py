@@ -31,6 +31,7 @@ class SweepOptions:
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
+    executor: common.ExecutorName = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
     batch_size: common.BatchSize = 1

@@ -42,6 +42,7 @@ class TrainingOptions:
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
+    executor: common.ExecutorName = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     max_draft: Annotated[
         int | None, Option("Longest draft in tokens (default: 8, or the longest draft in the trace).", DECODING)

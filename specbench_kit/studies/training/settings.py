@@ -62,7 +62,7 @@ class PredictorTrainingSettings(TrainingOptions):
 
     def recording(self) -> BenchSettings:
         """Return the settings of the trace that is recorded first."""
-        shared = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
+        shared = ("target", "draft", "device", "dtype", "executor", "max_new_tokens", "seed", "limit", "argv")
         fields = {name: getattr(self, name) for name in shared}
         return BenchSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
 
@@ -83,4 +83,5 @@ class PredictorTrainingSettings(TrainingOptions):
             "repeats": self.repeats,
             "device": self.device,
             "dtype": self.dtype,
+            "executor": self.executor,
         }

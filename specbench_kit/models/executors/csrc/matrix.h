@@ -4,6 +4,7 @@
 // token's logits independent of its batch, chunk, tree and threads: keep it so.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "memory.h"
@@ -24,6 +25,50 @@ constexpr int kTileRows = 8, kFewRows = 4, kTileBlocks = 2, kVectorBlocks = 4;
 constexpr int kTileRows = 5, kFewRows = 5, kTileBlocks = 1, kVectorBlocks = 4;  // 16 registers
 #endif
 
+template <int kRows, int kBlocks, class Tile>
+void call_tile(int rows, const Tile& tile, int block, int row, int index, int tiles) {
+  if (rows == kRows) tile.template operator()<kRows, kBlocks>(block, row, index, tiles);
+  else if constexpr (kRows > 1) call_tile<kRows - 1, kBlocks>(rows, tile, block, row, index, tiles);
+}
+
+// Calls `tile<rows, blocks>(block, row, index, tiles)` until all rows of the blocks from `first` to `end` are covered.
+// `index` counts the tiles of nearly equal height that read the same blocks.
+template <class Tile>
+void cover(int rows, int first, int end, const Tile& tile) {
+  const auto column = [&](int block) {
+    const int tiles = (rows + kTileRows - 1) / kTileRows;
+    for (int index = 0, row = 0; index < tiles; index++) {
+      const int count = (rows - row + tiles - index - 1) / (tiles - index);
+      call_tile<kTileRows, 1>(count, tile, block, row, index, tiles);
+      row += count;
+    }
+  };
+  const int wide = rows == 1 ? kVectorBlocks : rows <= kFewRows ? kTileBlocks : 1;
+  int block = first;
+  for (; block + wide <= end; block += wide) {
+    if (rows == 1) tile.template operator()<1, kVectorBlocks>(block, 0, 0, 1);
+    else if (rows <= kFewRows) call_tile<kFewRows, kTileBlocks>(rows, tile, block, 0, 0, 1);
+    else column(block);
+  }
+  for (; block < end; block++) column(block);
+}
+
+constexpr int kPrefetched = 2;  // into the second level of cache: a block is larger than the first
+
+// The rows that a matrix multiplies, as its kind of arithmetic reads them: floats where they are. Other kinds copy
+// them.
+template <class Kind>
+class Inputs {
+ public:
+  struct Rows {
+    const float* x;
+    int stride;
+  };
+  static constexpr bool kCopied = false;
+  void reserve(int, int) {}
+  Rows rows(const float* x, int stride, int) const { return {x, stride}; }
+};
+
 template <class Kind>
 class Matrix {
  public:
@@ -40,18 +85,15 @@ class Matrix {
   }
 
   int blocks() const { return padded(outputs_) / kBlock; }
+  int inputs() const { return inputs_; }
 
   // y[row][out] = x[row] . w[out], or += it, for the blocks from `first` to `end`.
   template <bool kAdd>
-  void multiply(const float* x, int stride_x, int rows, float* y, int stride_y, int first, int end) const {
-    const int wide = rows == 1 ? kVectorBlocks : rows <= kFewRows ? kTileBlocks : 1;
-    int block = first;
-    for (; block + wide <= end; block += wide) {
-      if (rows == 1) tile<1, kVectorBlocks, kAdd>(block, x, stride_x, y, stride_y, 0, 1);
-      else if (rows <= kFewRows) exactly<kFewRows, kTileBlocks, kAdd>(rows, block, x, stride_x, y, stride_y, 0, 1);
-      else column<kAdd>(block, x, stride_x, rows, y, stride_y);
-    }
-    for (; block < end; block++) column<kAdd>(block, x, stride_x, rows, y, stride_y);
+  void multiply(typename Inputs<Kind>::Rows in, int rows, float* y, int stride_y, int first, int end) const {
+    cover(rows, first, end, [&]<int kRows, int kBlocks>(int block, int row, int index, int tiles) {
+      tile<kRows, kBlocks, kAdd>(block, in.x + size_t(row) * in.stride, in.stride, y + size_t(row) * stride_y, stride_y,
+                                 index, tiles);
+    });
   }
 
  private:
@@ -59,25 +101,6 @@ class Matrix {
     const int within = out % kBlock;
     const int lane = sizeof(Stored) == 2 ? within % kLanes * 2 + within / kLanes : within;
     return (size_t(out / kBlock) * inputs_ + in) * kBlock + lane;
-  }
-
-  // All rows of one block, in tiles of nearly equal height.
-  template <bool kAdd>
-  void column(int block, const float* x, int stride_x, int rows, float* y, int stride_y) const {
-    const int tiles = (rows + kTileRows - 1) / kTileRows;
-    for (int index = 0, row = 0; index < tiles; index++) {
-      const int count = (rows - row + tiles - index - 1) / (tiles - index);
-      exactly<kTileRows, 1, kAdd>(count, block, x + size_t(row) * stride_x, stride_x, y + size_t(row) * stride_y,
-                                  stride_y, index, tiles);
-      row += count;
-    }
-  }
-
-  template <int kRows, int kBlocks, bool kAdd>
-  void exactly(int rows, int block, const float* x, int stride_x, float* y, int stride_y, int index, int tiles) const {
-    if (rows == kRows) tile<kRows, kBlocks, kAdd>(block, x, stride_x, y, stride_y, index, tiles);
-    else if constexpr (kRows > 1)
-      exactly<kRows - 1, kBlocks, kAdd>(rows, block, x, stride_x, y, stride_y, index, tiles);
   }
 
   // The tile `index` of `tiles` that read the same blocks; each brings its part of the next blocks near, so that memory
@@ -108,7 +131,6 @@ class Matrix {
       }
   }
 
-  static constexpr int kPrefetched = 2;  // into the second level: a block is larger than the first
   int outputs_ = 0, inputs_ = 0;
   Memory<Stored> data_;
 };

@@ -44,11 +44,20 @@ struct Batch {
   }
 };
 
+// The weights of a layer as Python hands them over; a vector that the model lacks is null.
+struct LayerWeights {
+  const void *qkv, *out, *gate_up, *down;
+  const float *input_norm, *post_norm, *qkv_bias, *query_norm, *key_norm, *state_norm;
+};
+
 class Decoder {
  public:
   virtual ~Decoder() = default;
   virtual void forward(Batch& batch) = 0;
   virtual void move(int slot, int count, const int32_t* from, int to) = 0;
+  // Copies the weights of one layer, then those of both ends. One at a time: together they would be held twice.
+  virtual void load_layer(int index, const LayerWeights& weights) = 0;
+  virtual void load_ends(const void* head_rows, const void* embedding_rows) = 0;
   // Returns another decoder over the same weights, with KV of its own.
   virtual std::unique_ptr<Decoder> share_weights(int slots, int capacity) const = 0;
 
@@ -69,12 +78,6 @@ class Decoder {
 
  protected:
   explicit Decoder(const Shape& model_shape) : shape(model_shape) {}
-};
-
-// The weights of a layer as Python hands them over; a vector that the model lacks is null.
-struct LayerWeights {
-  const void *qkv, *out, *gate_up, *down;
-  const float *input_norm, *post_norm, *qkv_bias, *query_norm, *key_norm, *state_norm;
 };
 
 inline void normalise(const float* x, const float* weight, float* y, int size, float eps) {
@@ -152,17 +155,12 @@ template <class Kind>
 struct Weights {
   using Stored = typename Kind::Stored;
 
-  Weights(const Shape& s, const LayerWeights* from, const void* head_rows, const void* embedding_rows,
-          const float* last_norm, const float* cosine_table, const float* sine_table)
+  Weights(const Shape& s, const float* last_norm, const float* cosine_table, const float* sine_table)
       : layers(s.layers),
         embedding(size_t(s.vocabulary) * s.hidden),
         norm(copy(last_norm, s.hidden)),
         cosines(copy(cosine_table, s.positions * s.head_dim / 2)),
-        sines(copy(sine_table, s.positions * s.head_dim / 2)) {
-    for (int i = 0; i < s.layers; i++) load(s, layers[i], from[i]);
-    head.pack(static_cast<const Stored*>(head_rows), s.outputs, s.hidden);
-    std::memcpy(&embedding[0], embedding_rows, sizeof(Stored) * s.vocabulary * s.hidden);
-  }
+        sines(copy(sine_table, s.positions * s.head_dim / 2)) {}
 
   static std::vector<float> copy(const float* from, int size) {
     return from ? std::vector<float>(from, from + size) : std::vector<float>();
@@ -191,10 +189,21 @@ struct Weights {
 template <class Kind>
 class LlamaDecoder final : public Decoder {
  public:
-  LlamaDecoder(const Shape& model_shape, std::shared_ptr<const Weights<Kind>> weights)
+  LlamaDecoder(const Shape& model_shape, std::shared_ptr<Weights<Kind>> weights)
       : Decoder(model_shape), weights_(std::move(weights)) {
     for (int i = 0; i < shape.layers; i++)
       caches_.emplace_back(shape.slots, shape.kv_heads, shape.capacity, shape.head_dim);
+  }
+
+  void load_layer(int index, const LayerWeights& from) override {
+    Weights<Kind>::load(shape, weights_->layers[size_t(index)], from);
+  }
+
+  void load_ends(const void* head_rows, const void* embedding_rows) override {
+    using Stored = typename Kind::Stored;
+    weights_->head.pack(static_cast<const Stored*>(head_rows), shape.outputs, shape.hidden);
+    std::memcpy(&weights_->embedding[0], embedding_rows,
+                sizeof(Stored) * size_t(shape.vocabulary) * size_t(shape.hidden));
   }
 
   std::unique_ptr<Decoder> share_weights(int slots, int capacity) const override {
@@ -228,6 +237,8 @@ class LlamaDecoder final : public Decoder {
     mixed_.resize(tokens * shape.heads * shape.head_dim);
     gate_up_.resize(tokens * padded(2 * shape.inner));
     scores_.resize(size_t(batch.threads) * caches_[0].scratch());
+    inputs_.reserve(int(std::max<size_t>(tokens, batch.rows())),
+                    std::max({reading(), shape.heads * shape.head_dim, shape.inner}));
     find_tiles(batch);
   }
 
@@ -278,8 +289,13 @@ class LlamaDecoder final : public Decoder {
   void multiply(Worker& worker, const Matrix<Kind>& matrix, const float* x, int stride_x, int rows, float* y,
                 int stride_y) {
     worker.barrier();
+    if constexpr (Inputs<Kind>::kCopied) {
+      const auto copied = worker.share(rows);
+      for (int t = copied.first; t < copied.end; t++) inputs_.copy(t, x + size_t(t) * stride_x, matrix.inputs());
+      worker.barrier();
+    }
     const auto mine = worker.share(matrix.blocks(), kTileBlocks);
-    matrix.template multiply<kAdd>(x, stride_x, rows, y, stride_y, mine.first, mine.end);
+    matrix.template multiply<kAdd>(inputs_.rows(x, stride_x, matrix.inputs()), rows, y, stride_y, mine.first, mine.end);
     worker.barrier();
   }
 
@@ -404,9 +420,10 @@ class LlamaDecoder final : public Decoder {
       batch.best[k] = best_number(batch.logits + size_t(k) * padded(shape.outputs), batch.vocabulary);
   }
 
-  std::shared_ptr<const Weights<Kind>> weights_;
+  std::shared_ptr<Weights<Kind>> weights_;  // not changed once they are loaded
   std::vector<Cache> caches_;
   std::vector<float> hidden_, normed_, qkv_, mixed_, gate_up_, scores_;
+  Inputs<Kind> inputs_;
   std::vector<Range> tiles_;
   Pool pool_;
 };

@@ -5,6 +5,9 @@
 #include "candidates.h"
 #include "model.h"
 #include "python.h"
+#if defined(SKIT_NARROW)
+#include "pairs.h"
+#endif
 
 using namespace skit;
 
@@ -111,27 +114,79 @@ PyObject* capsule_of(Decoder* decoder) {
   });
 }
 
-// make(shape, kind, layers, head, embedding, norm, cosines, sines): returns a decoder over copies of the weights.
-// `shape` and `layers` are structures of model.h, the others are addresses. `kind` is 0 for fp32 weights, 1 for bf16
-// and 2 for fp16.
+// make(shape, kind, norm, cosines, sines): returns a decoder whose matrices are still to be loaded. `shape` is the
+// structure of model.h, the last three are addresses. `kind` is 0 for fp32 weights, 1 for bf16, 2 for fp16; in the
+// build for narrow products it is 3 for bf16 products.
 PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    const Arguments args = arguments(values, count, 8);
-    const Bytes shape_bytes(args[0]), layer_bytes(args[2]);
+    const Arguments args = arguments(values, count, 5);
+    const Bytes shape_bytes(args[0]);
     const Shape& shape = *static_cast<const Shape*>(shape_bytes.data(sizeof(Shape)));
-    const auto* layers = static_cast<const LayerWeights*>(layer_bytes.data(sizeof(LayerWeights) * shape.layers));
     const auto build = [&](auto type) -> Decoder* {
       using Kind = decltype(type);
-      const auto* norm = static_cast<const float*>(args.address(5));
-      const auto *cosines = static_cast<const float*>(args.address(6)),
-                 *sines = static_cast<const float*>(args.address(7));
-      return new LlamaDecoder<Kind>(shape, std::make_shared<Weights<Kind>>(shape, layers, args.address(3),
-                                                                           args.address(4), norm, cosines, sines));
+      const auto *norm = static_cast<const float*>(args.address(2)),
+                 *cosines = static_cast<const float*>(args.address(3)),
+                 *sines = static_cast<const float*>(args.address(4));
+      return new LlamaDecoder<Kind>(shape, std::make_shared<Weights<Kind>>(shape, norm, cosines, sines));
     };
-    const int kind = args.number(1);
-    return capsule_of(kind == 0 ? build(Float32()) : kind == 1 ? build(BFloat16()) : build(Float16()));
+    switch (args.number(1)) {
+#if defined(SKIT_NARROW)
+      case 3:
+        return capsule_of(build(BFloat16Pairs()));
+#else
+      case 0:
+        return capsule_of(build(Float32()));
+      case 1:
+        return capsule_of(build(BFloat16()));
+      case 2:
+        return capsule_of(build(Float16()));
+#endif
+      default:
+        throw InvalidArgument{"a kind of weights that this build lacks"};
+    }
   });
 }
+
+// load_layer(decoder, index, weights): copies the weights of a layer, a structure of model.h.
+PyObject* load_layer(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  return guarded([&] {
+    const Arguments args = arguments(values, count, 3);
+    Decoder& decoder = *decoder_of(args[0]);
+    const Bytes bytes(args[2]);
+    const int index = args.number(1);
+    if (index < 0 || index >= decoder.shape.layers) throw InvalidArgument{"a layer that is not there"};
+    decoder.load_layer(index, *static_cast<const LayerWeights*>(bytes.data(sizeof(LayerWeights))));
+    Py_RETURN_NONE;
+  });
+}
+
+// load_ends(decoder, head, embedding): copies the output matrix and the embeddings, given as addresses.
+PyObject* load_ends(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  return guarded([&] {
+    const Arguments args = arguments(values, count, 3);
+    decoder_of(args[0])->load_ends(args.address(1), args.address(2));
+    Py_RETURN_NONE;
+  });
+}
+
+#if defined(SKIT_NARROW)
+// products(name): returns how products are computed from the next model on, after choosing `name` unless it is None.
+// The empty name says that this processor cannot run this build.
+PyObject* choose_products(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  return guarded([&] {
+    const Arguments args = arguments(values, count, 1);
+    if (!processor_has_dot()) return PyUnicode_FromString("");
+    if (args[0] != Py_None) {
+      int chosen = 0;
+      while (chosen < 3 && PyUnicode_CompareWithASCIIString(args[0], kProductNames[chosen])) chosen++;
+      if (chosen == 3 || (Products(chosen) == Products::kTiles && !tiles_permitted()))
+        throw InvalidArgument{"products that this processor does not have"};
+      products() = Products(chosen);
+    }
+    return PyUnicode_FromString(kProductNames[int(products())]);
+  });
+}
+#endif
 
 // share_weights(decoder, slots, capacity): returns another decoder over the same weights, with KV of its own.
 PyObject* share_weights(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -229,8 +284,16 @@ PyObject* move(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
-PyMethodDef kFunctions[] = {
-    method("make", make), method("share_weights", share_weights), method("forward", forward), method("move", move), {}};
+PyMethodDef kFunctions[] = {method("make", make),
+                            method("load_layer", load_layer),
+                            method("load_ends", load_ends),
+                            method("share_weights", share_weights),
+                            method("forward", forward),
+                            method("move", move),
+#if defined(SKIT_NARROW)
+                            method("products", choose_products),
+#endif
+                            {}};
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "native", nullptr, -1, kFunctions, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace

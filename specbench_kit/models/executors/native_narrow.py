@@ -1,0 +1,65 @@
+"""The native executors whose products are narrower than fp32: twice the arithmetic, and rounding of their own.
+
+Each is bitwise independent of the batch, as `native` is, and lossless against its own plain decoding. Their tokens are
+never compared with those of `native`, whose rounding differs.
+"""
+
+from typing import Any
+
+import torch
+
+from specbench_kit.models.executors.base import executors
+from specbench_kit.models.executors.library import NarrowLibrary, load_narrow_library
+from specbench_kit.models.executors.native import NativeExecutor
+from specbench_kit.models.executors.native_head import NativeHeadExecutor
+
+PAIRS = 3
+"""The library's number of the kind of products."""
+MISSING = (
+    "needs an x86 processor with AVX512-BF16 and AVX512-VNNI (Intel since Sapphire Rapids, AMD since Zen 4) and a C++ "
+    "compiler when the kit is installed; 'native' needs neither"
+)
+
+
+class NarrowExecutor(NativeExecutor):
+    """Runs Llama-like models by the build for narrow products."""
+
+    priority = 1
+    dtype = torch.bfloat16
+    rounding = ""
+    """How weights and activations are rounded before every product."""
+
+    @classmethod
+    def library(cls) -> NarrowLibrary | None:
+        return load_narrow_library()
+
+    @property
+    def products(self) -> str:
+        library = self.library()
+        assert library is not None
+        # AVX512-BF16 and multiply-adds of fp32 give the same bits, AMX others.
+        return f"{self.rounding} on AMX" if library.products(None) == "AMX" else self.rounding
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        return model.dtype == torch.bfloat16 and not cls.refusal(model)
+
+    @classmethod
+    def missing(cls) -> str:
+        return "" if cls.library() else MISSING
+
+
+@executors.register("native-bf16")
+class NativeBf16Executor(NarrowExecutor):
+    """Runs Llama-like models with weights in bf16 and activations rounded to bf16 before every product."""
+
+    rounding = "weights and activations in bf16"
+
+    @classmethod
+    def stored(cls, model: Any) -> tuple[int, torch.dtype]:  # noqa: ARG003
+        return PAIRS, torch.bfloat16
+
+
+@executors.register("native-bf16-head")
+class NativeBf16HeadExecutor(NativeHeadExecutor, NativeBf16Executor):
+    """Runs feature heads with the products of `native-bf16`."""

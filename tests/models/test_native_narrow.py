@@ -1,0 +1,125 @@
+"""The native executors with products narrower than fp32: their rounding, and that nothing else changes a bit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from native_models import MODELS, SIZES, in_a_tree, in_pieces, llama
+from tiny_models import make_runner, plain_logits, random_prompts
+from torch.nn import Linear
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.models.executors import library
+from specbench_kit.models.executors.base import executors, make_executor
+from specbench_kit.models.pair import load_pair, resolve_dtype
+from specbench_kit.models.runner import Append
+
+NARROW = library.load_narrow_library()
+needs_narrow = pytest.mark.skipif(NARROW is None, reason="no processor with AVX512-BF16, or no C++ compiler")
+VARIED = ("llama", "heads of 80", "bf16 weights", "fp16 weights", "qwen3, norms of queries and keys")
+PRODUCTS = ("fp32 multiply-add", "AVX512-BF16")
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Puts back the products that this processor would choose."""
+    assert NARROW is not None
+    chosen = NARROW.products(None)
+    yield
+    NARROW.products(chosen)
+
+
+def rounded(model: Any) -> Any:
+    """The same model with weights in bf16, and activations rounded to bf16 before every matrix."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.weight.data = module.weight.data.bfloat16().float()
+            module.register_forward_pre_hook(lambda _, read: (read[0].bfloat16().float(),))
+    embedding = model.get_input_embeddings().weight
+    embedding.data = embedding.data.bfloat16().float()
+    return model
+
+
+@needs_narrow
+@pytest.mark.parametrize("name", MODELS)
+def test_bf16_rounds_weights_and_activations_and_nothing_else(name: str) -> None:
+    model = MODELS[name]()
+    (text,) = random_prompts([60], model.config.vocab_size)
+    runner = make_runner(model, 1, 120, "native-bf16")
+    found = runner.forward([Append(runner.acquire(), text, keep=60)])[0]
+    exact = plain_logits(model, text)
+    # A sum in another order may round an activation to the neighbour in bf16, which is why the mean is compared.
+    error = (found - plain_logits(rounded(model), text)).abs().mean()
+    assert error < 0.2 * (found - exact).abs().mean()
+
+
+@needs_narrow
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("name", VARIED)
+def test_bf16_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name: str) -> None:
+    assert NARROW is not None
+    model = MODELS[name]()
+    (text,) = random_prompts([112], model.config.vocab_size)
+    wholes = []
+    for products in PRODUCTS:
+        assert NARROW.products(products) == products
+        runner = make_runner(model, 3, 200, "native-bf16")
+        wholes.append(in_pieces(runner, text, 112))
+        for size in (1, 2, 5, 7, 13, 40):
+            assert torch.equal(in_pieces(runner, text, size), wholes[-1]), size
+        assert torch.equal(in_a_tree(runner, text, 100), wholes[-1][100:])
+    assert torch.equal(*wholes)
+
+
+@needs_narrow
+def test_the_number_of_threads_changes_no_bit() -> None:
+    runner = make_runner(llama(hidden_size=128, intermediate_size=320), 3, 200, "native-bf16")
+    (text,) = random_prompts([112], SIZES["vocab_size"])
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            found.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(other, found[0]) for other in found[1:])
+
+
+@needs_narrow
+def test_a_model_in_bf16_runs_on_native_bf16_and_one_in_fp32_does_not() -> None:
+    assert type(make_executor(llama().to(torch.bfloat16), 1, 40, None)) is executors.get("native-bf16")
+    assert type(make_executor(llama(), 1, 40, None)) is executors.get("native")
+    fused = llama(hidden_act="gelu").to(torch.bfloat16)
+    assert type(make_executor(fused, 1, 40, None)) is executors.get("transformers")
+
+
+@needs_narrow
+def test_a_model_loaded_in_bf16_gives_the_logits_of_one_that_is_rounded_later() -> None:
+    loaded, named = load_pair(dtype="bfloat16", device="cpu"), load_pair(executor="native-bf16", device="cpu")
+    assert {model.model.dtype for pair in (loaded, named) for model in pair.loaded.values()} == {torch.bfloat16}
+    wide = load_pair(device="cpu")
+    (text,) = random_prompts([40], 4096)
+    found = []
+    for pair, executor in ((loaded, "auto"), (named, "auto"), (wide, "native-bf16")):
+        runner, _ = pair.runners(1, 60, executor)
+        assert type(runner.executor) is executors.get("native-bf16")
+        found.append(runner.forward([Append(runner.acquire(), text, keep=40)])[0].clone())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_an_executor_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SkitError, match=r"^unknown executor 'native-bf17' \(did you mean 'native-bf16'\?\)"):
+        resolve_dtype("auto", torch.device("cpu"), "native-bf17")
+    with pytest.raises(SkitError, match=r"^executor 'native-bf16' holds weights in bfloat16: leave out --dtype"):
+        resolve_dtype("float32", torch.device("cpu"), "native-bf16")
+    monkeypatch.setattr("specbench_kit.models.executors.native_narrow.load_narrow_library", lambda: None)
+    with pytest.raises(SkitError, match=r"^executor 'native-bf16' needs an x86 processor with AVX512-BF16"):
+        make_executor(llama(), 1, 40, None, "native-bf16")
+    assert type(make_executor(llama().to(torch.bfloat16), 1, 40, None)) is executors.get("transformers")
+
+
+def test_an_executor_is_refused_for_a_model_that_it_does_not_compute() -> None:
+    with pytest.raises(SkitError, match=r"^executor 'native' cannot compute this model of type 'llama': it"):
+        make_executor(llama(hidden_act="gelu"), 1, 40, None, "native")
