@@ -54,12 +54,13 @@ def require_file(path: Path) -> None:
         raise SkitError(f"--out {path} is a folder: give the file to be written, such as {path / 'result'}")
 
 
-def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
-    """Return the error that ends a command whose result is not trusted; `kept` says where the result is."""
-    return SkitError(
-        f"not saved, because the machine was disturbed during the measurement: {'; '.join(doubts)}; run it again on a "
-        f"quiet machine, or with --force; the result is kept: {kept}"
+def say_disturbed(console: "Console", doubts: "Sequence[str]", names: str) -> None:
+    """Print that what was saved is marked as disturbed, and used only where its name is given."""
+    line = (
+        f"DISTURBED MACHINE: {'; '.join(doubts)}. What is saved is marked as DISTURBED and used only where it is named "
+        f"({names}): run it again on a quiet machine, or with --force to have it used by default."
     )
+    say(console, line, style="bold red")
 
 
 def load_dataset(

@@ -1,6 +1,6 @@
 """`skit profile-verifier`, `skit profile-drafter` and `skit profile-server`: how long steps take."""
 
-from specbench_kit.cli.common import command_line, not_saved, say, tell_report
+from specbench_kit.cli.common import command_line, say, say_disturbed, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given
@@ -40,5 +40,5 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
         say(console, f"saved: {role} profile in {path}")
     tell_report(console, outcome.folder, outcome.summary, as_json)
     if outcome.doubts:
-        names = " and ".join(f"{profile['name']}.toml" for profile in outcome.summary["profiles"].values())
-        raise not_saved(outcome.doubts, f"{names} in {outcome.folder}")
+        names = ", ".join(path.stem for path in outcome.saved.values())
+        say_disturbed(console, outcome.doubts, f"--profile {names}" if settings.draft is None else names)

@@ -1,6 +1,6 @@
 """`skit train-predictor`: train rejection predictors for a pair of models and report if they pay off."""
 
-from specbench_kit.cli.common import command_line, load_dataset, not_saved, say, tell_report
+from specbench_kit.cli.common import command_line, load_dataset, say, say_disturbed, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
@@ -13,7 +13,7 @@ def train_predictor(
     deployments: TrainingDeployments,
     as_json: JsonOption = False,
 ) -> None:
-    """Train and evaluate the predictors, and save them unless the machine was disturbed."""
+    """Train and evaluate the predictors, and save them, marked if the machine was disturbed."""
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
@@ -37,4 +37,5 @@ def train_predictor(
         say(console, f"saved: {family} in {folder}")
     tell_report(console, outcome.folder, outcome.summary, as_json)
     if outcome.doubts:
-        raise not_saved(outcome.doubts, str(outcome.folder / "predictors"))
+        names = ", ".join(folder.name for folder in outcome.saved.values())
+        say_disturbed(console, outcome.doubts, f"predictor={names}")

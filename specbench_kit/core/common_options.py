@@ -59,7 +59,7 @@ DeploymentName = Annotated[
 ]
 Out = Annotated[Path, Option("Folder in which run directories are created.", OUTPUT)]
 Strict = Annotated[bool, Option("Exit with code 1 if a request failed.", OUTPUT)]
-Force = Annotated[bool, Option("Save timings even if the machine was disturbed while they were taken.", OUTPUT)]
+Force = Annotated[bool, Option("Use the result by default even if the machine was disturbed during it.", OUTPUT)]
 
 ReplacedFields = Annotated[
     tuple[str, ...],

@@ -73,6 +73,11 @@ class LatencyModel(Protocol):
 
     additive: ClassVar[bool] = False
 
+    @property
+    def most_new_tokens(self) -> int | None:
+        """The largest number of a request's new tokens that the model distinguishes; None without a limit."""
+        return None
+
     def of_sums(self, sums: BatchSums) -> float:
         """Return the seconds of a forward with these sums."""
 
@@ -188,6 +193,10 @@ class TableModel(LatencyModel):
     """Seconds by the largest number of new tokens of any request, from 1 up; the last entry serves all above."""
 
     by_new_tokens_s: tuple[float, ...]
+
+    @property
+    def most_new_tokens(self) -> int:
+        return len(self.by_new_tokens_s)
 
     def of_sums(self, sums: BatchSums) -> float:
         return self.by_new_tokens_s[max(1, min(sums.longest, len(self.by_new_tokens_s))) - 1]

@@ -94,7 +94,20 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
             return Latencies(deployment.drafter.latency, deployment.verifier.latency)
         return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
 
-    return Environment(pair, latencies, modelled=deployment is not None, deployment=deployment_key(deployment))
+    def verification() -> LatencyModel | None:
+        if deployment is not None:
+            return deployment.verifier.latency
+        profile = find_measured(pair.target, "verifier", device)
+        return None if profile is None else profile.latency()
+
+    return Environment(
+        pair,
+        latencies,
+        modelled=deployment is not None,
+        deployment=deployment_key(deployment),
+        verification=verification,
+        link_s=deployment.link.rtt_s if deployment is not None and deployment.placement == "edge" else 0.0,
+    )
 
 
 def deployment_key(deployment: Deployment | None) -> DeploymentKey:

@@ -33,6 +33,8 @@ def origin(profile: Profile) -> str:
         parts.append(profile.reference)
     if profile.not_given:
         parts.append(f"taken as 0 because the source does not give them: {', '.join(profile.not_given)}")
+    if profile.disturbances:
+        parts.append(f"DISTURBED MACHINE: {', '.join(profile.disturbances)}")
     verdict = judge(profile)
     if verdict.kind == "impossible":
         parts.append("IMPOSSIBLE: faster than its device can be")

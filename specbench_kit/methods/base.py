@@ -88,6 +88,10 @@ class Latencies(NamedTuple):
     verify: LatencyModel
 
 
+def unknown_latency() -> None:
+    """Return None, for the latency of a target that nobody has measured."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """The facts about the models and the deployment that a method may use to prepare itself."""
@@ -105,6 +109,12 @@ class Environment:
     """The deployment whose time counts."""
     round_s: float | None = None
     """The longest that a round may take, in seconds, where clients were promised a token speed."""
+    verification: Callable[[], LatencyModel | None] = field(default=unknown_latency)
+    """Return the latency model of the target if it is known without measuring anything, else None."""
+    link_s: float = 0.0
+    """Seconds that draft and verdict spend on the link, without their bytes; 0 if drafts do not cross one."""
+    batch_size: int = 1
+    """The number of requests that are decoded together."""
 
     def require_deployment(self, name: str) -> None:
         """Raise SkitError if the method `name` would run on this machine's clock, where no link lies in between."""
@@ -150,6 +160,8 @@ class Method(ABC):
     """Where the method drafts; None leaves it to the deployment."""
     learned: ClassVar[bool] = False
     """True if a predictor judges every drafted token, which takes time on the drafting device."""
+    draft_limit: ClassVar[str] = "max_draft"
+    """The option that limits the tokens of a draft, for methods that have one."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -227,7 +239,7 @@ class Method(ABC):
     @property
     def longest_draft(self) -> int | None:
         """Return the largest number of tokens in a draft; None if no option limits it."""
-        longest: int | None = getattr(self, "max_draft", None)
+        longest: int | None = getattr(self, self.draft_limit, None)
         return longest if self.uses_drafter else 0
 
     @property
@@ -241,6 +253,10 @@ class Method(ABC):
 
     def uses(self) -> Mapping[str, object]:
         """Return what a prepared method read from its environment that decides what it does; runs record it."""
+        return {}
+
+    def chosen_options(self) -> Mapping[str, object]:
+        """Return the values that a prepared method chose for options that were left to it."""
         return {}
 
     @abstractmethod

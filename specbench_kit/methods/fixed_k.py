@@ -21,13 +21,10 @@ class FixedK(Method):
     reported_result = "2 to 3 times plain decoding (T5-XXL)"
     group: ClassVar[Group] = "static"
     grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8)})
+    draft_limit = "k"
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "k")
-
-    @property
-    def longest_draft(self) -> int:
-        return self.k
 
     def policy(self) -> Policy:
         return _FixedKPolicy(self.k)

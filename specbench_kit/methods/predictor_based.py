@@ -27,7 +27,7 @@ def load_predictor(method: str, predictor: str, pair: "PairHashes", *, force: bo
         return load(Path(predictor).expanduser(), pair=pair, force=force)
     folders = find(pair, None if predictor == "auto" else predictor)
     if not folders:
-        names = ", ".join(folder.name for folder in find(pair))
+        names = ", ".join(folder.name for folder in find(pair, disturbed=True))
         raise SkitError(
             f"{method}: no predictor '{predictor}' for this pair of models; known: {names}"
             if names

@@ -22,6 +22,13 @@ def resolved_options(spec: str) -> dict[str, object]:
     return {field.name: _plain(value) for field, value in recorded.items()}
 
 
+def with_option(spec: str, key: str, value: object) -> str:
+    """Return the spec with one option set, after the options that it states."""
+    name, _, options = spec.partition(":")
+    stated = [item for item in options.split(",") if item and item.partition("=")[0] != key]
+    return f"{name}:{','.join([*stated, f'{key}={value}'])}"
+
+
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]

@@ -40,6 +40,7 @@ class UcbSpecStop(Method):
     group = "bandit"
     grid = MappingProxyType({"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")})
     needs = "a deployment"
+    draft_limit = "k_max"
     required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:

@@ -72,11 +72,22 @@ class _TrainingConfig(Struct):
 
 
 class TrainingOrigin(Struct):
-    """The fields of a predictor's `training` that this kit reads; all others are for people."""
+    """The fields of a predictor's `training` that this kit reads; all others are for people.
+
+    `disturbed` says what disturbed the machine whose times the thresholds were chosen by; such a predictor is used only
+    where its folder is named, unless its use was `forced`.
+    """
 
     prompts: list[str] | None = None
     dataset: _TrainingDataset | None = None
     config: _TrainingConfig | None = None
+    disturbed: tuple[str, ...] = ()
+    forced: bool = False
+
+    @property
+    def must_be_named(self) -> bool:
+        """True if the predictor is used where its folder is named only."""
+        return bool(self.disturbed) and not self.forced
 
 
 class _Calibration(Struct):
@@ -115,14 +126,16 @@ def default_folder(pair: PairHashes, family: str) -> Path:
     return data_folder() / f"{family}-{pair.short}"
 
 
-def find(pair: PairHashes, name: str | None = None) -> list[Path]:
+def find(pair: PairHashes, name: str | None = None, *, disturbed: bool = False) -> list[Path]:
     """Return the folders of a pair's predictors, the best choice first; `name` is a family or the name of a folder.
 
+    A predictor of a disturbed machine is only found by the name of its folder, unless its use was forced or `disturbed`
+    is true.
     The user's own predictors come before the bundled ones, newer before older, and of one training run the
     recommended one first. A folder that is named after the pair but cannot be read comes last, so that `load` reports
     the reason.
     """
-    ranked = [(rank, folder) for folder in _folders() if (rank := _rank(folder, pair, name)) is not None]
+    ranked = [(rank, folder) for folder in _folders() if (rank := _rank(folder, pair, name, disturbed)) is not None]
     return [folder for _, folder in sorted(ranked, key=lambda item: item[0], reverse=True)]
 
 
@@ -171,11 +184,12 @@ def _folders() -> Iterator[Path]:
         yield from (header.parent for header in sorted(root.glob(f"*/{HEADER}")))
 
 
-def _rank(folder: Path, pair: PairHashes, name: str | None) -> tuple[bool, bool, str, bool] | None:
-    """Return the sort key of a folder, or None if it is for another pair or has another name."""
+def _rank(folder: Path, pair: PairHashes, name: str | None, disturbed: bool) -> tuple[bool, bool, str, bool] | None:
+    """Return the sort key of a folder, or None if it is for another pair, has another name or must be named."""
     is_own = folder.parent != BUNDLED
     try:
         header = parse_header(read_document(folder))
+        origin = _origin(header)
     except ValueError:
         is_default_name = folder.name == f"{name}-{pair.short}" or (
             name is None and folder.name.endswith(f"-{pair.short}")
@@ -183,7 +197,14 @@ def _rank(folder: Path, pair: PairHashes, name: str | None) -> tuple[bool, bool,
         return (False, is_own, "", False) if folder.name == name or is_default_name else None
     if header.pair != pair or name not in (None, header.family, folder.name):
         return None
+    if origin.must_be_named and not disturbed and name != folder.name:
+        return None
     return True, is_own, header.created, header.recommended
+
+
+def _origin(header: PredictorHeader) -> TrainingOrigin:
+    """Return what the kit reads of a predictor's training; raise ValueError if it has another form."""
+    return convert(TrainingOrigin, header.training)
 
 
 def _entry(folder: Path) -> dict[str, object]:
@@ -193,10 +214,11 @@ def _entry(folder: Path) -> dict[str, object]:
         header = parse_header(read_document(folder))
         auc = convert(_ListedMetrics, header.metrics).classification.auc
         names = {role: model.name for role, model in convert(_TrainingPair, header.training).models.items()}
-        models = f"{names['target']} with {names['draft']}"
+        models, disturbed = f"{names['target']} with {names['draft']}", _origin(header).disturbed
     except (KeyError, ValueError) as error:
         return {**location, "summary": f"cannot be used: {error}"}
     summary = [
+        *([f"DISTURBED MACHINE: {'; '.join(disturbed)}"] if disturbed else []),
         f"{header.family} for {models}",
         "bundled" if is_bundled else f"trained {header.created[:10]}",
         f"AUC {auc:.3f}",
@@ -216,5 +238,6 @@ def _entry(folder: Path) -> dict[str, object]:
         "operating_rule": header.operating_rule,
         "auc": auc,
         "models": names,
+        "disturbed": list(disturbed),
         **location,
     }

@@ -120,6 +120,16 @@ class Profile(Struct, frozen=True):
         return tuple(name for name in COEFFICIENTS[self.form] if name not in self.coefficients)
 
     @property
+    def disturbances(self) -> tuple[str, ...]:
+        """How the machine was disturbed while the profile was measured; empty if it was quiet."""
+        return tuple(map(str, self.fit.get("disturbed") or ()))
+
+    @property
+    def must_be_named(self) -> bool:
+        """True if it is used where it is named only, since the machine was disturbed and nobody forced its use."""
+        return bool(self.disturbances) and not self.fit.get("forced")
+
+    @property
     def test_r2(self) -> float | None:
         """R2 on configurations that the coefficients were not fitted to, or None if the source does not state it."""
         r2 = self.fit.get("test", {}).get("r2")

@@ -65,7 +65,8 @@ def find_measured(
 ) -> Profile | None:
     """Return the newest profile of these weights that was measured on this machine's device, or None.
 
-    A profile that `skit bench` measured while the machine was disturbed counts only if `disturbed` is true.
+    A profile that was measured while the machine was disturbed counts only if its use was forced, or if `disturbed` is
+    true.
     """
     from specbench_kit.models.pair import resolve_device
     from specbench_kit.profilers.measurement import hardware_text
@@ -78,7 +79,7 @@ def find_measured(
         and (profile.source, profile.role, profile.model_hash) == ("measured", role, model_hash)
         and profile.hardware == hardware
         and form in (None, profile.form)
-        and (disturbed or not profile.fit.get("disturbed"))
+        and (disturbed or not profile.must_be_named)
     ]
     return max(matching, key=lambda profile: profile.date, default=None)
 

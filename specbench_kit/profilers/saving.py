@@ -1,7 +1,7 @@
 """What a profiling run writes: the numbers of its profiles, and the profiles themselves."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,14 @@ def describe_run(
         "time_kind": time_kind,
         **provenance.collect(settings.argv),
     }
+
+
+def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profile:
+    """Return the profile with what disturbed the machine, and with the mark that it may be used all the same."""
+    if not disturbed:
+        return profile
+    fit = {**profile.fit, "disturbed": list(disturbed), **({"forced": True} if forced else {})}
+    return structs.replace(profile, fit=fit)
 
 
 def complete_profile(result: ProfileResult, run: JsonObject, policy: JsonObject) -> Profile:
@@ -90,7 +98,12 @@ def steps(fit: Fit) -> list[dict[str, object]]:
 
 
 def save_profile_as_chosen(profile: Profile, folder: Path, settings: ProfileSettings) -> Path:
-    """Save a profile to where the settings say, with its samples from the run's `folder`; return the file."""
+    """Save a profile to where the settings say, with its samples from the run's `folder`; return the file.
+
+    Among the user's profiles, one of a disturbed machine gets a name of its own, so that it replaces no other.
+    """
+    if profile.must_be_named:
+        profile = structs.replace(profile, name=f"{profile.name}-disturbed")
     path = data_folder() / f"{profile.name}.toml"
     if settings.save_to is not None:
         path = settings.save_to if settings.draft is None else settings.save_to / path.name

@@ -20,7 +20,7 @@ class ProfileSettings:
 
     `gpu` names a device card, `device` a device of torch; `draft` is set if a pair is profiled. Profiles are saved to
     the user's folder, or a verifier's to the file `save_to` and a pair's to the folder `save_to`. Those that were
-    measured on a disturbed machine are saved only with `force`.
+    measured on a disturbed machine are marked, and used only where they are named unless `force` is given.
     """
 
     target: Annotated[

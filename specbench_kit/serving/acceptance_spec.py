@@ -13,6 +13,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.execution import levels_while_verified
 from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource, StopRuleRates, iid
+from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import prepare_for_replay, replay, require_chain_method
 from specbench_kit.traces.trace import TraceFile
 
@@ -82,13 +83,22 @@ def parse_rates(text: str) -> AcceptanceRates | None:
     )
 
 
-def parse_acceptance(text: str, method: Method, deployment: Deployment) -> RoundSource:
-    """Return the source of rounds that a text names, for a method on a deployment."""
+def parse_acceptance(text: str, spec: str, deployment: Deployment) -> RoundSource:
+    """Return the source of rounds that a text names, for the method of a spec on a deployment."""
     rates = parse_rates(text)
     if rates is not None:
         return rates.source()
     path = Path(text).expanduser()
-    return run_source(path, deployment) if path.is_dir() else trace_source(TraceFile(path), method, deployment)
+    if path.is_dir():
+        return run_source(path, deployment)
+    trace = TraceFile(path)
+    return trace_source(trace, parse_method(fit_spec(spec, trace.header)), deployment)
+
+
+def named_trace(text: str) -> TraceFile | None:
+    """Return the trace that a text names; None if it states rates or names the folder of a run."""
+    path = Path(text).expanduser()
+    return TraceFile(path) if parse_rates(text) is None and path.is_file() else None
 
 
 def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> RoundSource:

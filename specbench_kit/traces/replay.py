@@ -1,6 +1,7 @@
 """Replays greedy chain methods on a trace: without models, with the same rounds as a live run."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from torch import Tensor
@@ -29,7 +30,7 @@ from specbench_kit.deployments.placing import (
 )
 from specbench_kit.methods.base import Method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.traces.chain_replay import beyond_answer, draft_too_long, replay_chains
+from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, draft_too_long, replay_chains
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
 UNLIMITED = 1 << 40
@@ -103,12 +104,16 @@ class ReplayDrafter:
 
 
 class ReplayVerifier:
-    """A verifier that answers what the target answered when the trace was recorded."""
+    """A verifier that answers what the target answered when the trace was recorded.
+
+    A looked-up draft may be longer than the recorded ones, and right to the end of what is known of the answer. It is
+    then cut there: the output ended before, so that only the count of accepted tokens is lower than in a live run.
+    """
 
     asynchronous = False
 
-    def __init__(self, traces: dict[str, RequestTrace]) -> None:
-        self._traces = traces
+    def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
+        self._header, self._traces = header, traces
 
     def admit(self, session: Session) -> None:
         """Do nothing: no KV is kept."""
@@ -130,9 +135,11 @@ class ReplayVerifier:
         answer += trace.continuation[: len(nodes) + 1 - len(answer)]
 
         def target_token(column: int) -> int:
-            if column >= len(answer):
-                raise beyond_answer(column)
-            return answer[column]
+            if column < len(answer):
+                return answer[column]
+            if column > self._header.max_draft:
+                return UNKNOWN
+            raise beyond_answer(column)
 
         path, bonus = walk(draft.tree, nodes, target_token)
         return Verdict(draft, nodes, path, bonus, 1 + len(nodes))
@@ -154,7 +161,7 @@ def recording_deployment(header: TraceHeader) -> Deployment:
     )
 
 
-def prepare_for_replay(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
+def prepare_for_replay(method: Method, trace: TraceFile, deployment: Deployment, batch_size: int = 1) -> Method:
     """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks."""
     drafting, header = method.drafting, trace.header
     require_chain_method(method)
@@ -165,7 +172,7 @@ def prepare_for_replay(method: Method, trace: TraceFile, deployment: Deployment)
     if method.uses_drafter and not drafting.models:
         header.require(TOKEN_IDS, f"{method.display_name} looks tokens up")
     pair = PairHashes(*(trace.provenance("models", role, "hash") for role in ("target", "draft")))
-    return method.prepare(environment(pair, deployment))
+    return method.prepare(replace(environment(pair, deployment), batch_size=batch_size))
 
 
 def replay(
@@ -192,7 +199,7 @@ def replay(
         )
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
-    drafter, verifier = _source(method, header, active, clock), ReplayVerifier(active)
+    drafter, verifier = _source(method, header, active, clock), ReplayVerifier(header, active)
     engine = Engine(
         policy,
         *add_modelled_time(method, drafter, verifier, modelled, clock),

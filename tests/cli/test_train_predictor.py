@@ -12,8 +12,10 @@ import pytest
 from command_line import BUSY, QUIET, READINGS, TinyPair, environment, error_line, read_object, skit, skit_here
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.methods.predictor_based import load_predictor
 from specbench_kit.predictors.artefact import load
-from specbench_kit.predictors.library import PairHashes, find
+from specbench_kit.predictors.library import PairHashes, entries, find
 from specbench_kit.predictors.thresholds import THRESHOLD_RULES
 from specbench_kit.studies.training.pair import identify
 
@@ -153,7 +155,7 @@ def test_a_name_and_features_are_kept(tiny: TinyPair, folder: Path, own_home: Pa
     assert predictor.features == ("margin", "draft_position")
 
 
-def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
+def test_predictors_by_the_times_of_a_disturbed_machine_are_marked_and_used_only_where_they_are_named(
     tiny: TinyPair, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
@@ -162,17 +164,20 @@ def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
     assert recorded.returncode == 0, recorded.stderr
     assert "DISTURBED MACHINE: the trace had a processor for 4%" in " ".join(recorded.stdout.split())
     monkeypatch.setenv(READINGS, str(QUIET))  # a quiet training does not make the trace's times better
-    options = [
-        *("--trace", trace, "--families", "logistic", "--trials", 1, "--repeats", 2),
-        "--save-to",
-        tmp_path / "mine",
-    ]
+    options = ["--trace", trace, "--families", "logistic", "--trials", 1, "--repeats", 2]
     command = ["train-predictor", *tiny.options, *options, "--out", tmp_path / "out"]
-    line = error_line(skit_here(*command))
-    assert line.startswith("not saved, because the machine was disturbed during the measurement: the trace had a proc")
-    assert "or with --force; the result is kept: " in line
-    assert not (tmp_path / "mine").exists()
-    assert not own_home.exists()
+    done = skit_here(*command)
+    assert done.returncode == 0, done.stderr
+    (saved,) = (own_home / "predictors").iterdir()
+    assert saved.name.endswith("-disturbed")
+    assert f"used only where it is named (predictor={saved.name})" in " ".join(done.stdout.split())
+    pair = load(saved).pair
+    assert (find(pair), find(pair, "logistic"), find(pair, saved.name)) == ([], [], [saved])
+    entry = next(row for row in entries() if row["name"] == saved.name)
+    assert str(entry["summary"]).startswith("DISTURBED MACHINE: the trace had a processor")
+    with pytest.raises(SkitError, match=f"known: {saved.name}"):
+        load_predictor("wisp", "auto", pair, force=False)
+    command += ["--save-to", tmp_path / "mine"]
     (folder,) = (tmp_path / "out").iterdir()
     assert load(folder / "predictors" / "logistic").recommended
     assert "DISTURBED MACHINE" in (folder / "report.md").read_text().split("\n\n")[1]

@@ -142,24 +142,30 @@ def test_a_pair_gets_a_profile_of_either_model(short: TinyPair, home: Path, tmp_
     assert "What a stop rule costs" in next(tmp_path.glob("out/*/report.md")).read_text()
 
 
-def test_a_profile_of_a_disturbed_machine_is_kept_in_its_run_alone(
+def test_a_profile_of_a_disturbed_machine_is_marked_and_used_only_where_it_is_named(
     short: TinyPair, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     command = ["profile-verifier", "--target", short.target, *FAST, "--out", tmp_path / "out"]
-    line = error_line(skit_here(*command))
-    assert line.startswith(
-        "not saved, because the machine was disturbed during the measurement: the verifier had a proc"
-    )
-    assert not home.exists()
+    done = skit_here(*command)
+    assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").iterdir()
     (saved,) = folder.glob("*.toml")
-    assert saved.name in line
+    name, line = f"{saved.stem}-disturbed", " ".join(done.stdout.split())
+    assert "DISTURBED MACHINE: the verifier had a proc" in line
+    assert f"used only where it is named (--profile {name})" in line
     assert read(saved).latency().seconds([(1, 10)]) > 0
+    assert load(name).disturbances[0].startswith("the verifier had a processor")
+    assert find_measured(hash_model(short.target), "verifier", "cpu") is None
+    entry = next(row for row in json.loads(skit_here("list", "profiles", "--json").stdout) if row["name"] == name)
+    assert entry["summary"].startswith("DISTURBED MACHINE: the verifier had a processor")
     assert "DISTURBED MACHINE" in (folder / "report.md").read_text().split("\n\n")[1]
     assert len(read_object(folder / "run.json")["machine"]) == 1
     assert skit_here(*command, "--force").returncode == 0
-    assert [path.name for path in (home / "profiles").glob("*.toml")] == [saved.name]
+    assert {path.name for path in (home / "profiles").glob("*.toml")} == {saved.name, f"{name}.toml"}
+    forced = find_measured(hash_model(short.target), "verifier", "cpu")
+    assert forced is not None
+    assert (forced.name, bool(forced.disturbances)) == (saved.stem, True)
 
 
 @ABSENT

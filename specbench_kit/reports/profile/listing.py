@@ -20,13 +20,15 @@ def _entry(profile: Profile) -> dict[str, object]:
     source = f"{profile.source} ({profile.reference})" if profile.reference else profile.source
     subject = f"{profile.model} on {profile.device} in {profile.dtype}" if profile.model else "model and device unknown"
     missing = ", ".join(SYMBOLS[name] for name in profile.not_given)
-    parts = [f"{source}: {profile.role}, {subject}", f"R² {score(profile.test_r2)}"]
+    disturbed = [f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}"] if profile.disturbances else []
+    parts = [*disturbed, f"{source}: {profile.role}, {subject}", f"R² {score(profile.test_r2)}"]
     fields = ("role", "source", "device", "model", "dtype", "reference", "date", "note", "test_r2")
     return {
         "name": profile.name,
         "summary": "; ".join([*parts, *([f"not given: {missing}"] if missing else []), reason]),
         **{field: getattr(profile, field) for field in fields},
         "not_given": list(profile.not_given),
+        "disturbed": list(profile.disturbances),
         "verdict": verdict.kind,
         "verdict_reason": reason,
     }

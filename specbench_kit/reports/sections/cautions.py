@@ -27,6 +27,11 @@ def setting_cautions(run: RunFile) -> list[str]:
     if lost := run.get("reconnections"):
         often = "once" if lost == 1 else f"{lost} times"
         lines.append(f"RECONNECTED: the connection to the server was lost {often}; times include the outages.")
+    for spec, limit in (run.get("lowered_limits") or {}).items():
+        lines.append(
+            f"SHORTER DRAFTS: {spec} drafts at most {limit['lowered']} tokens here and {limit['default']} by default: "
+            f"the trace holds no more. `skit record --max-draft {limit['default']}` does."
+        )
     if imported := (run.get("trace") or {}).get("imported"):
         notes = "; ".join([f"which tokens were accepted comes from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")

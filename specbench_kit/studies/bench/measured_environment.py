@@ -14,7 +14,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.deployments.placing import environment
 from specbench_kit.live.pair import ServedPair
-from specbench_kit.methods.base import Latencies
+from specbench_kit.methods.base import Latencies, unknown_latency
 from specbench_kit.models.pair import Pair
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
@@ -76,6 +76,9 @@ class MeasuredEnvironment:
             latencies=self._latencies,
             temperature=settings.temperature,
             served=settings.server is not None,
+            batch_size=settings.batch_size,
+            # This machine does not know the times of a server, even if it has a profile of the same model.
+            verification=self._stored.verification if settings.server is None else unknown_latency,
         )
         self.notes: list[str] = []
         self.machine: list[dict[str, Any]] = []
@@ -102,7 +105,12 @@ class MeasuredEnvironment:
                 f"no latency profile of this pair on this machine: a short one was measured in {spent_s:.0f} s and "
                 f"kept {use}; skit profile-drafter measures a thorough one"
             )
-        profiles = [profile.latency() for part in parts if (profile := self._find(part, disturbed=True))]
+        # Without --resume, a disturbed profile is used only if it is all there is: it was measured just now.
+        found = [
+            (None if self._resumes else self._find(part, disturbed=False)) or self._find(part, disturbed=True)
+            for part in parts
+        ]
+        profiles = [profile.latency() for profile in found if profile is not None]
         return Latencies(*profiles)  # the parts are the drafter and the verifier, in this order
 
     def _find(self, part: ProfiledPart, *, disturbed: bool) -> Profile | None:

@@ -62,7 +62,7 @@ def describe_method(spec: str, method: Method) -> dict[str, object]:
     """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs."""
     options = {
         name: provenance.without_folders(value) if isinstance(value, str) else value
-        for name, value in resolved_options(spec).items()
+        for name, value in {**resolved_options(spec), **method.chosen_options()}.items()
     }
     uses = method.uses()
     return {"method": provenance.without_folders(spec), "options": options, **({"uses": uses} if uses else {})}

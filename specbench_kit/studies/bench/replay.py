@@ -21,6 +21,7 @@ from specbench_kit.studies.bench.outputs.conclusion import Conclusion, RunRecord
 from specbench_kit.studies.bench.outputs.exports import RunExports
 from specbench_kit.studies.bench.outputs.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
@@ -40,10 +41,17 @@ def bench_replay(
     trace.provenance("dataset", "name")
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
-    methods, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment))
+    prepared, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment, settings.batch_size))
+    given: dict[str, str] = {}  # by the spec that is replayed
+    for spec in prepared:
+        if (first := given.setdefault(fit_spec(spec, trace.header), spec)) != spec:
+            left_out[spec] = f"on this trace it is the same as {first}"
+    methods = {spec: prepared[given_spec] for spec, given_spec in given.items()}
     shared = _describe(settings, trace, deployment)
     runs = {
-        spec: RunDirectory.create(settings.out, {**describe_method(spec, method), **shared})
+        spec: RunDirectory.create(
+            settings.out, {**describe_method(spec, method), **shared, **lowered_limits([given[spec]], trace.header)}
+        )
         for spec, method in methods.items()
     }
     progress = _ProgressCounter(report, len(trace) * (len(runs) + settings.baseline))
@@ -62,7 +70,7 @@ def bench_replay(
                 records.records.append(record)
                 run.append(record)
         except SkitError as error:  # its draft grew beyond what the trace holds
-            if spec in settings.methods or len(runs) == 1:
+            if given[spec] in settings.methods or len(runs) == 1:
                 raise
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
             run.remove()
@@ -74,9 +82,9 @@ def bench_replay(
     return conclude(finished, ReplayOutputJudge(), None, read), left_out
 
 
-def _prepare(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
+def _prepare(spec: str, trace: TraceFile, deployment: Deployment, batch_size: int) -> Method:
     """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
-    method = prepare_for_replay(parse_method(spec), trace, deployment)
+    method = prepare_for_replay(parse_method(fit_spec(spec, trace.header)), trace, deployment, batch_size)
     for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
         pass
     return method

@@ -34,6 +34,7 @@ from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
 from specbench_kit.studies.load.drive import LATE_S, LoadDriver
 from specbench_kit.studies.load.settings import LoadSettings
+from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment
 from specbench_kit.traces.trace import TraceFile
 
@@ -70,6 +71,7 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
         )
     deployment, overhead = _deployment(settings, trace, welcome.model_hash)
     config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
+    config["method"] = fit_spec(settings.method, trace.header)
     scenarios = {devices: make_scenario(config, devices, trace, deployment) for devices in settings.devices}
     folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
     description = {**_describe(settings, config, trace, deployment, welcome), **overhead}
@@ -184,5 +186,6 @@ def _describe(
         "server": {"kind": welcome.server, "device": welcome.device, "scheduler": welcome.scheduler},
         "deployment": describe(deployment),
         **({"shaped_link": finite(settings.link)} if settings.link else {}),
+        **lowered_limits([settings.method], trace.header),
         **provenance.collect(settings.argv),
     }

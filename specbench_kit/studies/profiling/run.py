@@ -13,7 +13,13 @@ from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measured_run import FinishedMeasurement, run_measured
 from specbench_kit.profilers.parts import ProfiledPart, parts_of
 from specbench_kit.profilers.profiled_device import ProfiledDevice, find_profiled_device
-from specbench_kit.profilers.saving import complete_profile, describe_run, save_profile_as_chosen, summarise_profile
+from specbench_kit.profilers.saving import (
+    complete_profile,
+    describe_run,
+    marked,
+    save_profile_as_chosen,
+    summarise_profile,
+)
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import require_architecture
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
@@ -24,7 +30,7 @@ from specbench_kit.runs.machine.limits import disturbances
 class ProfilingOutcome:
     """The folder of a profiling run, its `run.json` and `summary.json`, and the saved profile of each role.
 
-    `doubts` are the reasons why no profile was saved.
+    `doubts` say what disturbed the machine, for which reason the saved profiles are used only where they are named.
     """
 
     folder: Path
@@ -67,7 +73,10 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
     from specbench_kit.reports.profile.report import render
 
     folder, run, policy = finished.folder, finished.run, finished.policy
-    profiles = [complete_profile(result, run, policy) for result in finished.results]
+    disturbed = disturbances(run.get("machine", []))
+    profiles = [
+        marked(complete_profile(result, run, policy), disturbed, forced=settings.force) for result in finished.results
+    ]
     pairs = list(zip(profiles, finished.results, strict=True))
     summary = {
         "profiles": {profile.role: summarise_profile(profile, result) for profile, result in pairs},
@@ -76,10 +85,7 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
     for profile, result in pairs:
         write_plots(folder / "plots", profile, result.fit)
         save(folder / f"{profile.name}.toml", profile)
-    doubts = [] if settings.force else disturbances(run.get("machine", []))
-    saved: dict[str, Path] = (
-        {} if doubts else {profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles}
-    )
+    saved: dict[str, Path] = {profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles}
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "summary.json", to_json(summary))
-    return ProfilingOutcome(folder, run, summary, saved, doubts)
+    return ProfilingOutcome(folder, run, summary, saved, () if settings.force else disturbed)

@@ -17,7 +17,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
-from specbench_kit.serving.acceptance_spec import parse_acceptance, require_replayable, trace_source
+from specbench_kit.serving.acceptance_spec import named_trace, parse_acceptance, require_replayable, trace_source
 from specbench_kit.serving.arrival_traces import read_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
@@ -31,6 +31,7 @@ from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.serving.varying_arrivals import Levels, Waves
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
+from specbench_kit.traces.draft_limits import LoweredLimit, fit_spec, lowered_limit
 from specbench_kit.traces.trace import TraceFile
 
 NO_PAIR = PairHashes("", "")
@@ -114,17 +115,24 @@ class ScenarioBuilder:
         round_s = point.slo_scale / max(parse_slo(point.slo).speeds)
         return method.prepare(replace(environment(NO_PAIR, self.deployment(point.series)), round_s=round_s))
 
+    def lowered_limits(self, series: ServingSeries) -> dict[str, LoweredLimit]:
+        """Return the default draft limit of the series' method if its trace holds shorter drafts."""
+        trace = self.trace if series.acceptance is None else named_trace(series.acceptance)
+        limit = None if trace is None else lowered_limit(series.method, trace.header)
+        return {} if limit is None else {series.method: limit}
+
     def source(self, series: ServingSeries) -> RoundSource:
         """Return the source of the series' rounds."""
         key = series.method, series.acceptance, series.deployment
         if key not in self._sources:
-            method, deployment = parse_method(series.method), self.deployment(series)
+            deployment = self.deployment(series)
             if series.acceptance is not None:
-                self._sources[key] = parse_acceptance(series.acceptance, method, deployment)
+                self._sources[key] = parse_acceptance(series.acceptance, series.method, deployment)
             elif self.trace is not None:
+                method = parse_method(fit_spec(series.method, self.trace.header))
                 self._sources[key] = trace_source(self.trace, method, deployment)
             else:
-                require_replayable(method)
+                require_replayable(parse_method(series.method))
                 self._sources[key] = PLACEHOLDER
         return self._sources[key]
 
@@ -134,7 +142,7 @@ class ScenarioBuilder:
         for name, share, acceptance in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
             deployment, source = self._with_link(find(name).build()), self.source(series)
             if acceptance:
-                source = parse_acceptance(acceptance, parse_method(series.method), deployment)
+                source = parse_acceptance(acceptance, series.method, deployment)
             kinds.append(DeviceKind(name, share, deployment, source))
         return tuple(kinds)
 

@@ -24,6 +24,7 @@ from specbench_kit.studies.serving.derived_rows import derived_rows
 from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
+from specbench_kit.traces.draft_limits import LoweredLimit
 from specbench_kit.traces.trace import TraceFile
 
 Window = tuple[float, float]
@@ -128,6 +129,9 @@ class ServingRun:
             summary = {**summary, "published": compare_published(self.chosen.preset, rows)}
         series = self.settings.series()
         recorded = builder.trace.header.run if builder.trace else {}
+        lowered: dict[str, LoweredLimit] = {}
+        for entry in series:
+            lowered |= builder.lowered_limits(entry)
         run = {
             "command": command,
             "preset": preset,
@@ -138,6 +142,7 @@ class ServingRun:
             "series": [_describe_series(entry, builder) for entry in series],
             "deployment": describe(builder.deployment(series[0])),
             "deployments": {entry.deployment: describe(builder.deployment(entry)) for entry in series},
+            **({"lowered_limits": lowered} if lowered else {}),
             **provenance.collect(self.settings.argv),
         }
         write_text(folder / "run.json", to_json(run))

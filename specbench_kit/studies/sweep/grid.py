@@ -14,6 +14,7 @@ from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.axes import Values
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
+from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
@@ -67,7 +68,8 @@ class _Grid:
         if deployment is None:
             assert self.trace is not None
             deployment = recording_deployment(self.trace.header)
-        for series, spec in {BASELINE: BASELINE, **point.specs}.items():
+        for series, given_spec in {BASELINE: BASELINE, **point.specs}.items():
+            spec = given_spec if self.trace is None else fit_spec(given_spec, self.trace.header)
             key = spec, deployment, "" if spec == BASELINE else point.draft
             if key not in self.metrics:
                 self.metrics[key] = self._measure(spec, deployment, point.draft)
@@ -86,7 +88,7 @@ class _Grid:
     def _decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
         if self.trace is None:
             return synthetic_prompts(self.settings).decode(spec, deployment, draft)
-        method = prepare_for_replay(parse_method(spec), self.trace, deployment)
         size, seed = self.settings.batch_size, self.settings.seed
+        method = prepare_for_replay(parse_method(spec), self.trace, deployment, size)
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)
         return list(records)

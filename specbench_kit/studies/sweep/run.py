@@ -17,6 +17,7 @@ from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.sweep.grid import SweepRow, replay_grid, synthetic_prompts
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.summary import lines, summarise
+from specbench_kit.traces.draft_limits import lowered_limits
 from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceFile
 
@@ -89,6 +90,7 @@ def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence
             "models": trace.header.run["models"],
             "trace": trace.describe(),
             "requests": len(trace),
+            **lowered_limits({spec for point in points for spec in point.specs.values()}, trace.header),
         }
     else:
         dtype = "float32"

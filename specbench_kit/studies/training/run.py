@@ -34,7 +34,7 @@ from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile
 class PredictorTrainingOutcome:
     """The folder of a training run, its `run.json` and `summary.json`, and the folders of predictors by family.
 
-    `doubts` are the reasons why no predictor was saved.
+    `doubts` say what disturbed the machine, for which reason the predictors are used only where they are named.
     """
 
     folder: Path
@@ -119,10 +119,13 @@ def _finish(
     run, summary = _describe(trace, settings, failed), summarise(experiment) | {"repeats": repeats}
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
     training["prompts"] = trace.header.run.get("prompts")
+    disturbed = disturbances(run.get("machine", []))
+    if disturbed:
+        training |= {"disturbed": disturbed, "forced": settings.force}
     predictors = make_predictors(experiment, summary, pair, training, run["started_at"], DecisionCost.of(trace.header))
-    # Thresholds that were chosen by the time of a disturbed machine are only installed by force.
-    doubts = [] if settings.force else disturbances(run.get("machine", []))
-    saved = save_predictors(predictors, folder, settings, install=not doubts)
+    doubts = [] if settings.force else disturbed
+    # Thresholds that were chosen by the time of a disturbed machine must not replace those of a quiet one.
+    saved = save_predictors(predictors, folder, settings, suffix="-disturbed" if doubts else "")
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "run.json", to_json(run))

@@ -80,16 +80,14 @@ def make_predictors(
 
 
 def save_predictors(
-    predictors: Mapping[str, Predictor], folder: Path, settings: PredictorTrainingSettings, *, install: bool = True
+    predictors: Mapping[str, Predictor], folder: Path, settings: PredictorTrainingSettings, suffix: str = ""
 ) -> dict[str, Path]:
-    """Save all predictors to the run's folder and, if `install`, to the folders that the settings name.
+    """Save all predictors to the run's folder and to the folders that the settings name.
 
-    Return the latter folders by family.
+    Return the latter folders by family; among the user's predictors their names end with `suffix`.
     """
     for family, predictor in predictors.items():
         artefact.save(folder / "predictors" / family, predictor)
-    if not install:
-        return {}
     folders: dict[str, Path] = {}
     for family, predictor in predictors.items():
         if settings.save_to is not None:
@@ -97,8 +95,9 @@ def save_predictors(
                 continue
             folders[family] = settings.save_to
         elif settings.name is not None:
-            folders[family] = library.data_folder() / f"{settings.name}-{family}"
+            folders[family] = library.data_folder() / f"{settings.name}-{family}{suffix}"
         else:
-            folders[family] = library.default_folder(predictor.pair, family)
+            default = library.default_folder(predictor.pair, family)
+            folders[family] = default.with_name(f"{default.name}{suffix}")
         artefact.save(folders[family], predictor)
     return folders

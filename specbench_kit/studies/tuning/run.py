@@ -14,6 +14,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.choice import expand
 from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.options import TuningOptions
+from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
@@ -92,7 +93,8 @@ class _Tuner:
 
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
         """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
-        specs = candidates(name, self.settings.budget, self.settings.seed)
+        grid = candidates(name, self.settings.budget, self.settings.seed)
+        specs = list(dict.fromkeys(fit_spec(spec, self.trace.header) for spec in grid))
         speeds: dict[str, float] = {}
         errors: list[SkitError] = []
         for tried, spec in enumerate(specs, 1):
@@ -104,12 +106,12 @@ class _Tuner:
         if not speeds:
             raise errors[0]
         best = max(speeds, key=speeds.__getitem__)
-        default = self.tokens_per_s(name, self.test) if name in speeds else None
+        default = self.tokens_per_s(specs[0], self.test) if specs[0] in speeds else None
         return TunedMethod(best, len(speeds), self.tokens_per_s(best, self.test), default)
 
     def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace]) -> float:
         """Return the committed tokens over the seconds until the last request is answered."""
-        method = prepare_for_replay(parse_method(spec), self.trace, self.deployment)
+        method = prepare_for_replay(parse_method(spec), self.trace, self.deployment, self.settings.batch_size)
         records = list(
             replay(
                 method,

@@ -1,0 +1,43 @@
+"""Draft limits that were left at their defaults, fitted to what a trace holds."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TypedDict
+
+from specbench_kit.methods.spec import parse_method, with_option
+from specbench_kit.traces.trace import TraceHeader
+
+
+class LoweredLimit(TypedDict):
+    """A method's option that limits its drafts, its default, and the lower value with which a trace is replayed."""
+
+    option: str
+    default: int
+    lowered: int
+
+
+def fit_spec(spec: str, header: TraceHeader) -> str:
+    """Return the spec with a default limit that is beyond the trace's drafts lowered to their length.
+
+    A limit that the spec itself states is left as it is, and the replay refuses it where it is too large.
+    """
+    limit = lowered_limit(spec, header)
+    return spec if limit is None else with_option(spec, limit["option"], limit["lowered"])
+
+
+def lowered_limit(spec: str, header: TraceHeader) -> LoweredLimit | None:
+    """Return what `fit_spec` lowers; None if the limit is stated in the spec or within what the trace holds."""
+    method = parse_method(spec)
+    option = type(method).draft_limit
+    stated = {item.partition("=")[0] for item in spec.partition(":")[2].split(",")}
+    default = next((field.default for field in fields(method) if field.name == option), None)
+    # Looked-up tokens do not come from the trace's drafts, and may be more.
+    if option in stated or not method.drafting.models or not isinstance(default, int) or default <= header.max_draft:
+        return None
+    return {"option": option, "default": default, "lowered": header.max_draft}
+
+
+def lowered_limits(specs: Iterable[str], header: TraceHeader) -> dict[str, dict[str, LoweredLimit]]:
+    """Return the part `lowered_limits` of `run.json`, by spec; empty if no limit is lowered."""
+    lowered = {spec: limit for spec in specs if (limit := lowered_limit(spec, header)) is not None}
+    return {"lowered_limits": lowered} if lowered else {}
