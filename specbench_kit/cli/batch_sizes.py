@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import command_line, load_dataset, say, tell_report
+from specbench_kit.cli.common import command_line, load_dataset, say_left_out, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
@@ -40,7 +40,7 @@ class BatchSizesOptions:
         int | None, Option("Number of prompts, drawn with --seed; at least the largest batch size.", RUN)
     ] = 64
     target: common.Target = "bundled"
-    draft: common.Draft = "bundled"
+    draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     executor: common.ExecutorName = "auto"
@@ -73,6 +73,5 @@ def batch_sizes(
 
     with decoding_bar() as report:
         curves = run_curves(settings, options.sizes, source, report)
-    for spec, reason in curves.left_out.items():
-        say(console, f"left out: {spec}: {reason}")
+    say_left_out(console, curves.left_out)
     tell_report(console, curves.folder, curves.summary, as_json)

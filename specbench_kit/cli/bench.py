@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import command_line, load_dataset, require_all, say
+from specbench_kit.cli.common import command_line, load_dataset, require_all, say, say_left_out
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError, require
@@ -50,8 +50,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         problem = _decode(campaign)
         conclusions = campaign.conclude()
     folder = _report(console, settings.out, conclusions)
-    for spec, reason in left_out.items():
-        say(console, f"left out: {spec}: {reason}")
+    say_left_out(console, left_out)
     if as_json:
         print(json.dumps(_document(conclusions, left_out, folder), allow_nan=False))
     if problem is not None:

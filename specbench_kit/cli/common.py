@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.reasons import by_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,12 @@ def tell_report(
     say(console, f"report: {folder / name}")
     if as_json:
         print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
+
+
+def say_left_out(console: "Console", left_out: "Mapping[str, str]") -> None:
+    """Print why methods could not run, one line per reason."""
+    for reason, specs in by_reason(left_out).items():
+        say(console, f"left out: {', '.join(specs)}: {reason}")
 
 
 def require_all(failed: "Mapping[str, int]") -> None:

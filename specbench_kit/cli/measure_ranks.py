@@ -24,7 +24,7 @@ class RankOptions:
 
     limit: common.Limit = None
     target: common.Target = "bundled"
-    draft: common.Draft = "bundled"
+    draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     executor: common.ExecutorName = "auto"

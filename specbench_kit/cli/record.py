@@ -34,7 +34,7 @@ class RecordOptions:
     max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
     limit: common.Limit = None
     target: common.Target = "bundled"
-    draft: common.Draft = "bundled"
+    draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     executor: common.ExecutorName = "auto"

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import command_line, require_file, say
+from specbench_kit.cli.common import command_line, require_file, say, say_left_out
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DeploymentOptions
 from specbench_kit.core.option import OUTPUT, Option, select_fields
@@ -44,8 +44,7 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
         tuned, left_out = tuning.tune(settings, report)
     tuned_options.save(tuned, options.out)
     _print_gains(console, tuned)
-    for spec, reason in left_out.items():
-        say(console, f"left out: {spec}: {reason}")
+    say_left_out(console, left_out)
     say(console, f"tuned: {options.out}; run it with skit bench --tuned {options.out}")
     if as_json:
         print(json.dumps({"file": str(options.out), **asdict(tuned), "left_out": left_out}))

@@ -23,8 +23,9 @@ Target = Annotated[
 Draft = Annotated[
     str,
     Option(
-        "Draft model: Hugging Face id, folder, .gguf file, smollm2, 'bundled' or 'synthetic:ranks=0.8+0.1,...', with "
-        "the probabilities that the target's token is the draft model's 1st, 2nd, ... choice.",
+        "Draft model: 'auto' for the one that belongs to the target, Hugging Face id, folder, .gguf file, smollm2, "
+        "'bundled', or 'synthetic:ranks=0.8+0.1,...' with the probabilities that the target's token is the draft "
+        "model's 1st, 2nd, ... choice.",
         MODELS,
     ),
 ]

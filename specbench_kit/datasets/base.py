@@ -11,7 +11,8 @@ import msgspec
 from specbench_kit.core.registry import Registry
 from specbench_kit.datasets.answers import Gold
 
-Source = Literal["local", "hub", "sample", "file"]
+Source = Literal["local", "hub", "sample", "file", "bundled"]
+"""`sample` is a bundled sample that stands in for another dataset, `bundled` a dataset that ships whole."""
 Row = dict[str, Any]
 """The columns of one row by name, as its file holds them."""
 FINGERPRINT_DIGITS = 16
@@ -78,11 +79,11 @@ class Dataset(ABC):
     local: ClassVar[str | None] = None
     """Path below the data directory; None if no local layout is defined."""
     hub: ClassVar[Hub | None]
-    """Address on the hub; None if only a local copy will do."""
+    """Address on the hub; None if only a local copy will do. Without `local` as well, the sample is the dataset."""
     train: ClassVar["TrainSplit | None"] = None
     """Prompts to train on, which no method is evaluated on."""
     sample: ClassVar[str]
-    """Name of the bundled sample that stands in for it (gsm8k, chat, code, translation or summarisation)."""
+    """Name of the bundled sample that stands in for it, such as chat, or of the one that it consists of."""
 
     @abstractmethod
     def prompt(self, row: Row, index: int) -> Prompt | None:

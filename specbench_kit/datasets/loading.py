@@ -138,6 +138,8 @@ def _from_file(path: Path) -> SourcedPrompts:
 
 def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> SourcedPrompts:
     dataset = datasets.get(name)()
+    if dataset.local is None and dataset.hub is None:
+        return SourcedPrompts("bundled", dataset.sample, read_prompts(SAMPLES / f"{dataset.sample}.jsonl"))
     local = _below(data_dir, dataset.local)
     if local is not None:
         location = str(dataset.local)

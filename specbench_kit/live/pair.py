@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
-from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
+from specbench_kit.models.catalogue import ModelSource, from_pretrained
+from specbench_kit.models.draft_library import find_draft, is_missing_draft
 from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.pair import AUTO, LoadedModel, Pair, load_model
 from specbench_kit.models.tokenizers import unshared
@@ -97,13 +98,16 @@ class DraftModels:
 
 
 def load_draft_models(
-    draft: str, names: Sequence[str], *, device: str, dtype: str, executor: str = AUTO
+    draft: str, names: Sequence[str], target: ModelSource, *, device: str, dtype: str, executor: str = AUTO
 ) -> DraftModels:
-    """Load the draft models that methods need, by name, and the tokenizer of `draft`, which is always needed."""
+    """Load the draft models that methods need, by name, and the tokenizer of `draft`, which is always needed.
+
+    `target` is what the server is expected to hold; its tokenizer is used if no draft model belongs to it.
+    """
     if heads := [name for name in names if name.startswith(HEAD)]:
         raise SkitError(f"{heads[0]} reads the target's hidden states, which stay on the server: name another drafter")
-    sources = {name: locate(draft if name == DRAFT else name, "draft") for name in names}
-    tokenizer = from_pretrained(AutoTokenizer, locate(draft, "draft"))
+    sources = {name: find_draft(draft if name == DRAFT else name, target) for name in names}
+    tokenizer = from_pretrained(AutoTokenizer, target if is_missing_draft(draft, target) else find_draft(draft, target))
     differing = set[int]()
     for name in names:
         if name != DRAFT:

@@ -13,7 +13,7 @@ from specbench_kit.models.named import NAMED_MODELS, NamedModel, fetch, fetched_
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
 """A pair without weights whose models agree as often as the draft's options say."""
-_FOLDER = Path(__file__).parent / "bundled"
+BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 
 Role = Literal["target", "draft"]
 
@@ -31,7 +31,7 @@ class BundledPair:
 def bundled_pairs() -> list[BundledPair]:
     """Return the pairs that need no download."""
     summary = "Llama-architecture, 12-layer target and 1-layer draft, trained from scratch on GSM8K and general text"
-    return [BundledPair(BUNDLED, _FOLDER / "target", _FOLDER / "draft", summary)]
+    return [BundledPair(BUNDLED, BUNDLED_FOLDER / "target", BUNDLED_FOLDER / "draft", summary)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ModelSource:
 def locate(name: str, role: Role) -> ModelSource:
     """Turn a name, a folder, a GGUF file or a hub id into a source; anything else is an error of one line."""
     if name == BUNDLED:
-        return ModelSource(str(_FOLDER / role), f"{BUNDLED}/{role}", local_only=True)
+        return ModelSource(str(BUNDLED_FOLDER / role), f"{BUNDLED}/{role}", local_only=True)
     if name in NAMED_MODELS:
         return _locate_named(NAMED_MODELS[name])
     if name.partition(":")[0] == SYNTHETIC:

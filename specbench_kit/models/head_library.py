@@ -1,17 +1,15 @@
-"""Finds feature heads: the bundled one and those that the user trained. Imports nothing heavy."""
+"""Finds feature heads: the bundled ones and those that the user trained. Imports nothing heavy."""
 
 import json
 from pathlib import Path
 from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.user_data import user_folder
-from specbench_kit.models.catalogue import BUNDLED, ModelSource
+from specbench_kit.models.catalogue import ModelSource
+from specbench_kit.models.draft_library import AUTO, find_own, trained_folder
 
-AUTO = "auto"
 HEAD = "head:"
 """The prefix that distinguishes heads from models among the names of draft models."""
-BUNDLED_HEAD = Path(__file__).parent / "bundled" / "head"
 RECORD = "training.json"
 """The file that records what a head was trained on; heads of other origin have none."""
 
@@ -23,19 +21,19 @@ def named(path: str) -> str:
 
 def folder_for(target: ModelSource) -> Path:
     """Return the default folder of the head that is trained for a target."""
-    return user_folder("heads") / target.label.replace("/", "--")
+    return trained_folder(target, "head")
 
 
 def find(name: str, target: ModelSource) -> ModelSource:
     """Return the source of a head; one that does not exist is an error that says how to get it."""
     path = name.removeprefix(HEAD)
     if path != AUTO:
-        return _checked(Path(path).expanduser(), f"there is no head in '{path}': give a folder with config.json")
-    own = folder_for(target)
-    if (own / "config.json").is_file():
-        return _checked(own, "")
-    if target.label == f"{BUNDLED}/target":
-        return ModelSource(str(BUNDLED_HEAD), f"{BUNDLED}/head", local_only=True)
+        folder = Path(path).expanduser()
+        if not (folder / "config.json").is_file():
+            raise SkitError(f"there is no head in '{path}': give a folder with config.json")
+        return ModelSource(str(folder), folder.resolve().name, local_only=True)
+    if own := find_own(target, "head"):
+        return own
     raise SkitError(
         f"no head was trained for the target '{target.label}': run skit train-head with the same --target, or give "
         "the drafter's path=FOLDER"
@@ -70,9 +68,3 @@ def training_prompts(folder: Path) -> TrainingPrompts:
         return TrainingPrompts(frozenset(prompts), dataset.get("part"))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SkitError(f"cannot read what the head was trained on in '{file}' ({error}): train it again") from error
-
-
-def _checked(folder: Path, missing: str) -> ModelSource:
-    if not (folder / "config.json").is_file():
-        raise SkitError(missing)
-    return ModelSource(str(folder), folder.resolve().name, local_only=True)

@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
+from specbench_kit.models.draft_library import find_draft
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
@@ -139,7 +140,7 @@ class Pair:
 
 def load_pair(
     target: str = BUNDLED,
-    draft: str | None = BUNDLED,
+    draft: str | None = AUTO,
     *,
     others: Sequence[str] = (),
     device: str = "auto",
@@ -152,7 +153,8 @@ def load_pair(
     torch_dtype = resolve_dtype(dtype, torch_device, executor)
     heads = [name for name in others if name.startswith(HEAD)]
     drafts = [name for name in (draft, *others) if name is not None and name not in heads]
-    sources = [locate(target, "target"), *(locate(name, "draft") for name in drafts)]
+    target_source = locate(target, "target")
+    sources = [target_source, *(find_draft(name, target_source) for name in drafts)]
     if len({source.synthetic for source in sources}) > 1:
         raise SkitError(
             f"a synthetic model agrees with no other: give --target {SYNTHETIC} and --draft {SYNTHETIC}:ranks=0.8+0.1, "

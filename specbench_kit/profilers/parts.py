@@ -9,7 +9,7 @@ from specbench_kit.profilers.fit import Fit
 from specbench_kit.profilers.profiled_device import ProfiledDevice
 from specbench_kit.profilers.roofline import DRAFT_STEP, VERIFY_STEP
 from specbench_kit.profilers.settings import ProfileSettings
-from specbench_kit.profilers.subject import Subject, find_subject
+from specbench_kit.profilers.subject import Subject, find_draft_subject, find_subject
 from specbench_kit.profilers.workload import Configuration
 from specbench_kit.runs.folder import slug
 
@@ -50,7 +50,7 @@ def parts_of(settings: ProfileSettings) -> list[ProfiledPart]:
     target = find_subject(settings.target, "target")
     if settings.draft is None:
         return [ProfiledPart("verifier", "work", target, (*workload.verification(settings.seed), *workload.wide()))]
-    draft = find_subject(settings.draft, "draft")
+    draft = find_draft_subject(settings.draft, target)
     return [
         ProfiledPart("drafter", "context", draft, workload.steps(DRAFT_STEP, settings.seed)),
         ProfiledPart("verifier", "context", target, workload.steps(VERIFY_STEP, settings.seed)),

@@ -26,8 +26,8 @@ class ProfileSettings:
     target: Annotated[
         str,
         Option(
-            "Target model: 'bundled', a folder, a hub id, or an architecture card with random weights (a name such as "
-            "qwen3-32b, or a .toml file).",
+            "Target model: 'bundled', smollm2, a folder, a hub id, a .gguf file, or an architecture card with random "
+            "weights (a name such as qwen3-32b, or a .toml file).",
             MODELS,
         ),
     ] = "bundled"
@@ -111,11 +111,11 @@ class DrafterProfileSettings(ProfileSettings):
     draft: Annotated[
         str | None,
         Option(
-            "Draft model: 'bundled', a folder, a hub id, or an architecture card with random weights (a name such as "
-            "qwen3-0.6b, or a .toml file).",
+            "Draft model: 'auto' for the one that belongs to the target, 'bundled', a folder, a hub id, a .gguf file, "
+            "or an architecture card with random weights (a name such as qwen3-0.6b, or a .toml file).",
             MODELS,
         ),
-    ] = "bundled"
+    ] = "auto"
     budget_s: Budget = 240.0
     save_to: Annotated[
         Path | None, Option("Folder for both profiles; the default is your folder of profiles.", OUTPUT)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, Role, locate, read_config
+from specbench_kit.models.draft_library import AUTO, find_draft
+from specbench_kit.models.gguf import gguf_file
+from specbench_kit.models.named import NAMED_MODELS
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import (
     Architecture,
@@ -61,17 +64,31 @@ class Subject:
 
 
 def find_subject(name: str, role: Role) -> Subject:
-    """Return the model of that name: `bundled`, a folder, a hub id, an architecture card, or a TOML file with one."""
+    """Return a model by its name, folder, file or hub id, or the one that an architecture card describes."""
     if cards.names_a_file(name):
         path = Path(name).expanduser()
         return Subject(path.stem, read_architecture(path))
-    if name != BUNDLED and not Path(name).expanduser().is_dir():
+    has_weights = name == BUNDLED or name in NAMED_MODELS or gguf_file(name) or Path(name).expanduser().is_dir()
+    if not has_weights:
         if card := bundled_architectures().get(name.lower()):
             return Subject(name.lower(), card)
         if "/" not in name:
-            hint = f"; or '{BUNDLED}', a folder, a hub id like owner/name, or a .toml file with a card of your own"
+            names = ", ".join(f"'{model}'" for model in (BUNDLED, *NAMED_MODELS))
+            hint = f"; or {names}, a folder, a hub id like owner/name, or a .toml file with a card of your own"
             raise cards.unknown_name("architecture", name, bundled_architectures(), hint)
-    source = locate(name, role)
+    return _subject_of(locate(name, role))
+
+
+def find_draft_subject(name: str, target: Subject) -> Subject:
+    """Return the draft model of that name; `auto` is the one that belongs to the target."""
+    if name != AUTO:
+        return find_subject(name, "draft")
+    if target.source is None:
+        raise SkitError(f"no draft model belongs to the architecture '{target.name}': give --draft")
+    return _subject_of(find_draft(name, target.source))
+
+
+def _subject_of(source: ModelSource) -> Subject:
     return Subject(source.label, architecture_of_config(read_config(source)), source)
 
 

@@ -26,7 +26,7 @@ class DatasetDescription(Struct):
     """The prompts of the run."""
 
     name: Annotated[str | None, doc("name of the dataset")] = None
-    source: Annotated[str | None, doc("where it was read from: hub, local, sample, imported")] = None
+    source: Annotated[str | None, doc("where it was read from: hub, local, file, sample, bundled, imported")] = None
     location: Annotated[str | None, doc("repository or file that holds it")] = None
     digest: Annotated[str | None, doc("SHA-256 over the prompts of the run")] = None
     count: Annotated[Count | None, doc("prompts that the run used")] = None

@@ -211,7 +211,7 @@ class RecordingOptions(DatasetOptions):
 
     limit: Annotated[int, Option("Number of prompts, drawn with --seed.", RECORDING)] = 50
     target: Target = "bundled"
-    draft: Draft = "bundled"
+    draft: Draft = "auto"
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     max_new_tokens: MaxNewTokens = 128

@@ -10,7 +10,7 @@ from specbench_kit.core.errors import PolicyError, SkitError, require
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
-from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting, drafters, parse_drafter
+from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters, parse_drafter
 from specbench_kit.decoding.drafting.look_up import LookUp
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel, Row
@@ -31,9 +31,9 @@ class FirstOfDrafting(Drafting):
     """In every round a request's draft comes from the first member that has a token for it, in order of trust.
 
     A look-up drafts if at least `match` tokens match, a head once the target has processed the prompt, and a model
-    always. A member is the name of such a drafter, `auto` (the target's own head, or the draft model if it has none)
-    or `none`; options follow a member's name after a dot and are joined by `:`. Each round's draft is verified as one
-    of the member that made it. The tokens of `prompt-lookup`, which estimates no probabilities, count as certain.
+    always. A member is the name of such a drafter, `auto` (the target's own head, else the draft model, else none) or
+    `none`; options follow a member's name after a dot and are joined by `:`. Each round's draft is verified as one of
+    the member that made it. The tokens of `prompt-lookup`, which estimates no probabilities, count as certain.
     """
 
     first: str = "suffix"
@@ -61,7 +61,7 @@ class FirstOfDrafting(Drafting):
         return tuple(name for member in self.members for name in member.models)
 
     def resolved(self, exists: Callable[[str], bool]) -> "FirstOfDrafting":
-        chosen = HEAD if exists(named(AUTO)) else MODEL
+        chosen = HEAD if exists(named(AUTO)) else MODEL if exists(DRAFT) else NONE
         first, second, third = (chosen if name == AUTO else name for name in (self.first, self.second, self.third))
         return replace(self, first=first, second=second, third=third)
 

@@ -12,8 +12,9 @@ from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Draft
 from specbench_kit.decoding.drafting.head_levels import HeadLevels
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.session import Session
+from specbench_kit.models.draft_library import AUTO
 from specbench_kit.models.executors.head import ReadsStates
-from specbench_kit.models.head_library import AUTO, named
+from specbench_kit.models.head_library import named
 
 if TYPE_CHECKING:
     from specbench_kit.models.runner import Runner

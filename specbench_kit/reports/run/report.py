@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specbench_kit.core.reasons import by_reason
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -90,5 +91,8 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
         ("executors", ", ".join(f"{role}: {name}" for role, name in (config.get("executors") or {}).items())),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
-        *((f"left out: {code(name)}", reason) for name, reason in (run.get("left_out") or {}).items()),
+        *(
+            (f"left out: {', '.join(map(code, names))}", reason)
+            for reason, names in by_reason(run.get("left_out") or {}).items()
+        ),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.reasons import by_reason
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -61,7 +62,8 @@ def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict
                 raise
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
     if not ready:
-        raise SkitError("no method can run here: " + "; ".join(map(": ".join, left_out.items())))
+        reasons = [f"{', '.join(specs)}: {reason}" for reason, specs in by_reason(left_out).items()]
+        raise SkitError(f"no method can run here: {'; '.join(reasons)}")
     return ready, left_out
 
 

@@ -73,7 +73,7 @@ class BenchSettings:
         ),
     ]
     target: Target = "bundled"
-    draft: Draft = "bundled"
+    draft: Draft = "auto"
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     executor: ExecutorName = "auto"

@@ -17,7 +17,8 @@ from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.pair import load_draft_models
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.catalogue import locate
+from specbench_kit.models.catalogue import ModelSource, locate
+from specbench_kit.models.draft_library import find_draft, is_missing_draft
 from specbench_kit.models.head_library import HEAD, find, is_missing_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
@@ -150,6 +151,8 @@ class Workbench:
         for name in method.drafting.models:
             if name.startswith(HEAD):
                 find(name, self.pair.target.source)
+            elif name == DRAFT and self.pair.draft is None:
+                find_draft(self.settings.draft, self.pair.target.source)
         method = method.prepare(self.measured.environment)
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
@@ -183,9 +186,10 @@ class Workbench:
 def _method(spec: str, settings: BenchSettings) -> Method:
     """Return the method of a spec with the drafter that the target allows: some take its head if it has one."""
 
-    def exists(head: str) -> bool:
+    def exists(model: str) -> bool:
         # The hidden states that a head reads do not leave a server.
-        return settings.server is None and not is_missing_head(head, locate(settings.target, "target"))
+        reads_states = settings.server is not None and model.startswith(HEAD)
+        return not reads_states and not _is_missing(model, settings.draft, locate(settings.target, "target"))
 
     method = parse_method(spec)
     drafting = method.drafting
@@ -196,21 +200,21 @@ def _method(spec: str, settings: BenchSettings) -> Method:
 def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
     """Load the target, or connect to its server, and load the models that the methods draft with.
 
-    The draft head of a method that was not named itself may be missing; the method is then left out later.
+    The draft model or head of a method that was not named itself may be missing; the method is then left out later.
     """
     target = locate(settings.target, "target")
     needed = {
         model: None
         for spec, named in chosen(settings).items()
         for model in _method(spec, settings).drafting.models
-        if named or not is_missing_head(model, target)
+        if named or not _is_missing(model, settings.draft, target)
     }
     if settings.server is not None:
         from specbench_kit.live.connection import ServerAddress  # needs the extra `live`
         from specbench_kit.live.servers import connect
 
         kind = {"device": settings.device, "dtype": settings.dtype, "executor": settings.executor}
-        drafts = load_draft_models(settings.draft, list(needed), **kind)
+        drafts = load_draft_models(settings.draft, list(needed), target, **kind)
         address = ServerAddress(settings.server, settings.server_token, settings.server_ca, settings.link)
         server = connect(address, drafts)
         return server, drafts.with_target(server.target)
@@ -224,3 +228,8 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         placement=Placement(settings.device_map, settings.max_memory),
     )
     return None, pair
+
+
+def _is_missing(model: str, draft: str, target: ModelSource) -> bool:
+    """Return whether the target has no such head, or no draft model of its own where `--draft` names none."""
+    return is_missing_draft(draft, target) if model == DRAFT else is_missing_head(model, target)

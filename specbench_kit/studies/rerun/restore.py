@@ -11,7 +11,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.deployments.restoring import restore
-from specbench_kit.models.catalogue import BUNDLED, Role
+from specbench_kit.models.catalogue import BUNDLED, Role, locate
+from specbench_kit.models.draft_library import AUTO, find_draft
+from specbench_kit.models.named import NAMED_MODELS
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.rerun.options import RerunOptions
@@ -36,10 +38,9 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
     config |= {name: run["config"][name] for name in NEWER_OPTIONS if name in run["config"]}
     if options.device:
         config["device"] = options.device
-    named: dict[Role, str | None] = {"target": options.target, "draft": options.draft}
-    models: dict[str, Any] = {
-        role: name or _find_model(run, role) for role, name in named.items() if role in run["models"]
-    }
+    models: dict[str, Any] = {"target": options.target or _find_model(run, "target")}
+    if "draft" in run["models"]:
+        models["draft"] = options.draft or _find_draft(run, models["target"])
     return BenchSettings(
         (run["method"],),
         **models,
@@ -81,13 +82,25 @@ def _find_model(run: RunDescription, role: Role) -> str:
     name = str(run["models"][role]["name"])
     if name == f"{BUNDLED}/{role}":
         return BUNDLED
-    for folder in map(Path, (*_arguments(run, f"--{role}"), name)):
+    if name in NAMED_MODELS:
+        return name
+    for path in map(Path, (*_arguments(run, f"--{role}"), name)):
         with suppress(SkitError):  # a folder without weights
+            folder = Path(locate(str(path), role).location) if path.exists() else path
             if folder.is_dir() and provenance.hash_model(folder) == run["models"][role]["hash"]:
-                return str(folder)
+                return str(path)
     if "/" in name:
         return name
     raise SkitError(f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}")
+
+
+def _find_draft(run: RunDescription, target: str) -> str:
+    """Return the name to load the draft model by: `auto` if it is the target's own, else that of `_find_model`."""
+    with suppress(SkitError):
+        own = find_draft(AUTO, locate(target, "target"))
+        if provenance.hash_model(Path(own.location)) == run["models"]["draft"]["hash"]:
+            return AUTO
+    return _find_model(run, "draft")
 
 
 def _find_prompts(run: RunDescription, data_dir: Path | None) -> str:

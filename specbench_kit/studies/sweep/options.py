@@ -28,7 +28,7 @@ class SweepOptions:
     ] = None
     limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 100
     target: common.Target = "bundled"
-    draft: common.Draft = "bundled"
+    draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     executor: common.ExecutorName = "auto"

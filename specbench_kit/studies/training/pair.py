@@ -4,6 +4,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import ModelSource, locate, read_config
+from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.traces.trace import TraceFile
@@ -11,7 +12,8 @@ from specbench_kit.traces.trace import TraceFile
 
 def identify(target: str, draft: str) -> PairHashes:
     """Return the content hashes of two models by name; for models of the hub, their commits."""
-    return PairHashes(_hash(locate(target, "target")), _hash(locate(draft, "draft")))
+    source = locate(target, "target")
+    return PairHashes(_hash(source), _hash(find_draft(draft, source)))
 
 
 def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:

@@ -12,6 +12,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.placing import deployment_key
 from specbench_kit.models.catalogue import BUNDLED
+from specbench_kit.models.draft_library import AUTO
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
@@ -75,7 +76,7 @@ def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
     trace.header.require(DRAFT_STATISTICS, "predictors learn from statistics of drafted tokens")
-    if settings.target == settings.draft == BUNDLED:
+    if settings.target == BUNDLED and settings.draft in (AUTO, BUNDLED):
         return trace, PairHashes(*(trace.provenance("models", role, "hash") for role in ("target", "draft")))
     pair = identify(settings.target, settings.draft)
     require_same_pair(trace, pair)
