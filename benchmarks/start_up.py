@@ -14,7 +14,7 @@ MAIN_JOB = ("bench", "--method", "fixed-k", "--dataset", "gsm8k")
 
 
 def run(setting: Setting) -> Outcome:
-    """Time `skit --help` and `skit list`, then `make bench` with the data of a user who has none."""
+    """Time `skit --help` and `skit list`, then a benchmark of the small pair."""
     if not SKIT.exists():
         raise Skipped("skit is not installed next to this Python")
     return Outcome("Start-up and main job", [*_answers(setting.rounds), *_main_job()])

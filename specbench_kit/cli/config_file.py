@@ -14,7 +14,7 @@ from specbench_kit.runs.folder import write_text
 USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
 """Names of Typer's parameter sources for values that the user gave."""
 PRESETS = Path(__file__).with_name("presets")
-"""Option files that ship with the kit and are given by name: the sampling settings of papers."""
+"""Option files that ship with the kit and are given by name, such as the sampling settings of papers."""
 NOT_IN_FILES = ("config", "save_config", "help")
 
 
@@ -32,8 +32,9 @@ CONFIG_FIELDS = [
         Path,
         typer.Option(
             None,
-            help="TOML file with options such as batch_size = 8, or the sampling settings of a paper: "
-            "specpipe-sampling, specedge-sampling. Options on the command line take precedence.",
+            help="TOML file with options such as batch_size = 8, or a bundled one by name: first-run (that of "
+            "`make bench`), or the sampling settings of a paper, specpipe-sampling and specedge-sampling. Options on "
+            "the command line take precedence.",
             callback=apply_config,
             is_eager=True,
         ),

