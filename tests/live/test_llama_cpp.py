@@ -72,5 +72,5 @@ def test_the_tokens_are_those_of_the_model() -> None:
 
 
 def test_another_server_is_told_apart_in_one_line() -> None:
-    with engine_server() as base, pytest.raises(SkitError, match=r"answered 404.*llama-cpp-python.*run llama-server"):
+    with engine_server() as base, pytest.raises(SkitError, match=r"answered 404.*llama-cpp-python.*llama-server"):
         LlamaCpp(f"{base}/x").model()

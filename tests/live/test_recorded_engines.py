@@ -20,7 +20,13 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import ScoringRequest, engines
 
-VLLM = json.loads(Path(__file__).with_name("recorded").joinpath("vllm.json").read_text())
+
+def recorded(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path(__file__).with_name("recorded").joinpath(f"{name}.json").read_text())
+    return content
+
+
+VLLM = recorded("vllm")
 TEXT = [34, 3702, 278, 222, 19, 24]
 ANSWER = [487, 15, 200]
 DRAFT = [487, 15, 999]
@@ -73,6 +79,15 @@ def test_a_real_vllm_whose_route_is_closed_says_how_to_open_it() -> None:
         pytest.raises(SkitError, match=r"answered 403: .*Restart vllm serve with --enable-scale-out"),
     ):
         engines.get("vllm")(base).target_tokens(ScoringRequest(TEXT, [], GREEDY, [0]))
+
+
+@pytest.mark.parametrize("engine", ["llama-cpp", "completions"])
+def test_a_real_server_of_llama_cpp_python_is_refused_with_the_one_to_run(engine: str) -> None:
+    with (
+        playing_back(recorded("llama_cpp_python")["entries"]) as base,
+        pytest.raises(SkitError, match=r"llama-cpp-python takes and returns texts.*run llama\.cpp's own llama-server"),
+    ):
+        engines.get(engine)(base).model()
 
 
 @pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/completions"])

@@ -16,6 +16,11 @@ TIMEOUT_S = 120.0
 WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)
 """What reading an answer raises that is not in the engine's documented form."""
 
+TEXTS_ALONE = (
+    "the server of llama-cpp-python takes and returns texts instead of token ids, so that no draft can be verified "
+    "there: run llama.cpp's own llama-server with the same GGUF file and give --server llama-cpp://HOST:PORT"
+)
+
 
 class ScoringRequest(NamedTuple):
     """A text, a drafted chain after it, and the sampler; `seeds[i]` is for the token after `i` tokens of the chain.

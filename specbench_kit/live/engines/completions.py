@@ -3,11 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
+from specbench_kit.live.engines.base import TEXTS_ALONE, WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
 
 THREADS = 16
 """Requests of one draft at a time."""
+LLAMA_CPP_PYTHON = "me"
+"""What the server of llama-cpp-python gives as the owner of its model."""
 
 
 @engines.register("completions")
@@ -44,6 +47,12 @@ class Completions(EngineAdapter):
         if len(tokens) != len(prompts):
             raise self.unexpected_answer(f"{len(tokens)} answers to {len(prompts)} prompts")
         return tokens
+
+    def model(self) -> tuple[str, int | None]:
+        entry = self.get("/v1/models")["data"][0]
+        if entry.get("owned_by") == LLAMA_CPP_PYTHON:
+            raise SkitError(f"{self._base}: {TEXTS_ALONE}")
+        return super().model()
 
     @cached_property
     def _model(self) -> str:

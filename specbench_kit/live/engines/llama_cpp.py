@@ -6,7 +6,7 @@ from math import isclose
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
+from specbench_kit.live.engines.base import TEXTS_ALONE, WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
 
 SAMPLERS = ["top_k", "temperature", "top_p"]
 """The steps of the kit's sampler. By default, the server cuts by top-p before it applies the temperature."""
@@ -32,10 +32,6 @@ DISABLED: JsonObject = {
 SETTINGS = "generation_settings"
 RELATIVE_ERROR = 1e-6
 """The server holds numbers as float32."""
-NOT_LLAMA_SERVER = (
-    "is it llama.cpp's llama-server? The server of llama-cpp-python takes and returns texts instead of token ids, so "
-    "that no draft can be verified there: run llama-server with the same GGUF file"
-)
 
 
 def sampling_fields(sampler: Sampler) -> JsonObject:
@@ -108,7 +104,7 @@ class LlamaCpp(EngineAdapter):
         try:
             properties = self.get("/props")
         except SkitError as error:
-            raise SkitError(f"{error}; {NOT_LLAMA_SERVER}") from error
+            raise SkitError(f"{error}; is it llama-server? Note that {TEXTS_ALONE}") from error
         name, _ = super().model()
         self._complete([[0]], sampling_fields(Sampler()))
         return name, int(properties["default_generation_settings"]["n_ctx"])
