@@ -100,14 +100,14 @@ def release_locks(runs: Sequence[RunDirectory]) -> None:
 
 
 def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, object]:
-    target = bench.pair.target.model
+    target, here = bench.pair.target.model, bench.runners.get("target")  # a target on a server has no runner here
     return {
         **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
         "baseline": BASELINE in bench.lanes,
         "device": str(target.device),
         "dtype": str(target.dtype).removeprefix("torch."),
         "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
-        **({"products": products} if (products := bench.runners["target"].executor.products) else {}),
+        **({"products": products} if here and (products := here.executor.products) else {}),
         **({"launch": settings.launch} if settings.launch != "virtual" else {}),
         **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
     }
