@@ -1,16 +1,18 @@
 """A small HTTP server around a tiny model that streams its greedy answers in the forms of several engines.
 
 It decodes plainly, or speculates with the continuation of an earlier bigram, which it verifies in one forward: then a
-chunk holds every token of a verification. `python streaming_server.py '{"speculates": true}'` prints its port.
+chunk holds every token of a verification.
 """
 
 import json
 import ssl
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from os import _exit
 from pathlib import Path
 from threading import Lock, Thread
@@ -43,6 +45,8 @@ class Behaviour:
     """Number of requests that are answered by 503 at first."""
     breaks: int = 0
     """Number of streams that end in the middle at first."""
+    breaks_at: set[int] = field(default_factory=set)
+    """Positions of further requests whose streams end in the middle."""
     counts: bool = True
     """Names tokens and reports acceptance."""
     has_usage: bool = True
@@ -204,8 +208,8 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
                 sleep(behaviour.slow_s)
                 if number == 3 and behaviour.dies_after and engine.answers >= behaviour.dies_after:
                     _exit(9)
-                if number == 3 and behaviour.breaks:
-                    behaviour.breaks -= 1
+                if number == 3 and (behaviour.breaks or len(engine.requests) in behaviour.breaks_at):
+                    behaviour.breaks = max(0, behaviour.breaks - 1)
                     self.close_connection = True
                     self.wfile.write(b"0\r\n\r\n")
                     return
@@ -233,10 +237,12 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def streaming_server(tls: tuple[Path, Path] | None = None, **behaviour: Any) -> Iterator[tuple[str, Engine]]:
+def streaming_server(
+    tls: tuple[Path, Path] | None = None, port: int = 0, **behaviour: Any
+) -> Iterator[tuple[str, Engine]]:
     """A server in a thread: yields its HOST:PORT, and its engine; `tls` is a certificate with its key."""
     engine = Engine(Behaviour(**behaviour))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(engine))
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler_of(engine))
     if tls is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*tls)
@@ -249,10 +255,22 @@ def streaming_server(tls: tuple[Path, Path] | None = None, **behaviour: Any) -> 
         server.server_close()
 
 
-if __name__ == "__main__":
-    settings = json.loads(sys.argv[1])
-    port = settings.pop("port", 0)
+@contextmanager
+def server_process(port: int = 0, **behaviour: Any) -> Iterator[tuple[BaseProcess, int]]:
+    """A server in a process of its own, forked from this one, and its port; make it before any thread."""
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(port, behaviour, theirs), daemon=True)
+    process.start()
+    try:
+        yield process, ours.recv()
+    finally:
+        process.kill()
+        process.join(10)
+
+
+def _serve(port: int, behaviour: Body, connection: Connection) -> None:
     torch.set_num_threads(1)
-    http = ThreadingHTTPServer(("127.0.0.1", port), handler_of(Engine(Behaviour(**settings))))
-    print(http.server_port, flush=True)
-    http.serve_forever()
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler_of(Engine(Behaviour(**behaviour))))
+    connection.send(server.server_port)
+    server.serve_forever()

@@ -3,44 +3,72 @@
 import json
 from typing import TYPE_CHECKING
 
+import typer
+
 from specbench_kit.cli.common import command_line, load_dataset, require_all, say
+from specbench_kit.cli.compare import FAILED, INCONCLUSIVE
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions, Strict
 from specbench_kit.core.option import Given
 from specbench_kit.studies.ab.settings import AbSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from specbench_kit.studies.ab.run import AbOutcome
+    from specbench_kit.metrics.ab.conditions import AbCondition
+    from specbench_kit.studies.ab.conclusion import AbOutcome
 
 
 def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption = False) -> None:
     """Measure both servers in turns, print the verdicts, and end with an error if a server was lost."""
+    from msgspec import to_builtins
     from rich.console import Console
 
-    settings = options.make(argv=command_line())
-    console = Console(stderr=as_json)
-    outcome = _measure(settings, console)
-    _tell(outcome, console)
-    if as_json:
-        from msgspec import to_builtins
+    from specbench_kit.metrics.ab.conditions import AbCondition
 
+    settings = options.make(argv=command_line())
+    conditions = [AbCondition.parse(text) for text in settings.fail_if]
+    console = Console(stderr=as_json)
+    outcome = _compare(settings, console)
+    _tell(outcome, console)
+    failed, doubts = _judge(outcome, conditions)
+    if as_json:
         document = {"run_dirs": [str(outcome.folder)], "summary": to_builtins(outcome.summary)}
-        print(json.dumps(document, allow_nan=False))
+        print(json.dumps({**document, "failed": failed, "inconclusive": doubts}, allow_nan=False))
     if outcome.problem is not None:
         raise outcome.problem
+    errors = Console(stderr=True)
+    for line in failed:
+        say(errors, f"failed: {line}", style="bold red")
+    for line in doubts:
+        say(errors, f"inconclusive: {line}; run it again on a quiet machine", style="bold red")
+    if failed or doubts:
+        raise typer.Exit(FAILED if failed else INCONCLUSIVE)
     if strict:
-        failed = dict.fromkeys(outcome.summary.names, 0)
-        for load in outcome.summary.loads:
-            for name, figures in load.servers.items():
-                failed[name] += figures.failed
-        require_all(failed)
+        loads = outcome.summary.loads
+        require_all({name: sum(load.servers[name].failed for load in loads) for name in outcome.summary.names})
 
 
-def _measure(settings: AbSettings, console: "Console") -> "AbOutcome":
+def _judge(outcome: "AbOutcome", conditions: "Sequence[AbCondition]") -> tuple[list[str], list[str]]:
+    """Return the conditions that hold, and why conditions on time cannot be judged; nothing for an unfinished run."""
+    from specbench_kit.runs.machine.limits import disturbances
+
+    if outcome.problem is not None:
+        return [], []
+    is_timed = any(condition.is_timed for condition in conditions)
+    doubts = disturbances(outcome.run.get("machine") or []) if is_timed else []
+    judged = [condition for condition in conditions if not (doubts and condition.is_timed)]
+    return [line for condition in judged for line in condition.violations(outcome.summary)], doubts
+
+
+def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.studies.ab import run
+    from specbench_kit.studies.ab import imported, run
+
+    if settings.files:
+        return imported.compare_files(settings)
 
     sources = DatasetOptions(dataset=settings.dataset, data_dir=settings.data_dir, sample=settings.sample)
     dataset = load_dataset(sources, settings.limit, settings.seed, console)

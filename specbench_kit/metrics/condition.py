@@ -1,34 +1,16 @@
 """Conditions on metrics, such as `speedup<0.95`, under which a comparison fails."""
 
-import operator
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from specbench_kit.core.errors import SkitError, did_you_mean
-from specbench_kit.core.renamed import current_name
+from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.condition_terms import parse_terms
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Unit
 from specbench_kit.runs.machine.limits import disturbances
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-UNITS: dict[Unit, dict[str, float]] = {
-    "seconds": {"": 1, "s": 1, "ms": 1_000, "us": 1_000_000},
-    "share": {"": 1, "%": 100},
-    "times": {"": 1, "x": 1, "%": 100},
-}
-"""The units in which a metric may be given, with how many of them make one. Other metrics are plain numbers."""
-FORM = re.compile(
-    r"\s*(?P<metric>[a-z_]+)(?:\.(?P<detail>\w+))?\s*(?P<operator>[<>]=?)\s*"
-    r"(?P<number>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|x|s|ms|us|)\s*"
-)
 BOUNDS = {"low": 0, "high": 1}
 UNIT_OF: dict[str, Unit] = {metric.name: metric.unit for metric in METRICS} | {
     **dict.fromkeys((*DISTRIBUTIONS, "phase_seconds"), "seconds"),
@@ -74,25 +56,8 @@ class Condition:
     @classmethod
     def parse(cls, text: str) -> "Condition":
         """Return the condition that a text states; SkitError if it is not a metric, an operator and a number."""
-        match = FORM.fullmatch(text)
-        if not match:
-            raise SkitError(
-                f"--fail-if '{text}': expected a metric, <, <=, > or >=, and a number, as in 'speedup<0.95'"
-            )
-        metric, detail, unit = current_name(match["metric"], "--fail-if"), match["detail"], match["unit"]
-        names = [*(entry.name for entry in METRICS), *DETAILS]
-        if metric not in names:
-            hint = did_you_mean(metric, names)
-            raise SkitError(f"--fail-if '{text}': unknown metric '{metric}'{hint}; known: {', '.join(names)}")
-        details = DETAILS.get(metric, tuple(BOUNDS))
-        if (detail or metric in DETAILS) and detail not in details:
-            choices = ", ".join(f"{metric}.{name}" for name in details)
-            raise SkitError(f"--fail-if '{text}': {metric} needs one of {choices}")
-        units = UNITS.get(UNIT_OF.get(metric, "count"), {"": 1})
-        if unit not in units:
-            choices = ", ".join(filter(None, units)) or "none"
-            raise SkitError(f"--fail-if '{text}': {metric} is not measured in {unit}; its units: {choices}")
-        return cls(text, metric, detail, OPERATORS[match["operator"]], float(match["number"]) / units[unit])
+        terms = parse_terms(text, UNIT_OF, DETAILS, tuple(BOUNDS))
+        return cls(text, terms.metric, terms.detail, terms.holds, terms.limit)
 
     @property
     def is_timed(self) -> bool:

@@ -81,7 +81,9 @@ class ReceivedStream:
             sizes, counted_by = [arrival.tokens or 0 for arrival in self._arrivals], self._counted_by
         elif count_tokens is not None:
             sizes, counted_by = self._sizes_by_text(count_tokens), "tokenizer"
-        elif self._total is not None and self._total >= len(self._arrivals):
+        elif self._total == len(self._arrivals):
+            sizes, counted_by = [1] * len(self._arrivals), "one per chunk"
+        elif self._total is not None and self._total > len(self._arrivals):
             lengths = [max(1, len(arrival.text)) for arrival in self._arrivals]
             sizes, counted_by = divided(self._total, lengths), "usage at the end"
         elif self._total is not None:

@@ -6,9 +6,12 @@ from msgspec import Struct, field
 
 from specbench_kit.core.typed_json import Count, Number
 
-CountedBy = Literal["token ids", "running usage", "logprobs", "tokenizer", "usage at the end", "chunks"]
-"""How the tokens of an answer were counted. By `usage at the end` the total is exact, and each burst's part in it is
-estimated from its text. By `chunks` nothing but the number of chunks is known."""
+CountedBy = Literal[
+    "token ids", "running usage", "logprobs", "tokenizer", "one per chunk", "usage at the end", "chunks"
+]
+"""How the tokens of an answer were counted. `one per chunk` means that the server states as many tokens as there were
+chunks. By `usage at the end` the total is exact, and each burst's part in it is estimated. By `chunks` nothing but the
+number of chunks is known."""
 
 
 class Burst(Struct, frozen=True, array_like=True):
@@ -30,9 +33,12 @@ class DraftCounts(Struct, frozen=True):
 
 
 class StreamedAnswer(Struct, frozen=True):
-    """An answer from the moment its request was sent; `token_ids` are None where the server does not name them."""
+    """An answer from the moment its request was sent.
 
-    text: str
+    `token_ids` are None where the server does not name them, `text` where another tool did not record it.
+    """
+
+    text: str | None
     bursts: list[Burst]
     counted_by: CountedBy
     finish_reason: str = ""

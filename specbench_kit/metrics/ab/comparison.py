@@ -121,6 +121,7 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
     """Return the ratio of tokens per second over the turns in which no request failed at either server."""
     sides = [[record for record in records if record.key.server == name] for name in plan.names]
     spans = [turn_spans(side) for side in sides]
+    seconds = [{place: end_s - begin_s for place, (begin_s, end_s) in side.items()} for side in spans]
     broken = {(record.key.repeat, record.turn) for record in records if record.answer is None}
     places = [place for place in spans[0] if place in spans[1] and place not in broken]
     tokens: list[dict[tuple[int, int], int]] = []
@@ -135,7 +136,7 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
     turns, rows = [turn for _, turn in places], 1 + max(record.turn for record in records)
     span_sums, token_sums = (
         [np.bincount(turns, weights=[side[place] for place in places], minlength=rows) for side in columns]
-        for columns in (spans, tokens)
+        for columns in (seconds, tokens)
     )
     return Ratio.of([token_sums[1], span_sums[0]], [token_sums[0], span_sums[1]])
 

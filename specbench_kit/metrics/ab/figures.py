@@ -29,14 +29,23 @@ class Targets:
 NO_TARGETS = Targets()
 
 
-def turn_spans(records: Sequence[AnswerRecord]) -> dict[tuple[int, int], float]:
-    """Return the seconds from the first request of a turn to the last token of it, by repeat and turn."""
+def turn_spans(records: Sequence[AnswerRecord]) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return when a turn's first request was sent and its last token arrived, by repeat and turn."""
     spans: dict[tuple[int, int], tuple[float, float]] = {}
     for record in records:
         place = record.key.repeat, record.turn
         begin_s, end_s = spans.get(place, (record.sent_s, record.ended_s))
         spans[place] = min(begin_s, record.sent_s), max(end_s, record.ended_s)
-    return {place: end_s - begin_s for place, (begin_s, end_s) in spans.items()}
+    return spans
+
+
+def busy_seconds(records: Sequence[AnswerRecord]) -> float:
+    """Return the time in which a server had turns to answer; turns of another tool's results may overlap."""
+    total_s, until_s = 0.0, -np.inf
+    for begin_s, end_s in sorted(turn_spans(records).values()):
+        total_s += max(0.0, end_s - max(begin_s, until_s))
+        until_s = max(until_s, end_s)
+    return total_s
 
 
 def server_figures(
@@ -44,7 +53,7 @@ def server_figures(
 ) -> ServerFigures:
     """Return the figures over the records of one server under one load."""
     answers = [record.answer for record in records if record.answer is not None]
-    busy_s = sum(turn_spans(records).values())
+    busy_s = busy_seconds(records)
     tokens = sum(answer.tokens for answer in answers)
     good = [answer for answer in answers if targets.met_by(answer)] if targets != NO_TARGETS else []
     bursts = [burst.tokens for answer in answers for burst in answer.bursts[1:]]

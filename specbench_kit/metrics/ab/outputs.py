@@ -46,7 +46,8 @@ def check_outputs(
         )
         for name in names
     }
-    divergences = [divergence(key, one, other) for key, one, other in pairs if not same(one, other)]
+    known = [pair for pair in pairs if pair[1].text is not None and pair[2].text is not None]
+    divergences = [divergence(key, one, other) for key, one, other in known if not same(one, other)]
     gate = gate_of(both, [*repeated.values(), *other_loads.values()])
     return OutputCheck(gate, both, repeated, other_loads, divergences[:SHOWN_DIVERGENCES])
 
@@ -59,8 +60,8 @@ def _repeated(answers: Answers) -> Agreement:
 
 
 def agreement(pairs: Iterable[tuple[StreamedAnswer, StreamedAnswer]]) -> Agreement:
-    """Return how many pairs of outputs are identical."""
-    results = [same(one, other) for one, other in pairs]
+    """Return how many pairs of outputs are identical, of those that are known."""
+    results = [same(one, other) for one, other in pairs if one.text is not None and other.text is not None]
     return Agreement(len(results), sum(results))
 
 
@@ -90,20 +91,19 @@ def gate_of(both: Agreement, own: Sequence[Agreement]) -> Gate:
 
 def divergence(key: tuple[str, int], one: StreamedAnswer, other: StreamedAnswer) -> Divergence:
     """Return the first place at which two outputs differ."""
-    first, second = one.token_ids, other.token_ids
+    first, second, texts = one.token_ids, other.token_ids, (one.text or "", other.text or "")
     if first is None or second is None:
-        position = _first_difference(one.text, other.text)
-        before = one.text[max(0, position - CONTEXT) : position]
-        ends = (text[position : position + CONTEXT] for text in (one.text, other.text))
-        return Divergence(key[0], key[1], position, "character", before, *ends)
-    position = _first_difference(first, second)
-    shared = _first_difference(one.text, other.text)
-    before = one.text[max(0, shared - CONTEXT) : shared]
-    ends = (
+        position = _first_difference(*texts)
+        before = texts[0][max(0, position - CONTEXT) : position]
+        parts = [text[position : position + CONTEXT] for text in texts]
+        return Divergence(key[0], key[1], position, "character", before, *parts)
+    position, shared = _first_difference(first, second), _first_difference(*texts)
+    before = texts[0][max(0, shared - CONTEXT) : shared]
+    parts = [
         f"{ids[position] if position < len(ids) else 'the end'} {text[shared : shared + CONTEXT]!r}"
-        for ids, text in ((first, one.text), (second, other.text))
-    )
-    return Divergence(key[0], key[1], position, "token", before, *ends)
+        for ids, text in zip((first, second), texts, strict=True)
+    ]
+    return Divergence(key[0], key[1], position, "token", before, *parts)
 
 
 def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:

@@ -30,6 +30,7 @@ class _Outcome:
     """What became of one request: its answer as it arrived, or why there is none."""
 
     prompt: Prompt
+    began_s: float
     late_s: float
     sent: SentRequest | None = None
     failure: RequestFailedError | None = None
@@ -37,13 +38,14 @@ class _Outcome:
 
 @dataclass
 class Driver:
-    """Puts prompts to two servers; `began_s` is the origin of the times of its records."""
+    """Puts prompts to two servers."""
 
     settings: AbSettings
     clients: Sequence[StreamClient]
     prompts: Sequence[Prompt]
     count_tokens: TokenCounter | None = None
     began_s: float = field(default_factory=monotonic_s)
+    """The origin of the times of its records."""
     busy_share: float = 0.0
     """Largest share of a turn's time in which this process kept a processor busy."""
     _labels: int = 0
@@ -58,6 +60,8 @@ class Driver:
 
     async def run(self, store: AnswerStore, loads: Iterable[Load], progress: Callable[[str, int, int], None]) -> None:
         """Run all turns that the store does not hold yet; raise ServerLostError if a server goes away."""
+        # The times of a resumed run go on after those that it holds.
+        self.began_s -= max((record.ended_s for record in store.records.values()), default=0.0)
         for load in loads:
             turns = list(turns_of(load, self.prompts, self.settings.repeats))
             missing = [turn for turn in turns if not store.has_turn(turn)]
@@ -117,11 +121,12 @@ class Driver:
                 await asyncio.sleep(wait_s)
             late_s = monotonic_s() - begin_s - arrival_s
             async with places:
+                began_s = monotonic_s()
                 try:
                     sent = await client.ask(self._generation(prompt, self.settings.max_new_tokens))
                 except RequestFailedError as failure:
-                    return _Outcome(prompt, late_s, failure=failure)
-                return _Outcome(prompt, late_s, sent)
+                    return _Outcome(prompt, began_s, late_s, failure=failure)
+                return _Outcome(prompt, began_s, late_s, sent)
 
         return list(await asyncio.gather(*map(ask, prompts, arrivals)))
 
@@ -141,10 +146,9 @@ class Driver:
         key = AnswerKey(turn.load.label, server, outcome.prompt.id, turn.repeat)
         late_s = outcome.late_s if turn.load.rate is not None else 0.0
         if outcome.sent is None:
-            failure = outcome.failure
-            return AnswerRecord(
-                key, turn.number, 0.0, None, str(failure), failure.attempts if failure else 1, late_s=late_s
-            )
+            failure, sent_s = outcome.failure, outcome.began_s - self.began_s
+            attempts = failure.attempts if failure else 1
+            return AnswerRecord(key, turn.number, sent_s, None, str(failure), attempts, late_s)
         answer = outcome.sent.received.answer(self.count_tokens)
         sent_s = outcome.sent.sent_s - self.began_s
         return AnswerRecord(key, turn.number, sent_s, answer, None, outcome.sent.attempts, late_s)

@@ -4,8 +4,6 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,31 +19,19 @@ from specbench_kit.live.streams.received import TokenCounter
 from specbench_kit.metrics.ab.answers import ServerDescription
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.figures import Targets
-from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.metrics.statistics import FEWEST_UNITS
-from specbench_kit.reports.ab import files
 from specbench_kit.runs import lock, provenance
-from specbench_kit.runs.folder import to_json, write_text
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
+from specbench_kit.studies.ab.conclusion import AbOutcome, conclude
 from specbench_kit.studies.ab.drive import Driver, ServerLostError
 from specbench_kit.studies.ab.settings import AbSettings, Load
-from specbench_kit.studies.ab.store import SUMMARY, AnswerStore
+from specbench_kit.studies.ab.store import AnswerStore
 
 BUSY_SHARE = 0.7
 """Share of a turn's time in which the client kept a processor busy from which it may have slowed the streams down."""
 ORDER = "ABBA: turn by turn, first server first in one and second server first in the next, and so in every repeat"
-
-
-@dataclass(frozen=True, slots=True)
-class AbOutcome:
-    """A run's folder, its `run.json`, its summary, and the reason for which it ended early."""
-
-    folder: Path
-    run: JsonObject
-    summary: AbSummary
-    problem: SkitError | None = None
 
 
 def compare_servers(
@@ -90,14 +76,6 @@ async def _compare(
         store.amend(machine=[*(store.run.get("machine") or ()), watch.end({})])
         summary = summarise(plan, list(store.records.values()), store.changes, _cautions(driver))
         return conclude(store, summary, problem)
-
-
-def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
-    """Write summary and report of a run."""
-    run = store.run
-    files.write(store.folder, run, summary)
-    write_text(store.folder / SUMMARY, to_json(to_builtins(summary)))
-    return AbOutcome(store.folder, run, summary, problem)
 
 
 def _doubts(loads: Sequence[Load], prompts: int) -> list[str]:

@@ -124,6 +124,15 @@ class AbSettings(common.DatasetOptions):
     force: Annotated[
         bool, Option("With --resume: continue although software, machine or a server has changed.", OUTPUT)
     ] = False
+    fail_if: Annotated[
+        tuple[str, ...],
+        Option(
+            "Exit with 1 if this condition holds at any load: 'speedup<1.1', 'speedup.low<1', 'ttft_speedup<0.9', "
+            "'identical<1', or a figure of the second server such as 'ttft.p99>200ms', 'goodput<50' or 'failed>0'. "
+            "Exit with 3 if it is about time and the machine was disturbed. May be given several times.",
+            GOALS,
+        ),
+    ] = ()
     argv: tuple[str, ...] = ()
     addresses: tuple[ServerAddress, ...] = field(init=False, default=())
     files: tuple[tuple[str, tuple[Path, ...]], ...] = field(init=False, default=())

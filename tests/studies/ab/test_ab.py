@@ -128,6 +128,17 @@ def test_a_key_is_read_from_the_environment_and_is_in_no_file(prompts: Path, mon
 
 
 @pytest.mark.parametrize(
+    ("condition", "code"),
+    [("identical<1", 0), ("failed>=0", 1), ("speedup.high>0", 1), ("itl.p99>1000s", 0), ("acceptance_rate>0", 2)],
+)
+def test_a_condition_decides_the_exit_code(condition: str, code: int, prompts: Path) -> None:
+    with streaming_server() as (one, _), streaming_server() as (two, _):
+        done = ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--repeats", 1, "--fail-if", condition)
+    assert done.returncode == code, done.stderr
+    assert ("failed: concurrency 1: " in done.stderr) == (code == 1)
+
+
+@pytest.mark.parametrize(
     ("servers", "options", "message"),
     [
         (("a=vllm://h:1",), (), "name two servers, not 1"),
@@ -138,6 +149,9 @@ def test_a_key_is_read_from_the_environment_and_is_in_no_file(prompts: Path, mon
         (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "0"), "whole numbers from 1 up"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "1", "--rate", "2"), "not both"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--ttft-slo", "soon"), "--ttft-slo takes a time above 0"),
+        (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "speed<1"), "unknown metric 'speed'"),
+        (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "failed.low<1"), "failed has no interval"),
+        (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "ttft<1"), "ttft needs one of ttft.mean"),
         (("a=chat://h:1", "b=vllm://h:2"), ("--ignore-eos",), "cannot be told to go on"),
     ],
 )

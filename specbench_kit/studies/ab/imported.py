@@ -1,0 +1,154 @@
+"""Compare what other tools measured at two servers, in the terms of `skit ab`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord
+from specbench_kit.metrics.ab.comparison import Plan, summarise
+from specbench_kit.metrics.ab.figures import Targets
+from specbench_kit.runs import provenance
+from specbench_kit.studies.ab.conclusion import AbOutcome, conclude
+from specbench_kit.studies.ab.imports.base import ImportedAnswer, ImportedLoad, result_files
+from specbench_kit.studies.ab.settings import AbSettings
+from specbench_kit.studies.ab.store import AnswerStore
+
+ONE_AFTER_THE_OTHER = (
+    "NOT IN TURNS: these results were measured one server after the other. A machine that changed in between looks "
+    "like a difference between the servers."
+)
+Pair = tuple[ImportedAnswer | None, ImportedAnswer | None]
+
+
+def compare_files(settings: AbSettings) -> AbOutcome:
+    """Read both sides, pair their requests, and write a run directory with a report."""
+    sides = [_read(paths) for _, paths in settings.files]
+    notes = list(
+        dict.fromkeys(note for _, tools in sides for note in (result_files.get(t).note for t in tools) if note)
+    )
+    loads = _paired_loads(settings.names, [load for load, _ in sides])
+    records = [record for label, pairs in loads.items() for record in _records(settings.names, label, pairs)]
+    prompts = {record.key.request_id for record in records}
+    described = [
+        {
+            "name": name,
+            "address": ", ".join(path.name for path in paths),
+            "dialect": "results of " + ", ".join(dict.fromkeys(result_files.get(tool).tool for tool in tools)),
+            "sha256": [provenance.hash_file(path) for path in paths],
+        }
+        for (name, paths), (_, tools) in zip(settings.files, sides, strict=True)
+    ]
+    run = {
+        "command": "ab",
+        "time_kind": "measured",
+        "dataset": {"name": "imported", "source": "imported", "count": len(prompts)},
+        "servers": described,
+        "order": "one server after the other, by another tool",
+        "config": {"ttft_slo": settings.ttft_slo, "tpot_slo": settings.tpot_slo},
+        **provenance.collect(settings.argv),
+    }
+    store = AnswerStore.create(settings.out, settings.names, "imported", run, {"servers": described})
+    for record in records:
+        store.append(record)
+    plan = Plan(
+        settings.names,
+        list(loads),
+        planned=len(records),
+        # Its turns overlap in time, so that no turn has a throughput of its own.
+        open_loads=list(loads),
+        targets=Targets(settings.ttft_slo, settings.tpot_slo),
+    )
+    return conclude(store, summarise(plan, records, cautions=[ONE_AFTER_THE_OTHER, *notes]))
+
+
+def _read(paths: Sequence[Path]) -> tuple[list[ImportedLoad], list[str]]:
+    """Return the loads of all files of one side, and the formats of the files."""
+    loads, tools = list[ImportedLoad](), list[str]()
+    for path in paths:
+        try:
+            content = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        name = next((name for name, kind in result_files.all().items() if kind().recognises(path, content)), None)
+        if name is None:
+            known = ", ".join(kind.tool for kind in result_files.all().values())
+            raise SkitError(f"{path} is no result file with single requests of {known}")
+        try:
+            loads += result_files.get(name)().read(path, content)
+        except ValueError as error:
+            raise SkitError(f"{path}: {error}") from error
+        tools.append(name)
+    return loads, tools
+
+
+def _paired_loads(names: Sequence[str], sides: Sequence[Sequence[ImportedLoad]]) -> dict[str, list[Pair]]:
+    """Return the pairs of every load that both sides have; loads without a label are paired by their order."""
+    named = [
+        {load.label or f"load {number}": load for number, load in enumerate(side, 1) if load.answers} for side in sides
+    ]
+    both = [label for label in named[0] if label in named[1]]
+    listed = [f"{name} has {', '.join(side) or 'none'}" for name, side in zip(names, named, strict=True)]
+    require(bool(both), f"the results have no load in common: {'; '.join(listed)}")
+    return {label: _paired(named[0][label].answers, named[1][label].answers, label) for label in both}
+
+
+def _paired(first: Sequence[ImportedAnswer], second: Sequence[ImportedAnswer], label: str) -> list[Pair]:
+    """Return the requests of both sides by prompt: the same prompt for the n-th time is a pair."""
+    kinds = min(len(answer.prompts) for answer in (*first, *second))
+    for kind in range(kinds):
+        one, other = (_numbered([answer.prompts[kind] for answer in side]) for side in (first, second))
+        by_prompt = dict(zip(other, second, strict=True))
+        pairs: list[Pair] = [(answer, by_prompt.get(key)) for key, answer in zip(one, first, strict=True)]
+        if any(partner is not None for _, partner in pairs):
+            keys = set(one)
+            pairs += [(None, answer) for key, answer in by_prompt.items() if key not in keys]
+            _require_same_prompts(pairs, label)
+            return pairs
+    raise SkitError(f"{label}: no prompt is in both results")
+
+
+def _numbered(prompts: Sequence[str]) -> list[tuple[str, int]]:
+    counts: Counter[str] = Counter()
+    keys = []
+    for prompt in prompts:
+        keys.append((prompt, counts[prompt]))
+        counts[prompt] += 1
+    return keys
+
+
+def _require_same_prompts(pairs: Sequence[Pair], label: str) -> None:
+    for number, (one, other) in enumerate(pairs):
+        lengths = [side.answer.prompt_tokens for side in (one, other) if side is not None and side.answer is not None]
+        if len(set(lengths) - {None}) > 1:
+            raise SkitError(
+                f"{label}: request {number} has {lengths[0]} prompt tokens in one result and {lengths[1]} in the "
+                "other: give both runs the same prompts, with the same seed"
+            )
+
+
+def _records(names: Sequence[str], label: str, pairs: Sequence[Pair]) -> list[AnswerRecord]:
+    """Return the records of a load, whose turns are as many requests as were in flight at once."""
+    sides: list[list[ImportedAnswer]] = [[a for a in side if a is not None] for side in zip(*pairs, strict=True)]
+    at_once = max(map(_most_at_once, sides))
+    begins = [min((answer.sent_s for answer in side), default=0.0) for side in sides]
+    order = sorted(range(len(pairs)), key=lambda number: next(p.sent_s for p in pairs[number] if p is not None))
+    turns = {number: place // at_once for place, number in enumerate(order)}
+    records = []
+    for number, pair in enumerate(pairs):
+        for name, answer, begin_s in zip(names, pair, begins, strict=True):
+            if answer is not None:
+                key = AnswerKey(label, name, f"request {number}", 0)
+                records.append(AnswerRecord(key, turns[number], answer.sent_s - begin_s, answer.answer, answer.error))
+    return records
+
+
+def _most_at_once(answers: Sequence[ImportedAnswer]) -> int:
+    """Return the largest number of requests that were in flight at the same time."""
+    changes = [(answer.sent_s, 1) for answer in answers]
+    changes += [(request.sent_s + request.answer.e2e_s, -1) for request in answers if request.answer is not None]
+    now = most = 0
+    for _, step in sorted(changes):
+        now += step
+        most = max(most, now)
+    return max(1, most)

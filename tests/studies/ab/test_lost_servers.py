@@ -1,0 +1,92 @@
+"""Servers that die, break off, or are started again in the middle of a comparison."""
+
+import subprocess
+from pathlib import Path
+from signal import SIGINT
+
+import pytest
+from command_line import PATIENCE_S, SKIT, environment, error_line, read_object, read_rows, skit_here, write_rows
+from streaming_server import server_process, streaming_server
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    rows = ({"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False} for number in range(4))
+    return write_rows(tmp_path / "prompts.jsonl", *rows)
+
+
+def options(prompts: Path) -> list[object]:
+    out = prompts.parent / "out"
+    return ["--dataset", prompts, "--max-new-tokens", 9, "--out", out, "--warm-up", 0, "--retries", 1]
+
+
+def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(prompts: Path) -> None:
+    # One answer is the probe's, four are of the run: it dies in the middle of the next.
+    with server_process(dies_after=5) as (process, port), streaming_server() as (plain, engine):
+        command = ["ab", f"plain=vllm://{plain}", f"spec=vllm://127.0.0.1:{port}", *options(prompts)]
+        done = skit_here(*command)
+        process.join(10)
+        assert process.exitcode == 9
+        line = error_line(done)
+        assert "spec (http://127.0.0.1:" in line
+        assert "cannot be reached any more" in line
+        assert "--resume goes on" in line
+        (folder,) = (prompts.parent / "out").glob("*-ab-*")
+        before = read_rows(folder / "answers.jsonl")
+        assert sum(row["key"]["server"] == "spec" for row in before) == 4
+        assert f"{len(before)} of 16 requests are kept in {folder}" in line
+        assert read_object(folder / "summary.json")["partial"] is True
+        assert "PARTIAL" in (folder / "report.md").read_text()
+        asked = len(engine.requests)
+        with streaming_server(port=port):
+            resumed = skit_here(*command, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    after = read_rows(folder / "answers.jsonl")
+    assert after[: len(before)] == before
+    summary = read_object(folder / "summary.json")
+    assert (summary["partial"], summary["finished"], summary["failed"]) == (False, 16, 0)
+    # Only the turn that was cut short is asked again; one more request is the probe.
+    assert len(engine.requests) - asked <= 16 // 2 - 4 + 1 + 1
+    assert len(read_object(folder / "run.json")["resumptions"]) == 1
+    sent = [row["sent_s"] for row in after]
+    assert sent == sorted(sent)
+    with streaming_server() as (one, _), streaming_server() as (two, _):
+        again = skit_here("ab", f"plain=vllm://{one}", f"spec=vllm://{two}", *options(prompts), "--resume")
+    assert "holds no unfinished run with these settings" in error_line(again)
+
+
+def test_an_interrupted_run_is_resumed(prompts: Path) -> None:
+    with streaming_server(slow_s=0.02) as (one, _), streaming_server(slow_s=0.02) as (two, _):
+        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts)]
+        process = subprocess.Popen([SKIT, *map(str, command)], env=environment(), stderr=subprocess.PIPE, text=True)
+        answers: list[Path] = []
+        while not (answers and len(read_rows(answers[0])) > 3):
+            answers = list((prompts.parent / "out").glob("*-ab-*/answers.jsonl"))
+            assert process.poll() is None
+        process.send_signal(SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 2, errors
+        assert "error: interrupted; " in errors
+        assert "Traceback" not in errors
+        done = skit_here(*command, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert read_object(answers[0].with_name("summary.json"))["finished"] == 16
+
+
+def test_failed_requests_are_counted_and_leave_their_pairs_out(prompts: Path) -> None:
+    with streaming_server() as (one, _), streaming_server() as (two, broken):
+        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts), "--retries", 0]
+        # The probe of each server is answered before the first request fails.
+        broken.behaviour.breaks_at = {2, 4}
+        done = skit_here(*command, "--strict")
+    assert done.returncode == 1
+    assert "strict: requests failed: 2 of b" in done.stderr
+    (folder,) = (prompts.parent / "out").glob("*-ab-*")
+    summary = read_object(folder / "summary.json")
+    assert (summary["partial"], summary["failed"]) == (False, 2)
+    (load,) = summary["loads"]
+    assert load["servers"]["b"]["failed"] == 2
+    assert load["outputs"]["both"] == {"compared": 6, "identical": 6}
+    errors = [row["error"] for row in read_rows(folder / "answers.jsonl") if row["error"]]
+    assert errors == ["the stream ended before the answer did"] * 2
+    assert "FAILED REQUESTS: 2 of 16" in (folder / "report.md").read_text()
