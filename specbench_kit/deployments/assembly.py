@@ -82,13 +82,23 @@ def live_engine(
 
 
 def round_drafter(
-    method: Method, models: Mapping[str, Runner], clock: Clock, *, sampler: Sampler, draft_top_n: int, capacity: int
+    method: Method,
+    models: Mapping[str, Runner],
+    clock: Clock,
+    *,
+    sampler: Sampler,
+    draft_top_n: int,
+    capacity: int,
+    remembered: int | None = None,
 ) -> Drafter:
-    """Return the drafter of a method with rounds; it samples from the `draft_top_n` likeliest tokens, 0 from all."""
+    """Return the drafter of a method with rounds; it samples from the `draft_top_n` likeliest tokens, 0 from all.
+
+    A drafter that looks up keeps up to `remembered` tokens of finished outputs, or all of them.
+    """
     sampled = method.proposal == "sample" and not sampler.greedy
     if sampled and draft_top_n:
         sampler = replace(sampler, top_k=min(draft_top_n, sampler.top_k or draft_top_n))
-    return method.drafting.source(DrafterParts(models, sampler, clock, sampled, capacity))
+    return method.drafting.source(DrafterParts(models, sampler, clock, sampled, capacity, remembered))
 
 
 def pipeline_engine(

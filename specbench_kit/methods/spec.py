@@ -4,6 +4,7 @@ from math import isfinite
 
 from specbench_kit.core.specs import init_fields, parse_spec
 from specbench_kit.methods.base import Method, methods
+from specbench_kit.runs import provenance
 
 
 def parse_method(spec: str) -> Method:
@@ -27,6 +28,16 @@ def with_option(spec: str, key: str, value: object) -> str:
     name, _, options = spec.partition(":")
     stated = [item for item in options.split(",") if item and item.partition("=")[0] != key]
     return f"{name}:{','.join([*stated, f'{key}={value}'])}"
+
+
+def describe_method(spec: str, method: Method) -> dict[str, object]:
+    """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs."""
+    options = {
+        name: provenance.without_folders(value) if isinstance(value, str) else value
+        for name, value in {**resolved_options(spec), **method.chosen_options()}.items()
+    }
+    uses = method.uses()
+    return {"method": provenance.without_folders(spec), "options": options, **({"uses": uses} if uses else {})}
 
 
 def _plain(value: object) -> object:

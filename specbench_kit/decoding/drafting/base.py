@@ -54,6 +54,8 @@ class DrafterParts:
     sampled: bool
     """True if tokens are drawn at random from distributions; else the likeliest are taken."""
     capacity: int
+    remembered: int | None = None
+    """The most tokens of finished outputs that a look-up drafter keeps; None keeps all."""
 
 
 @dataclass(frozen=True)

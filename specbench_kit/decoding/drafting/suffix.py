@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.drafting.base import Capability, drafters
-from specbench_kit.decoding.drafting.look_up import Continuation, LookUp
+from specbench_kit.decoding.drafting.base import Capability, DrafterParts, drafters
+from specbench_kit.decoding.drafting.look_up import Continuation, LookUp, LookUpDrafter
 
 END = -1
 """Stands between outputs: nothing matches across it."""
@@ -40,6 +40,9 @@ class SuffixDrafting(LookUp):
 
     def index(self) -> "SuffixIndex":
         return SuffixIndex(self)
+
+    def source(self, parts: DrafterParts) -> LookUpDrafter:
+        return LookUpDrafter(self.display_name, SuffixIndex(self, parts.remembered), parts.clock, parts.capacity)
 
 
 @dataclass(slots=True)
@@ -96,10 +99,10 @@ class _Match(NamedTuple):
 
 
 class SuffixIndex:
-    """The texts of running requests, and all outputs so far."""
+    """The texts of running requests, and all outputs so far, or at most `remembered` tokens of the newest ones."""
 
-    def __init__(self, options: SuffixDrafting) -> None:
-        self._options = options
+    def __init__(self, options: SuffixDrafting, remembered: int | None = None) -> None:
+        self._options, self._remembered = options, remembered
         self._own: defaultdict[str, _Text] = defaultdict(_Text)
         self._outputs = _Text()
 
@@ -129,3 +132,8 @@ class SuffixIndex:
         text = self._own.pop(request_id)
         if self._options.shared:
             self._outputs.append([*text.tokens[text.prompt :], END])
+            if self._remembered is not None and len(self._outputs.tokens) > self._remembered:
+                # Half of it goes at a time, since what is kept has to be indexed anew.
+                newest = self._outputs.tokens[-(self._remembered // 2) :]
+                self._outputs = _Text()
+                self._outputs.append(newest)

@@ -6,8 +6,7 @@ from hashlib import sha256
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
-from specbench_kit.methods.base import Method
-from specbench_kit.methods.spec import resolved_options
+from specbench_kit.methods.spec import describe_method
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.runs import lock, provenance
 from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable
@@ -56,16 +55,6 @@ def open_runs(
     notes = take_up(directories, described[0], force=settings.force)
     remaining = iter(directories)
     return [{spec: next(remaining) for spec in bench.methods} for _ in datasets], notes
-
-
-def describe_method(spec: str, method: Method) -> dict[str, object]:
-    """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs."""
-    options = {
-        name: provenance.without_folders(value) if isinstance(value, str) else value
-        for name, value in {**resolved_options(spec), **method.chosen_options()}.items()
-    }
-    uses = method.uses()
-    return {"method": provenance.without_folders(spec), "options": options, **({"uses": uses} if uses else {})}
 
 
 def count_turns(dataset: LoadedDataset) -> int:

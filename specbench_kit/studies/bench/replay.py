@@ -11,12 +11,11 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.methods.base import Method
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import usable
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
-from specbench_kit.studies.bench.opening import describe_method
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion, RunRecords, conclude
 from specbench_kit.studies.bench.outputs.exports import RunExports
 from specbench_kit.studies.bench.outputs.judges import ReplayOutputJudge

@@ -1,0 +1,1 @@
+"""The kit's policies as drafters inside other inference engines: one thin face per engine over one core."""

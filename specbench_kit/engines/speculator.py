@@ -1,0 +1,216 @@
+"""The core of a drafter inside an engine: settle what was verified, then draft for the requests of the batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.boundary import CheckedPolicy
+from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.engine import RoundOutcome
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import RequestRandom
+from specbench_kit.decoding.session import Request, Session
+from specbench_kit.engines.clock import EngineClock
+from specbench_kit.engines.overhead import Overhead
+from specbench_kit.engines.rows import EngineRow, FollowedRequest, Proposal, RequestFollower
+from specbench_kit.engines.settling import end_of_output, finish_record, goes_on, settle
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of drafting: tokens per draft, and requests that may hold something in the drafter at a time.
+
+    A drafter that is `eager` forgets a request as soon as it is not in the batch; another keeps its KV for its return.
+    """
+
+    longest_draft: int
+    slots: int
+    eager: bool
+    eos_ids: frozenset[int]
+    max_new_tokens: int
+
+
+class Speculator:
+    """Lets one policy draft inside an engine that shows its batch after every step.
+
+    `on_finish` is called with the record of every request that has left the engine.
+    """
+
+    def __init__(
+        self,
+        policy: CheckedPolicy,
+        drafter: Drafter,
+        clock: EngineClock,
+        limits: Limits,
+        on_finish: Callable[[RequestRecord], None],
+    ) -> None:
+        self.overhead = Overhead()
+        self._policy, self._drafter, self._clock, self._limits = policy, drafter, clock, limits
+        self._on_finish = on_finish
+        self._follower = RequestFollower(self._open)
+        self._left_s = 0.0
+        """When the last call ended: from there on the engine works, or waits for requests."""
+        self._step_began_s: float | None = None
+        self._opened = 0
+
+    def step_begins(self) -> None:
+        """Note the beginning of a step, for an engine that had nothing to do before."""
+        if self._step_began_s is None:
+            self._step_began_s = self._clock.now_s()
+
+    def propose(self, rows: Sequence[EngineRow]) -> list[list[int]]:
+        """Learn from the new tokens of every row, and return the draft tokens that are to be verified next."""
+        entered_s = self._clock.now_s()
+        with torch.inference_mode():
+            requests = self._follower.match(rows)
+            self._charge_step(entered_s, requests, rows)
+            outcomes = self._settle(requests, rows)
+            self._let_go()
+            self._record(outcomes)
+            drafts = self._draft(requests, rows)
+        self._left_s, self._step_began_s = self._clock.now_s(), None
+        self.overhead.calls += 1
+        self.overhead.total_s += self._left_s - entered_s
+        return drafts
+
+    def close(self) -> None:
+        """Finish all requests, since the engine ends."""
+        for request in list(self._follower.requests):
+            self._finish(request)
+
+    def _open(self, row: EngineRow, number: int, call: int) -> FollowedRequest:
+        """Return a request that the engine has admitted; its text up to the new tokens is its prompt."""
+        prompt = np.array(row.text[: len(row.text) - row.new], dtype=np.int32)
+        self._opened += 1
+        name, tokens = str(self._opened), prompt.tolist()
+        request = Request(name, "", tuple(tokens), self._limits.max_new_tokens)
+        record = RequestRecord(name, "", tokens)
+        arrival_s = self._left_s if self._step_began_s is None else self._step_began_s
+        session = Session(request, RequestRandom(0, name), self._limits.eos_ids, arrival_s, record)
+        return FollowedRequest(session, prompt, number, call)
+
+    def _charge_step(self, now_s: float, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]) -> None:
+        """Charge the engine's step; before it the engine was idle if no request was in its batch."""
+        goes_on = any(request.session.produced for request in requests)
+        began_s = self._left_s if goes_on or self._step_began_s is None else self._step_began_s
+        typical = all(row.new and request.session.produced for request, row in zip(requests, rows, strict=True))
+        self._clock.charge_step(now_s - began_s, typical=typical)
+
+    def _settle(self, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]) -> list[RoundOutcome]:
+        """Return the rounds that the new tokens tell of, and let the policy learn from those with a draft."""
+        outcomes, verdicts = [], []
+        with self._clock.phase("commit"):
+            for request, row in zip(requests, rows, strict=True):
+                if not row.new:
+                    self._abandon(request)  # the engine computes its text again, and has thrown the draft away
+                new = row.text[len(request.text) :].tolist()
+                if not new:
+                    continue
+                if request.ended:
+                    goes_on(request.session)
+                proposal, rounds = request.proposal, settle(request, new)
+                request.text = np.array(row.text, dtype=np.int32)
+                request.ended = end_of_output(request.session) is not None
+                if proposal is not None:
+                    verdict = rounds[0].verdict
+                    if not proposal.settled:
+                        self._drafter.commit(verdict.draft, verdict.path)
+                    verdicts.append(verdict)
+                outcomes += rounds
+        if verdicts:
+            self._policy.observe(verdicts)
+        return outcomes
+
+    def _let_go(self) -> None:
+        """Finish the requests that have ended, and as many of those that are away as there is no room for."""
+        for request in self._follower.away:
+            if request.ended:
+                self._finish(request)
+            else:
+                self._close_draft(
+                    request
+                )  # whoever comes back may bring the verdict, but the drafter's round ends here
+        for request in self._follower.away[: -self._limits.slots]:
+            self._finish(request)
+
+    def _abandon(self, request: FollowedRequest) -> None:
+        """Note that a request's draft was never verified."""
+        if request.proposal is not None:
+            self._close_draft(request)
+            request.proposal.dropped = True
+
+    def _close_draft(self, request: FollowedRequest) -> None:
+        """Let the drafter drop what it holds for a draft whose verdict is not known yet."""
+        proposal = request.proposal
+        if proposal is not None and not proposal.settled:
+            self._drafter.commit(proposal.draft, ())
+            proposal.settled = True
+
+    def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
+        """Add a line per round; each is charged a part of the step by the tokens computed for it."""
+        if not outcomes:
+            return
+        seconds, now_s = self._clock.take(), self._clock.now_s()
+        self.overhead.add_phases(seconds)
+        computed = sum(outcome.verdict.computed for outcome in outcomes)
+        drafted = sum(outcome.verdict.draft.tree.drafted for outcome in outcomes)
+        for outcome in outcomes:
+            verdict = outcome.verdict
+            session, tree = verdict.draft.session, verdict.draft.tree
+            draft_share = tree.drafted / drafted if drafted else 0.0
+            line = outcome.record(seconds, draft_share, verdict.computed / computed, now_s - session.arrival_s)
+            line.expected = self._policy.expects(verdict)
+            session.record.rounds.append(line)
+            self.overhead.rounds += 1
+            self.overhead.drafted += tree.drafted
+            self.overhead.submitted += len(verdict.submitted)
+            self.overhead.accepted += len(verdict.path)
+
+    def _draft(self, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]) -> list[list[int]]:
+        """Let the policy draft for every request that goes on, as far as the drafter has room."""
+        proposed: list[list[int]] = [[] for _ in rows]
+        waiting = [request for request, row in zip(requests, rows, strict=True) if row.new and not request.ended]
+        # Requests that the drafter knows come first: the others would have to wait for their slots anyway.
+        waiting.sort(key=lambda request: not request.has_state)
+        drafting = waiting[: self._limits.slots]
+        if not drafting:
+            return proposed
+        self._make_room(drafting)
+        drafts = self._drafter.begin([request.session for request in drafting])
+        for request, draft, nodes in zip(drafting, drafts, self._policy.plan(self._drafter), strict=True):
+            _require_chain(draft, nodes)
+            draft.tree.mark_sent()
+            request.proposal = Proposal(draft, nodes[: self._limits.longest_draft])
+            request.has_state = True
+            proposed[request.row] = request.proposal.tokens
+        return proposed
+
+    def _make_room(self, drafting: Sequence[FollowedRequest]) -> None:
+        """Let the drafter forget requests that are not in the batch, those first that were away for the longest."""
+        busy = set(drafting)
+        others = [request for request in self._follower.requests if request.has_state and request not in busy]
+        kept = 0 if self._limits.eager else self._limits.slots - len(drafting)
+        for request in others[: max(0, len(others) - kept)]:
+            self._release(request)
+
+    def _release(self, request: FollowedRequest) -> None:
+        if request.has_state:
+            self._drafter.release(request.session)
+            request.has_state = False
+
+    def _finish(self, request: FollowedRequest) -> None:
+        self._release(request)
+        self._policy.forget(request.session.request.id)
+        self._follower.forget(request)
+        if request.session.record.rounds:
+            self._on_finish(finish_record(request.session, self._clock.now_s()))
+
+
+def _require_chain(draft: Draft, nodes: Sequence[int]) -> None:
+    if [draft.tree.parents[node] for node in nodes] != [0, *nodes][: len(nodes)]:
+        raise SkitError(
+            "an engine verifies chains alone, and the policy chose a tree: name a method that drafts chains"
+        )
