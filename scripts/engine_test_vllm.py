@@ -171,8 +171,8 @@ def run(options: argparse.Namespace) -> list[Subject]:
 
 
 def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> None:
-    """Complete the run that a policy left with its baseline, or write one of vLLM's own drafter, as seen outside."""
-    described = next(s.drafts.drafter.recorder.description for s in [subject, *SUBJECTS] if s.drafts)
+    """Complete the run that a policy left with its baseline, or write that of vLLM's own drafter, as seen outside."""
+    described = MADE[0].drafter.recorder.description
     config = {**described["config"], "temperature": 0.0, "top_p": 1.0, "top_k": 0, "batch_size": 1, "baseline": True}
     method: Method = parse_method("autoregressive")
     if subject.drafts:
@@ -220,10 +220,9 @@ def table(subjects: Sequence[Subject]) -> str:
         ratio = median((other.e2e_s or 0.0) / (record.e2e_s or 1.0) for record, other in pairs)
         overhead = subject.drafts.drafter.speculator.overhead if subject.drafts else None
         share = f"{overhead.total_s / (overhead.total_s + overhead.engine_s):.1%}" if overhead else ""
-        lines.append(
-            f"| {subject.name} | {same} of {2 * len(pairs)} | {tokens / seconds:.1f} | {ratio:.2f} | {tokens / steps:.2f} "
-            f"| {together / subject.batch_s:.1f} | {plain.batch_s / subject.batch_s:.2f} | {share} |"
-        )
+        rates = f"{tokens / seconds:.1f} | {ratio:.2f} | {tokens / steps:.2f}"
+        batched = f"{together / subject.batch_s:.1f} | {plain.batch_s / subject.batch_s:.2f}"
+        lines.append(f"| {subject.name} | {same} of {2 * len(pairs)} | {rates} | {batched} | {share} |")
     return "\n".join(lines) + "\n"
 
 
@@ -242,9 +241,6 @@ def record(options: argparse.Namespace) -> None:
     prompts = [len(record.prompt_ids) for record in records]
     document = {"method": options.method[0], "texts": texts, "prompts": prompts, "calls": subject.drafts.calls}
     options.record.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
-
-
-SUBJECTS: list[Subject] = []
 
 
 def main() -> None:
