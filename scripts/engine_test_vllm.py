@@ -119,7 +119,7 @@ def make_subject(name: str, options: argparse.Namespace, speculative: dict[str, 
         options.target,
         dtype=options.dtype,
         block_size=32,
-        max_model_len=1024,
+        max_model_len=options.context,
         enforce_eager=True,
         enable_prefix_caching=False,
         speculative_config=speculative and {**speculative, "num_speculative_tokens": LONGEST_DRAFT},
@@ -256,6 +256,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path("build/engine-test"))
+    parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     if options.record is not None:

@@ -25,6 +25,7 @@ from specbench_kit.engines.speculator import Limits, Speculator
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
+from specbench_kit.models.draft_library import find_draft
 from specbench_kit.models.executors.base import make_executor, name_of
 from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.pair import SLACK, LoadedModel, load_model
@@ -129,7 +130,10 @@ def checked_method(spec: str, facts: EngineFacts) -> Method:
 
 def _load_models(method: Method, facts: EngineFacts, options: EngineOptions) -> _Models:
     target = locate(facts.target, "target")
-    sources = {name: locate(options.draft if name == DRAFT else name, "draft") for name in method.drafting.models}
+    sources = {
+        name: find_draft(options.draft, target) if name == DRAFT else locate(name, "draft")
+        for name in method.drafting.models
+    }
     masked = set[int]()
     if sources:
         tokenizer = from_pretrained(AutoTokenizer, target)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
-from specbench_kit.models.catalogue import BUNDLED
+from specbench_kit.models.draft_library import AUTO
 
 PREFIX = "SKIT_"
 OPTION_FILE = "SKIT_OPTIONS"
@@ -18,6 +18,7 @@ OPTION_FILE = "SKIT_OPTIONS"
 class EngineOptions:
     """What drafts, and what is recorded; `SKIT_METHOD` in the environment sets `method`, and so on.
 
+    The draft model `auto` is the one that belongs to the target, such as that of `skit train-draft`.
     `deployment` describes the engine's latencies for methods that plan with them; time is measured all the same.
     `out` is the folder in which the run of this process is recorded; None records nothing. Requests beyond the first
     `records` are drafted for without being recorded. `max_new_tokens` is what the requests ask of the engine, which
@@ -26,7 +27,7 @@ class EngineOptions:
     """
 
     method: str = "fixed-k"
-    draft: str = BUNDLED
+    draft: str = AUTO
     device: str = "auto"
     dtype: str = "auto"
     kv_gib: float = 2.0
