@@ -162,6 +162,7 @@ def _is_measured(run: BenchmarkRun) -> bool:
 DECISIVE: dict[str, Property] = {
     "target model": _model("target"),
     "dtype": _config("dtype"),
+    "rounding of products": _config("products"),
     "max_new_tokens": _config("max_new_tokens"),
     "batch size": _config("batch_size"),
     "effective batch size": _effective_batch_size,

@@ -40,6 +40,7 @@ class RunConfig(Struct):
     device: Annotated[str | None, doc("torch device")] = None
     dtype: Annotated[str | None, doc("number format of the weights")] = None
     executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = None
+    products: Annotated[str | None, doc("how products are rounded, if not by the dtype alone")] = None
     max_new_tokens: Annotated[int | None, doc("most output tokens per request")] = None
     batch_size: Annotated[int | None, doc("requests that may be decoded at once")] = None
     effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None

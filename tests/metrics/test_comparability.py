@@ -50,6 +50,10 @@ def model(role, digest):
         ({"models": model("target", "99" * 32)}, "target model: bundled-target, hash abababababab (threshold)"),
         ({"models": model("draft", "99" * 32)}, "draft model: bundled-draft, hash cdcdcdcdcdcd (threshold)"),
         ({"config": BASE["config"] | {"dtype": "bfloat16"}}, "dtype: float32 (threshold), bfloat16 (wisp)"),
+        (
+            {"config": BASE["config"] | {"products": "activations in bf16"}},
+            "rounding of products: not stated (threshold), activations in bf16 (wisp)",
+        ),
         ({"config": BASE["config"] | {"max_new_tokens": 96}}, "max_new_tokens: 128 (threshold), 96 (wisp)"),
         (
             {"config": BASE["config"] | {"temperature": 0.8}},

@@ -1,13 +1,15 @@
 """The native executors with products narrower than fp32: their rounding, and that nothing else changes a bit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from native_models import MODELS, SIZES, in_a_tree, in_pieces, llama
 from tiny_models import make_runner, plain_logits, random_prompts
-from torch.nn import Linear
+from torch import Tensor
+from torch.nn import Linear, Parameter
+from torch.nn.functional import pad
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors import library
@@ -30,41 +32,60 @@ def restored() -> Iterator[None]:
     NARROW.products(chosen)
 
 
-def rounded(model: Any) -> Any:
-    """The same model with weights in bf16, and activations rounded to bf16 before every matrix."""
+def to_bf16(values: Tensor) -> Tensor:
+    return values.bfloat16().float()
+
+
+def to_8_bits(values: Tensor, round_scale: Callable[[Tensor], Tensor] = lambda scale: scale) -> Tensor:
+    """Round to whole multiples of a scale per 64 neighbours, of which the largest becomes 127."""
+    blocks = pad(values, (0, -values.shape[-1] % 64)).unflatten(-1, (-1, 64))
+    scale = round_scale(blocks.abs().amax(-1, keepdim=True) / 127)
+    whole = (blocks / scale.clamp_min(1e-30)).round().clamp(-127, 127)
+    return (whole * scale).flatten(-2)[..., : values.shape[-1]]
+
+
+WEIGHTS = {"native-bf16": to_bf16, "native-int8": lambda weight: to_8_bits(to_bf16(weight), to_bf16)}
+ACTIVATIONS = {"native-bf16": to_bf16, "native-int8": to_8_bits}
+EXECUTORS = tuple(WEIGHTS)
+
+
+def rounded(model: Any, executor: str) -> Any:
+    """The same model with weights rounded, and activations rounded before every matrix."""
+    embedding = model.get_input_embeddings().weight
+    embedding.data = to_bf16(embedding.data)
     for module in model.modules():
         if isinstance(module, Linear):
-            module.weight.data = module.weight.data.bfloat16().float()
-            module.register_forward_pre_hook(lambda _, read: (read[0].bfloat16().float(),))
-    embedding = model.get_input_embeddings().weight
-    embedding.data = embedding.data.bfloat16().float()
+            module.weight = Parameter(WEIGHTS[executor](module.weight.data), requires_grad=False)
+            module.register_forward_pre_hook(lambda _, read: (ACTIVATIONS[executor](read[0]),))
     return model
 
 
 @needs_narrow
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", MODELS)
-def test_bf16_rounds_weights_and_activations_and_nothing_else(name: str) -> None:
+def test_weights_and_activations_are_rounded_and_nothing_else(name: str, executor: str) -> None:
     model = MODELS[name]()
     (text,) = random_prompts([60], model.config.vocab_size)
-    runner = make_runner(model, 1, 120, "native-bf16")
+    runner = make_runner(model, 1, 120, executor)
     found = runner.forward([Append(runner.acquire(), text, keep=60)])[0]
     exact = plain_logits(model, text)
-    # A sum in another order may round an activation to the neighbour in bf16, which is why the mean is compared.
-    error = (found - plain_logits(rounded(model), text)).abs().mean()
-    assert error < 0.2 * (found - exact).abs().mean()
+    # A sum in another order may round an activation to its neighbour, which is why the median is compared.
+    error = (found - plain_logits(rounded(model, executor), text)).abs().median()
+    assert error < 0.2 * (found - exact).abs().median()
 
 
 @needs_narrow
 @pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", VARIED)
-def test_bf16_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name: str) -> None:
+def test_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name: str, executor: str) -> None:
     assert NARROW is not None
     model = MODELS[name]()
     (text,) = random_prompts([112], model.config.vocab_size)
     wholes = []
     for products in PRODUCTS:
         assert NARROW.products(products) == products
-        runner = make_runner(model, 3, 200, "native-bf16")
+        runner = make_runner(model, 3, 200, executor)
         wholes.append(in_pieces(runner, text, 112))
         for size in (1, 2, 5, 7, 13, 40):
             assert torch.equal(in_pieces(runner, text, size), wholes[-1]), size
@@ -73,8 +94,9 @@ def test_bf16_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name:
 
 
 @needs_narrow
-def test_the_number_of_threads_changes_no_bit() -> None:
-    runner = make_runner(llama(hidden_size=128, intermediate_size=320), 3, 200, "native-bf16")
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_number_of_threads_changes_no_bit(executor: str) -> None:
+    runner = make_runner(llama(hidden_size=128, intermediate_size=320), 3, 200, executor)
     (text,) = random_prompts([112], SIZES["vocab_size"])
     before, found = torch.get_num_threads(), []
     try:
@@ -107,6 +129,25 @@ def test_a_model_loaded_in_bf16_gives_the_logits_of_one_that_is_rounded_later() 
         found.append(runner.forward([Append(runner.acquire(), text, keep=40)])[0].clone())
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@needs_narrow
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_weight_that_is_not_a_number_is_noticed(executor: str) -> None:
+    model = llama()
+    model.model.layers[1].mlp.down_proj.weight.data[3, 5] = float("nan")
+    runner = make_runner(model, 1, 40, executor)
+    assert runner.forward([Append(runner.acquire(), [1, 2, 3])]).is_nan()
+
+
+@needs_narrow
+def test_weights_in_8_bits_are_described_as_another_model() -> None:
+    plain, narrow, bytewise = (
+        load_pair(executor=name, device="cpu").describe(lambda _: "0")["target"]
+        for name in ("auto", "native-bf16", "native-int8")
+    )
+    assert plain == narrow
+    assert (bytewise["name"], bytewise["hash"]) == (f"{plain['name']} in 8 bits", "0-8bit")
 
 
 def test_an_executor_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

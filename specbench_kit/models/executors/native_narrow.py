@@ -13,8 +13,8 @@ from specbench_kit.models.executors.library import NarrowLibrary, load_narrow_li
 from specbench_kit.models.executors.native import NativeExecutor
 from specbench_kit.models.executors.native_head import NativeHeadExecutor
 
-PAIRS = 3
-"""The library's number of the kind of products."""
+PAIRS, BYTES = 3, 4
+"""The library's numbers of the kinds of products."""
 MISSING = (
     "needs an x86 processor with AVX512-BF16 and AVX512-VNNI (Intel since Sapphire Rapids, AMD since Zen 4) and a C++ "
     "compiler when the kit is installed; 'native' needs neither"
@@ -63,3 +63,22 @@ class NativeBf16Executor(NarrowExecutor):
 @executors.register("native-bf16-head")
 class NativeBf16HeadExecutor(NativeHeadExecutor, NativeBf16Executor):
     """Runs feature heads with the products of `native-bf16`."""
+
+
+@executors.register("native-int8")
+class NativeInt8Executor(NarrowExecutor):
+    """Runs Llama-like models with weights in 8 bits, which makes another model of them, and activations in 8 bits.
+
+    64 neighbouring weights of an output share a scale, and so do 64 neighbouring activations of a token.
+    """
+
+    weight_bits = 8
+    rounding = "weights and activations in 8 bits, in blocks of 64"
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:  # noqa: ARG003
+        return False  # only where it is named
+
+    @classmethod
+    def stored(cls, model: Any) -> tuple[int, torch.dtype]:  # noqa: ARG003
+        return BYTES, torch.bfloat16

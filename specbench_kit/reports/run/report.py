@@ -89,6 +89,7 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
         ("time", wording.time_sentence(run)),
         *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
+        *([("products", config["products"])] if config.get("products") else []),
         ("executors", ", ".join(f"{role}: {name}" for role, name in (config.get("executors") or {}).items())),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
         *(

@@ -6,6 +6,7 @@
 #include "model.h"
 #include "python.h"
 #if defined(SKIT_NARROW)
+#include "bytes.h"
 #include "pairs.h"
 #endif
 
@@ -116,7 +117,7 @@ PyObject* capsule_of(Decoder* decoder) {
 
 // make(shape, kind, norm, cosines, sines): returns a decoder whose matrices are still to be loaded. `shape` is the
 // structure of model.h, the last three are addresses. `kind` is 0 for fp32 weights, 1 for bf16, 2 for fp16; in the
-// build for narrow products it is 3 for bf16 products.
+// build for narrow products it is 3 for bf16 products and 4 for 8-bit products, with weights in bf16.
 PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const Arguments args = arguments(values, count, 5);
@@ -133,6 +134,8 @@ PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
 #if defined(SKIT_NARROW)
       case 3:
         return capsule_of(build(BFloat16Pairs()));
+      case 4:
+        return capsule_of(build(Int8Blocks()));
 #else
       case 0:
         return capsule_of(build(Float32()));

@@ -116,11 +116,12 @@ struct EmulatedTiles {
     std::memcpy(&value, &word, sizeof value);
     return value;
   }
+};
 
-  inline EmulatedTiles& emulated_tiles() {
-    static thread_local EmulatedTiles tiles;
-    return tiles;
-  }
+inline EmulatedTiles& emulated_tiles() {
+  static thread_local EmulatedTiles tiles;
+  return tiles;
+}
 
 #define SKIT_TILE_ZERO(tile) emulated_tiles().zero(tile)
 #define SKIT_TILE_LOAD(tile, from, stride) emulated_tiles().load(tile, from, stride)
@@ -128,7 +129,7 @@ struct EmulatedTiles {
 #define SKIT_TILE_PAIRS(sum, rows, columns) emulated_tiles().pairs(sum, rows, columns)
 #define SKIT_TILE_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes(sum, rows, columns)
 
-  struct TilesInUse {};
+struct TilesInUse {};
 
 #endif
 
