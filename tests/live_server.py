@@ -17,6 +17,7 @@ from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
+from specbench_kit.live.server.drafting import DraftingOffer
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.loop import run_loop
 from specbench_kit.live.server.run import make_frame_handler
@@ -24,6 +25,7 @@ from specbench_kit.live.server.service import ListenAddress, VerificationService
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import parse_scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -42,11 +44,16 @@ def make_server(
     limits: ServerLimits | None = None,
     listen: ListenAddress | None = None,
     tokens: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
 ) -> VerificationService:
-    """Return a server that does not listen yet."""
+    """Return a server that does not listen yet; `methods` are those with which it drafts by itself."""
     runner = make_runner(TARGET, slots, CAPACITY)
-    batch_runner = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64)
-    handler = make_frame_handler(runner, batch_runner, limits or ServerLimits(context=CAPACITY), DESCRIPTION, tokens)
+    offer = DraftingOffer({spec: parse_method(spec) for spec in methods}, {"draft": draft_runner(slots)}, "d")
+    batch_runner = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64, offer)
+    target = messages.Welcome()
+    target.CopyFrom(DESCRIPTION)
+    target.drafting.extend(methods)
+    handler = make_frame_handler(runner, batch_runner, limits or ServerLimits(context=CAPACITY), target, tokens)
     return VerificationService(handler, listen or ListenAddress("127.0.0.1:0"))
 
 

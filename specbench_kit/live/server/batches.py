@@ -13,6 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
+from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.models.runner import Runner
@@ -30,12 +31,20 @@ class BatchRunner(Thread):
     Other threads call `submit`, `forget` and `stop`; they and `waiting` are the only shared state, under one lock.
     """
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, max_batch: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        estimator: Estimator,
+        max_batch: int,
+        drafting: DraftingOffer | None = None,
+    ) -> None:
         super().__init__(name="verification", daemon=True)
         self._runner, self._slots, self._estimator = runner, runner.executor.slots, estimator
         self.limits = BatchLimits(min(max_batch, self._slots))
         self._queue = scheduler.queue(estimator, self.limits)
         self._verifiers: dict[Sampler, ModelVerifier] = {}
+        self._drafters = ServerDrafters(drafting or DraftingOffer(), runner.capacity)
         self._in_kv: OrderedDict[str, ServerSession] = OrderedDict()
         """Sessions that hold a slot, the least recently used one first."""
         self._pending: dict[WaitingRound, PendingRound] = {}
@@ -127,11 +136,15 @@ class BatchRunner(Thread):
         started_s = monotonic_s()
         rounds = [pending for pending in batch if not pending.session.closed]
         cached = [self._bring_into_kv(pending.session, rounds) for pending in rounds]
-        results: list[tuple[Verdict | None, str]]
+        faults = self._drafters.draft(rounds)
+        sound = [pending for pending in rounds if pending not in faults]
+        drafted_s = monotonic_s()
         try:
-            results = [(verdict, "") for verdict in self._forward(rounds)]
+            with self._drafters.verifying(sound):
+                verdicts = self._forward(sound)
         except SkitError:
-            results = [self._verify_alone(pending) for pending in rounds]
+            verdicts = self._verify_alone(sound, faults)
+        results = [(verdicts.get(pending), faults.get(pending, "")) for pending in rounds]
         bases = [len(pending.session.text.tokens) for pending in rounds]
         committed = [
             [] if verdict is None else self._commit(pending, verdict)
@@ -139,7 +152,7 @@ class BatchRunner(Thread):
         ]
         ended_s = monotonic_s()
         self._verified += 1
-        verified = VerifiedBatch(self._verified, len(rounds), ended_s - started_s, expected_s, len(self._pending))
+        verified = VerifiedBatch(self._verified, len(rounds), ended_s - drafted_s, expected_s, len(self._pending))
         self.deliver(
             [
                 VerifiedRound(
@@ -162,9 +175,11 @@ class BatchRunner(Thread):
     def _commit(self, pending: PendingRound, verdict: Verdict) -> list[int]:
         """Commit a verdict to text and KV, and return the tokens; a generation may end before the last of them."""
         session = pending.session
+        root = self._drafters.next_root(session, verdict)
         tokens = verdict.tokens if pending.generation is None else pending.generation.cut(verdict.tokens)
         session.text.commit(tokens)
         self._verifier(session.sampler).commit(verdict)
+        self._drafters.commit(session, verdict, root)
         # The bonus token is not in KV: the next round computes it.
         session.cached = len(session.text.tokens) - 1
         session.rounds += 1
@@ -177,11 +192,13 @@ class BatchRunner(Thread):
         """Queue the next round of a generation, here and not in the event loop, which would cost each token time."""
         session, generation = pending.session, pending.generation
         if generation is None or session.closed or not generation.goes_on:
+            if generation is not None and (generation.finished or generation.cancelled):
+                self._drafters.release(session)
             return False
         self.submit(generated_round(session, generation, now_s))
         return True
 
-    def _forward(self, rounds: Sequence[PendingRound]) -> list[Verdict]:
+    def _forward(self, rounds: Sequence[PendingRound]) -> dict[PendingRound, Verdict]:
         """Return the verdicts on rounds, with one forward per sampler among their sessions."""
         by_sampler: dict[Sampler, list[PendingRound]] = {}
         for pending in rounds:
@@ -192,18 +209,23 @@ class BatchRunner(Thread):
                 [pending.draft for pending in group], [pending.nodes for pending in group]
             )
             verdicts.update(zip(group, answer(), strict=True))
-        return [verdicts[pending] for pending in rounds]
+        return verdicts
 
-    def _verify_alone(self, pending: PendingRound) -> tuple[Verdict | None, str]:
-        """Verify a round of a batch that failed, so that the error reaches only the session that caused it."""
-        # The failed forward has left provisional tokens in KV: the session starts over in an empty slot.
-        self._evict(pending.session)
-        try:
-            self._bring_into_kv(pending.session, [pending])
-            return self._forward([pending])[0], ""
-        except SkitError as error:
+    def _verify_alone(
+        self, rounds: Sequence[PendingRound], faults: dict[PendingRound, str]
+    ) -> dict[PendingRound, Verdict]:
+        """Verify each round of a batch that failed by itself, and note the error of the one that caused it."""
+        verdicts: dict[PendingRound, Verdict] = {}
+        for pending in rounds:
+            # The failed forward has left provisional tokens in KV: the session starts over in an empty slot.
             self._evict(pending.session)
-            return None, str(error)
+            try:
+                self._bring_into_kv(pending.session, [pending])
+                verdicts |= self._forward([pending])
+            except SkitError as error:
+                self._evict(pending.session)
+                faults[pending] = str(error)
+        return verdicts
 
     def _verifier(self, sampler: Sampler) -> ModelVerifier:
         if sampler not in self._verifiers:
@@ -234,6 +256,7 @@ class BatchRunner(Thread):
             return
         del self._in_kv[session.name]
         self._verifier(session.sampler).release(session.text)
+        self._drafters.release(session)
         session.cached = 0
         if (waiting := self._waiting_of.get(session)) is not None:
             # Its waiting round must now compute the whole text, which the scheduler has to know.

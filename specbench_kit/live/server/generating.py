@@ -21,8 +21,8 @@ IN_FLIGHT_RETRY_MS = 10
 class Generations:
     """Begins, streams and ends the generations of all sessions. Everything here runs in the event loop."""
 
-    def __init__(self, sessions: SessionTable, batch_runner: BatchRunner) -> None:
-        self._sessions, self._batch_runner = sessions, batch_runner
+    def __init__(self, sessions: SessionTable, batch_runner: BatchRunner, methods: Sequence[str]) -> None:
+        self._sessions, self._batch_runner, self._methods = sessions, batch_runner, methods
         self._limits = sessions.limits
         self._held_back: set[ServerSession] = set()
         """Sessions whose generations are paused or parked."""
@@ -41,11 +41,14 @@ class Generations:
         if not 1 <= frame.max_tokens <= self._limits.context - base:
             held = f"{base} tokens and {frame.max_tokens} more; this server holds {self._limits.context}"
             raise Refusal(Status.CONTEXT_FULL, held)
+        if frame.method and frame.method not in self._methods:
+            offered = ", ".join(self._methods) or "none"
+            raise Refusal(Status.UNKNOWN_METHOD, f"'{frame.method}'; this server drafts with {offered}")
         require_tokens(frame.ends, self._sessions.vocabulary)
         if not 0 <= frame.round_ms < inf:
             raise Refusal(Status.BROKEN_DEADLINE, f"{frame.round_ms} ms; send 0 or more")
         round_s = frame.round_ms / 1e3 or DEFAULT_ROUND_S
-        generation = Generation(frame.round, frame.max_tokens, frozenset(frame.ends), round_s)
+        generation = Generation(frame.round, frame.max_tokens, frozenset(frame.ends), round_s, frame.method)
         session.round, session.last_answer = frame.round, None
         missed = generation.cut(text.tokens[base:])
         if not generation.finished:
@@ -115,3 +118,9 @@ def _add_times(frame: messages.Generated, verified: VerifiedRound) -> None:
     frame.queue_us, frame.verify_us = round(verified.queue_s * 1e6), round(batch.verify_s * 1e6)
     frame.batch_size, frame.batch_number = batch.size, batch.number
     frame.cached, frame.computed = verified.cached, verdict.computed
+    frame.drafted, frame.submitted, frame.accepted = (
+        verdict.draft.tree.drafted,
+        len(verdict.submitted),
+        len(verdict.path),
+    )
+    frame.draft_us = round(verified.pending.draft_s * 1e6)

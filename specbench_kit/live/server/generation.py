@@ -18,6 +18,8 @@ class Generation:
     ends: frozenset[int]
     round_s: float
     """The time in which each of its rounds should be answered."""
+    method: str = ""
+    """The spec of the method that drafts at the server; empty for plain decoding."""
     finished: bool = False
     cancelled: bool = False
     paused: bool = False

@@ -27,9 +27,15 @@ class PendingRound:
     remaining_s: float
     degraded: bool = False
     generation: Generation | None = None
+    chosen: list[int] | None = None
+    """The nodes to verify of a tree that was drafted here."""
+    draft_s: float = 0.0
+    """The round's share of the seconds of drafting here."""
 
     @property
     def nodes(self) -> list[int]:
+        if self.chosen is not None:
+            return self.chosen
         return [] if self.degraded else list(range(1, len(self.draft.tree)))
 
 

@@ -3,12 +3,16 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from specbench_kit.core.errors import require
 from specbench_kit.core.version import __version__
+from specbench_kit.decoding.drafting.base import DRAFT
+from specbench_kit.deployments.placing import environment
 from specbench_kit.live.address import host_and_port, read_file
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
+from specbench_kit.live.server.drafting import DraftingOffer
 from specbench_kit.live.server.event_log import EventLog
 from specbench_kit.live.server.latency import expected_latency
 from specbench_kit.live.server.limits import ServerLimits
@@ -18,8 +22,11 @@ from specbench_kit.live.server.sessions import SessionTable
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.server.stream import FrameHandler
 from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
-from specbench_kit.models.pair import load_pair
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.head_library import HEAD
+from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
+from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.serving.schedulers.base import parse_scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -34,9 +41,23 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
     listen = ListenAddress(settings.listen)
     if settings.tls_cert is not None and settings.tls_key is not None:
         listen = ListenAddress(settings.listen, read_file(settings.tls_cert), read_file(settings.tls_key))
-    pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype, executor=settings.executor)
-    context = min(settings.session_tokens, pair.target.context)
-    runner = pair.target.runner(settings.slots, context, pair.vocabulary)
+    named = [parse_method(spec) for spec in settings.methods]
+    needed = dict.fromkeys(model for method in named for model in method.drafting.models)
+    require(
+        settings.draft is not None or DRAFT not in needed, "--method: it drafts with a draft model: name one by --draft"
+    )
+    pair = load_pair(
+        settings.target,
+        settings.draft if DRAFT in needed else None,
+        others=[name for name in needed if name != DRAFT],
+        device=settings.device,
+        dtype=settings.dtype,
+        executor=settings.executor,
+    )
+    context = min([settings.session_tokens, *(model.context for model in pair.loaded.values())])
+    runners = {name: model.runner(settings.slots, context, pair.vocabulary) for name, model in pair.loaded.items()}
+    runner = runners.pop("target")
+    drafting = _drafting_offer(settings.methods, pair, runners)
     description = pair.target.describe(hash_model)
     latency, origin = expected_latency(settings.profile, description["hash"], runner)
     target = messages.Welcome(
@@ -47,12 +68,27 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         eos_ids=sorted(pair.eos_ids),
         dtype=str(pair.target.model.dtype).removeprefix("torch."),
         scheduler=settings.scheduler,
+        drafting=list(drafting.methods),
+        draft_hash=drafting.draft_hash,
     )
     limits = ServerLimits(context=context, sessions=settings.sessions)
-    batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch)
+    batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch, drafting)
     handler = make_frame_handler(runner, batch_runner, limits, target, tokens)
     facts = {"target": target.model, "scheduler": settings.scheduler, "latency": origin, "tls": listen.key is not None}
     return VerificationService(handler, listen, EventLog(settings.log)), facts
+
+
+def _drafting_offer(specs: Sequence[str], pair: Pair, models: Mapping[str, Runner]) -> DraftingOffer:
+    """Return the methods that the server drafts with, prepared for this machine."""
+    if not specs:
+        return DraftingOffer()
+    for name, runner in models.items():
+        runner.masked = () if name.startswith(HEAD) else pair.masked
+    draft_hash = "" if pair.draft is None else pair.draft.describe(hash_model)["hash"]
+    prepared = environment(
+        PairHashes(pair.target.describe(hash_model)["hash"], draft_hash), None, pair.target.model.device
+    )
+    return DraftingOffer({spec: parse_method(spec).prepare(prepared) for spec in specs}, models, draft_hash)
 
 
 def make_frame_handler(

@@ -19,6 +19,17 @@ class ServeSettings:
     """The checked options of `skit serve`."""
 
     target: Target = "bundled"
+    draft: Annotated[
+        str | None, Option("Draft model, for methods with which the server drafts by itself; none by default.", MODELS)
+    ] = None
+    methods: Annotated[
+        tuple[str, ...],
+        Option(
+            "Method with which devices may ask the server to draft and verify by itself; may be given several times.",
+            RUN,
+            flag="method",
+        ),
+    ] = ()
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     executor: ExecutorName = "auto"
@@ -62,6 +73,7 @@ class ServeSettings:
         for name in ("slots", "max_batch", "session_tokens", "sessions"):
             value = getattr(self, name)
             require(value >= 1, f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
         require((self.tls_cert is None) == (self.tls_key is None), "--tls-cert and --tls-key go together")
         host, _ = host_and_port(self.listen)
         safe = self.tls_cert is not None or host in LOOPBACK or self.insecure

@@ -29,7 +29,7 @@ class FrameHandler:
     ) -> None:
         self.sessions, self.batch_runner, self.welcome, self.tokens = sessions, batch_runner, welcome, tokens
         self.limits, self.metrics = sessions.limits, ServerMetrics()
-        self.generations = Generations(sessions, batch_runner)
+        self.generations = Generations(sessions, batch_runner, welcome.drafting)
         self.stopping = False
         """True from when on no new rounds are taken."""
 
