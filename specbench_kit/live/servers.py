@@ -5,6 +5,7 @@ from typing import Protocol
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.description import finite
@@ -16,6 +17,8 @@ from specbench_kit.live.streaming import TokenStream
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.live.wire_stream import WireStream
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
 
 PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
 """The text whose token ids show if an engine's tokenizer is that of the draft model."""
@@ -35,8 +38,14 @@ class VerificationServer(Protocol):
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         """Return a verifier for the engine of one method."""
 
-    def stream(self, sampler: Sampler, seed: int) -> TokenStream:
-        """Return the responses that the server decodes by itself."""
+    def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
+        """Return the responses that the server decodes by itself, with a method of its offer or plainly."""
+
+    def offered(self, method: Method, draft_hash: str | None) -> str | None:
+        """Return the server's spec of a method with which it drafts by itself; None if it does not.
+
+        Its draft model has to be that of `draft_hash`, if the method needs one.
+        """
 
     def describe(self) -> dict[str, object]:
         """Return the server's part of `run.json`."""
@@ -73,8 +82,14 @@ class SkitServer:
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         return WireVerifier(self.connection, sampler, seed, clock)
 
-    def stream(self, sampler: Sampler, seed: int) -> TokenStream:
-        return WireStream(self.connection, sampler, seed)
+    def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
+        return WireStream(self.connection, sampler, seed, method)
+
+    def offered(self, method: Method, draft_hash: str | None) -> str | None:
+        welcome = self.connection.welcome
+        specs = [spec for spec in welcome.drafting if parse_method(spec) == method]
+        same_models = DRAFT not in method.drafting.models or draft_hash == welcome.draft_hash
+        return specs[0] if specs and same_models else None
 
     def describe(self) -> dict[str, object]:
         welcome, link = self.connection.welcome, self.address.link
@@ -106,8 +121,11 @@ class EngineServer:
             raise SkitError(f"{self.address.address} scores greedy drafts alone: ask it by completions://")
         return EngineVerifier(self.engine, sampler, seed)
 
-    def stream(self, sampler: Sampler, seed: int) -> TokenStream:
+    def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         raise NotImplementedError
+
+    def offered(self, method: Method, draft_hash: str | None) -> str | None:
+        return None
 
     def describe(self) -> dict[str, object]:
         return {"server": {"kind": self.address.address.partition("://")[0], "baseline": "streamed"}}

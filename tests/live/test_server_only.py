@@ -24,7 +24,7 @@ def test_a_server_that_drafts_gives_what_the_method_gives_here(spec: str, sample
     local = decode_here(parse_method(spec), REQUESTS, sampler=sampler)
     assert outputs(streamed) == outputs(local)
     for name, record in streamed.items():
-        assert record.e2e_s and all(step.draft_s > 0 for step in record.rounds)
+        assert all(step.draft_s > 0 for step in record.rounds)
         if spec != "specedge":  # which here drafts ahead while the target verifies
             assert [(step.submitted, step.accepted) for step in record.rounds] == [
                 (step.submitted, step.accepted) for step in local[name].rounds
@@ -53,9 +53,9 @@ def test_an_end_inside_a_round_ends_the_response_and_a_later_draft_is_verified_r
 
 
 def test_a_method_that_the_server_does_not_offer_is_named() -> None:
-    with serving(methods=SPECS[:2]) as (_, address):
-        with pytest.raises(SkitError, match=r"UNKNOWN_METHOD: 'fixed-k:k=9'; this server drafts with fixed-k:k=3, thr"):
-            generate_remotely(Connection(address, CALLER), REQUESTS, method="fixed-k:k=9")
+    message = "UNKNOWN_METHOD: 'fixed-k:k=9'; this server drafts with fixed-k:k=3, threshold"
+    with serving(methods=SPECS[:2]) as (_, address), pytest.raises(SkitError, match=message):
+        generate_remotely(Connection(address, CALLER), REQUESTS, method="fixed-k:k=9")
 
 
 @pytest.mark.parametrize("spec", ["autoregressive", "oracle", "specpipe"])

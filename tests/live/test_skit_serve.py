@@ -47,6 +47,33 @@ def test_methods_that_draft_without_a_model_need_none_on_the_device(tiny: TinyPa
     assert "this machine cannot time a target on a server" in error_line(refused)
 
 
+def test_a_benchmark_beside_the_server_that_drafts_by_itself(tiny: TinyPair, tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(3)))
+    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
+    methods = ("--method", "fixed-k:k=3", "--method", "round-trips")
+    serve = {"listen": "127.0.0.1:0", "slots": 4, "session_tokens": 64, "methods": ("fixed-k:k=3",)}
+    service, _ = make_service(ServeSettings(target=str(tiny.target), draft=str(tiny.draft), **serve))
+    with serving(service) as (_, address):
+        done = skit_here("bench", "--server", address, *methods, *options, "--link", "rtt_s=0.02")
+    assert done.returncode == 0, done.stderr
+    fixed_k, round_trips = (next((tmp_path / "out").glob(f"*-{name}-*")) for name in ("fixed-k-k-3", "round-trips"))
+    plain, asked = read_rows(fixed_k / "baseline.jsonl"), read_rows(round_trips / "requests.jsonl")
+    # Streamed, the link counts once for 12 tokens; token by token it counts twelve times.
+    for streamed, by_token in zip(plain, asked, strict=True):
+        assert streamed["output_ids"] == by_token["output_ids"]
+        assert sum(step["link_s"] for step in streamed["rounds"]) < 0.5 * sum(
+            step["link_s"] for step in by_token["rounds"]
+        )
+    run, summary = (read_object(fixed_k / f"{name}.json") for name in ("run", "summary"))
+    assert (run["server"]["baseline"], run["server_only"]) == ("streamed", {"compared": 3, "identical": 3})
+    assert all(row["colocated_s"] > 0 for row in read_rows(fixed_k / "requests.jsonl"))
+    assert {"colocated_ratio", "colocated_speedup", "capacity_factor"} <= summary["overall"].keys()
+    assert "colocated_ratio" not in read_object(round_trips / "summary.json")["overall"]
+    report = (fixed_k / "report.md").read_text(encoding="utf-8")
+    assert "the speed of autoregressive decoding at the server, streamed" in report
+    assert "## Edge or server-only" in report
+
+
 def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_it_was(
     tiny: TinyPair, tmp_path: Path
 ) -> None:

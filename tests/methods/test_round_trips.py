@@ -56,5 +56,5 @@ def test_a_report_says_what_its_speedups_are_relative_to() -> None:
     ]
     assert [bool(baseline.cautions(run)) for run in (modelled, live, older, here)] == [False, False, True, False]
     assert baseline.words(live) == "autoregressive decoding at the server, streamed"
-    ((_, text),) = baseline.fact(modelled)
+    ((_, text),) = baseline.facts(modelled)
     assert text.startswith("AR at the server, streamed: ")

@@ -1,11 +1,9 @@
 """The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it."""
 
-import os
-import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from threading import Condition, Thread, get_native_id
+from threading import Condition, Thread
 
 import torch
 
@@ -14,15 +12,13 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
 from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
+from specbench_kit.live.server.priority import lower_priority
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
-
-NICE = 5
-"""Added to the nice value of the verification thread, so that a message on a shared core need not wait for it."""
 
 
 class BatchRunner(Thread):
@@ -80,9 +76,7 @@ class BatchRunner(Thread):
 
     def run(self) -> None:
         """Admit arrivals, let the scheduler decide, and verify its batch, until `stop`."""
-        if sys.platform == "linux":  # elsewhere threads have no nice value of their own
-            thread = get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE)
+        lower_priority()
         retry_s = inf
         with torch.inference_mode():
             while self._wait(retry_s):

@@ -85,7 +85,7 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
         *([("trace", wording.trace_sentence(run["trace"]))] if run.get("trace") else []),
         ("sampling", sampling_sentence(config)),
         ("limits", limits + repeats),
-        *baseline.fact(run),
+        *baseline.facts(run),
         ("time", wording.time_sentence(run)),
         *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),

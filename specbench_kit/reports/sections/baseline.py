@@ -15,14 +15,18 @@ def words(run: RunFile) -> str:
     return WORDS[plain_decoding(run)]
 
 
-def fact(run: RunFile) -> list[tuple[str, str]]:
-    """Return the baseline as a row of a table of facts, if there is a link that it has to cross."""
+def facts(run: RunFile) -> list[tuple[str, str]]:
+    """Return the baselines as rows of a table of facts, if there is a link that they have to cross."""
     explanations = {
         STREAMED: "the target decodes by itself and pays the link once, for the prompt and the first token",
         ROUND_TRIPS: "every token was asked for over the link",
     }
     kind = plain_decoding(run) if (run.get("config") or {}).get("baseline") else None
-    return [("baseline", f"{kind}: {explanations[kind]}")] if kind else []
+    rows = [("baseline", f"{kind}: {explanations[kind]}")] if kind else []
+    if counts := run.get("server_only"):
+        same = f"{counts['identical']} of {counts['compared']} outputs identical"
+        rows.append(("second baseline", f"server-only: draft and target both at the server, streamed; {same}"))
+    return rows
 
 
 def cautions(run: RunFile) -> list[str]:

@@ -27,8 +27,8 @@ class MethodLane:
     """One method at work: its decoding loop, the requests that it still has to answer, and the sinks of its records.
 
     `references` are the baseline's records by request id; a lane with references submits a request only after its
-    reference has arrived. `worker_clock` reads the processor seconds of the processes that work for all lanes; it is
-    None if these processes cannot be observed.
+    reference has arrived. It also waits for the request's record in `after`, if that is given. `worker_clock` reads the
+    processor seconds of the processes that work for all lanes; it is None if these processes cannot be observed.
     """
 
     name: str
@@ -38,6 +38,7 @@ class MethodLane:
     sinks: Sequence[Sink]
     references: Mapping[str, RequestRecord] | None = None
     repeat: int = 0
+    after: Mapping[str, RequestRecord] | None = None
     worker_clock: Callable[[], float] | None = lambda: 0.0
 
     def __post_init__(self) -> None:
@@ -87,7 +88,9 @@ class MethodLane:
     def _submit_ready(self, *, first: bool = False) -> None:
         waiting, self._waiting = [*self._waiting, *self.script.take()], []
         for request in waiting:
-            if self.references is None:
+            if self.after is not None and request.id not in self.after:
+                self._waiting.append(request)
+            elif self.references is None:
                 self.engine.submit(request, first=first)
             elif request.id in self.references:
                 answer = tuple(self.references[request.id].output_ids)

@@ -15,6 +15,7 @@ from specbench_kit.studies.bench.machine_monitor import MachineMonitor
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion, conclude
 from specbench_kit.studies.bench.outputs.exports import RunExports
+from specbench_kit.studies.bench.server_only import ServerOnly
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 
@@ -66,17 +67,22 @@ class Benchmark:
         if done == planned:
             return
         self._note_resumption()
-        self._warm_up()
+        server_only = ServerOnly(self.bench)
+        self._warm_up(server_only)
         with self._monitored() as monitor:
             for repeat in range(self.settings.repeats):
                 references: dict[str, RequestRecord] = {}
                 lanes = [self._make_lane(spec, repeat, references) for spec in self._stores]
                 if monitor is not None:
                     monitor.track(lanes, self.bench.lanes)
-                for lane, _ in run_in_turns(lanes, self.settings.batch_size):
-                    done += 1
+                turns = [turn for lane in lanes for turn in server_only.lanes(lane, self._script(lane.name, repeat))]
+                for lane, _ in run_in_turns(turns, self.settings.batch_size):
+                    done += lane.name in self._stores
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
                 self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
+            for spec, counts in server_only.counts.items():
+                if spec in self.runs:
+                    self.runs[spec].amend(server_only=counts)
 
     def conclude(self) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial."""
@@ -116,28 +122,35 @@ class Benchmark:
     def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> MethodLane:
         """Return one method's lane in a repeat; the baseline fills `references`, which some methods read."""
         bench, method = self.bench, self.bench.lanes[spec]
-        finished = {name: record for (name, number), record in self._reused[spec].items() if number == repeat}
         sinks = [self._guard(spec, sink, stored) for sink, stored in self._stores[spec]]
         if spec == BASELINE:
-            references.update(finished)
+            references.update(self._finished_in(spec, repeat))
             sinks.append(lambda record: references.update({record.request_id: record}))
         engine = bench.engine(method, self._clocks_s[spec])
         if spec in self.exports:
             self.exports[spec].watch(engine)
             sinks.append(self.exports[spec].keep)
-        conversations = [
-            Conversation(prompt, bench.pair.tokenizer, self.settings.max_new_tokens) for prompt in self.dataset.prompts
-        ]
         return MethodLane(
             name=spec,
             engine=engine,
-            script=ConversationScript(conversations, finished),
+            script=self._script(spec, repeat),
             decode=lambda ids: str(bench.pair.tokenizer.decode(ids, skip_special_tokens=True)),
             sinks=sinks,
             references=references if method.needs_reference else None,
             repeat=repeat,
             worker_clock=bench.worker_clock,
         )
+
+    def _finished_in(self, spec: str, repeat: int) -> dict[str, RequestRecord]:
+        return {name: record for (name, number), record in self._reused[spec].items() if number == repeat}
+
+    def _script(self, spec: str, repeat: int) -> ConversationScript:
+        """Return the requests that a method has yet to answer in a repeat."""
+        conversations = [
+            Conversation(prompt, self.bench.pair.tokenizer, self.settings.max_new_tokens)
+            for prompt in self.dataset.prompts
+        ]
+        return ConversationScript(conversations, self._finished_in(spec, repeat))
 
     def _guard(self, spec: str, sink: Sink, stored: StoredRecords) -> Sink:
         """Wrap a sink so that it skips stored records, which have to equal those that are decoded again."""
@@ -196,7 +209,7 @@ class Benchmark:
             if min(done, len(run.baseline_records()) if has_baseline else done) < self._requests:
                 run.amend(resumptions=[*resumptions(run.run), resumption_entry(conditions, done)])
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, server_only: ServerOnly) -> None:
         """Decode a few tokens with every method outside the measurement, so that the first request is not slower."""
         if self.settings.deployment is not None:
             return
@@ -204,6 +217,7 @@ class Benchmark:
         request = Conversation(prompt, self.bench.pair.tokenizer, WARM_UP_TOKENS).next_request()
         assert request is not None
         for spec, method in self.bench.lanes.items():
+            server_only.warm_up(spec, request)
             engine, rounds = self.bench.engine(method), 0
             engine.submit(request)
             while not engine.idle:

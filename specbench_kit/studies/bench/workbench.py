@@ -93,14 +93,7 @@ class Workbench:
         """Return a decoding loop of the method whose clock starts at `started_s`."""
         settings, server = self.settings, self.server
         if server is not None and method.pipeline is None and not method.uses_drafter:
-            return streamed_engine(
-                server.stream(self.sampler, settings.seed),
-                seed=settings.seed,
-                eos_ids=self.pair.eos_ids,
-                batch_size=settings.batch_size,
-                capacity=self._remote_capacity(server),
-                started_s=started_s,
-            )
+            return self._streamed(server, "", started_s)
         if server is not None:
             return remote_engine(
                 method,
@@ -127,6 +120,24 @@ class Workbench:
             deployment=settings.deployment,
             stages=self.stages,
             draft_top_n=settings.draft_top_n,
+        )
+
+    def server_only_engine(self, spec: str, started_s: float = 0.0) -> Loop | None:
+        """Return the loop over responses that the server decodes by itself with a method; None if it does not."""
+        if self.server is None:
+            return None
+        draft_hash = self.models.get("draft", {}).get("hash")
+        offered = self.server.offered(parse_method(spec), draft_hash)
+        return None if offered is None else self._streamed(self.server, offered, started_s)
+
+    def _streamed(self, server: "VerificationServer", method: str, started_s: float) -> Loop:
+        return streamed_engine(
+            server.stream(self.sampler, self.settings.seed, method),
+            seed=self.settings.seed,
+            eos_ids=self.pair.eos_ids,
+            batch_size=self.settings.batch_size,
+            capacity=self._remote_capacity(server),
+            started_s=started_s,
         )
 
     def _remote_capacity(self, server: "VerificationServer") -> int:
