@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -14,6 +14,8 @@ from tiny_models import plain_logits
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 
 Body = dict[str, Any]
+HELD_BACK = 3
+"""The token of a llama.cpp stream that ends within a character: it is counted, and not sent."""
 
 
 def best(tokens: list[int]) -> list[tuple[int, float]]:
@@ -105,6 +107,28 @@ MODELS = {
 }
 
 
+def streamed(path: str, body: Body) -> Iterator[Body]:
+    """The events of a response that the engine decodes by itself, in its own form."""
+    sampling = body.get("sampling_params", body)
+    tokens = list(body["input_ids"] if path == "/generate" else body["prompt"])
+    count = sampling.get("max_new_tokens") or body.get("max_tokens") or body.get("n_predict")
+    answer: list[int] = []
+    for number in range(1, count + 1):
+        answer.append(one_token([*tokens, *answer], sampling))
+        if path == "/completion" and number == HELD_BACK:
+            continue
+        if path == "/generate":
+            yield {"text": "", "output_ids": answer, "meta_info": {"completion_tokens": number}}
+        elif path == "/completion":
+            yield {"index": 0, "content": "", "tokens": answer[-1:], "stop": False, "tokens_predicted": number}
+        else:
+            yield {"choices": [{"index": 0, "text": "", "token_ids": answer[-1:]}]}
+    if path == "/completion":
+        yield {"index": 0, "content": "", "tokens": [], "stop": True, "tokens_predicted": count}
+    elif path != "/generate":
+        yield {"choices": [], "usage": {}}
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -113,8 +137,22 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body.get("stream"):
+            self.stream(body)
+            return
         with torch.inference_mode():
             self.answer(ROUTES[self.path](body) if self.path in ROUTES else None)
+
+    def stream(self, body: Body) -> None:
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        with torch.inference_mode(), suppress(BrokenPipeError, ConnectionResetError):
+            for event in streamed(self.path, body):
+                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                self.wfile.flush()
+            self.wfile.write(b"data: [DONE]\n\n")
+        self.close_connection = True
 
     def answer(self, content: Any) -> None:
         payload = json.dumps(content).encode()

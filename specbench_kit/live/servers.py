@@ -10,6 +10,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.description import finite
 from specbench_kit.live.connection import Connection, ServerAddress
+from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
 from specbench_kit.live.pair import DraftModels, TargetDescription
@@ -122,7 +123,9 @@ class EngineServer:
         return EngineVerifier(self.engine, sampler, seed)
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
-        raise NotImplementedError
+        if not (sampler.greedy or self.engine.supports_sampling):
+            raise SkitError(f"{self.address.address} scores greedy drafts alone: ask it by completions://")
+        return EngineStream(self.engine, sampler, seed)
 
     def offered(self, method: Method, draft_hash: str | None) -> str | None:
         return None

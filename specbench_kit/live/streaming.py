@@ -16,7 +16,7 @@ from specbench_kit.decoding.tree import TokenTree
 class StreamedRound:
     """Tokens of a request that a server committed in one forward, and when they arrived here.
 
-    `seconds` are the server's: `queue`, `draft` and `verify`, as far as it states them.
+    The seconds are the server's share; if it does not state `verify_s`, the whole wait counts as verification.
     """
 
     request_id: str
@@ -28,7 +28,7 @@ class StreamedRound:
     computed: int = 1
     queue_s: float = 0.0
     draft_s: float = 0.0
-    verify_s: float = 0.0
+    verify_s: float | None = None
 
 
 class TokenStream(Protocol):
@@ -125,11 +125,12 @@ class StreamedLoop(Loop):
 
     def _record(self, session: Session, streamed: StreamedRound, committed: int) -> RoundRecord:
         """Return the round's line; what its server does not account for was spent on the way."""
-        waited_s = monotonic_s() - streamed.arrived_s
-        end_s = max(0.0, self.clock.now_s() - waited_s - session.arrival_s)
-        taken_s = end_s - self._latest_s[streamed.request_id]
+        waited_s, latest_s = monotonic_s() - streamed.arrived_s, self._latest_s[streamed.request_id]
+        end_s = max(latest_s, self.clock.now_s() - waited_s - session.arrival_s)
         self._latest_s[streamed.request_id] = end_s
-        server_s = streamed.queue_s + streamed.draft_s + streamed.verify_s
+        taken_s = end_s - latest_s
+        verify_s = taken_s if streamed.verify_s is None else streamed.verify_s
+        server_s = streamed.queue_s + streamed.draft_s + verify_s
         return RoundRecord(
             drafted=streamed.drafted,
             submitted=streamed.submitted,
@@ -140,7 +141,7 @@ class StreamedLoop(Loop):
             policy_s=0.0,
             link_s=max(0.0, taken_s - server_s),
             queue_s=streamed.queue_s,
-            verify_s=streamed.verify_s,
+            verify_s=verify_s,
             commit_s=0.0,
             end_s=end_s,
             deepest=streamed.submitted,

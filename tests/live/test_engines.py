@@ -2,14 +2,15 @@
 
 import pytest
 from engine_server import engine_server
-from live_server import CAPACITY, VOCABULARY, decode_here, draft_runner
+from live_server import CAPACITY, VOCABULARY, decode_here, draft_runner, run
 from tiny_models import GREEDY, make_requests, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.assembly import remote_engine
+from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.connection import ServerAddress
+from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.pair import DraftModels
@@ -18,6 +19,7 @@ from specbench_kit.methods.spec import parse_method
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 7)
 SAMPLED = Sampler(0.8, top_k=20)
+Records = dict[str, RequestRecord]
 
 
 def decode_with(engine: str, spec: str, sampler: Sampler = GREEDY) -> dict[str, RequestRecord]:
@@ -55,6 +57,44 @@ def test_what_the_engine_draws_is_what_it_draws_in_plain_decoding(engine: str) -
     plain = decode_with(engine, "autoregressive", SAMPLED)
     records = decode_with(engine, "prompt-lookup", SAMPLED)
     assert outputs(records) == outputs(plain)
+
+
+def generate_with(engine: str, sampler: Sampler = GREEDY, eos_ids: frozenset[int] = frozenset()) -> Records:
+    with engine_server() as base:
+        stream = EngineStream(engines.get(engine)(base), sampler, 0)
+        return run(streamed_engine(stream, seed=0, eos_ids=eos_ids, batch_size=2, capacity=CAPACITY), REQUESTS)
+
+
+@pytest.mark.parametrize("engine", list(engines.all()))
+def test_an_engine_decodes_by_itself_in_one_request_and_its_tokens_arrive_one_by_one(engine: str) -> None:
+    records = generate_with(engine)
+    assert outputs(records) == outputs(decode_here(parse_method("autoregressive"), REQUESTS))
+    for record in records.values():
+        ends_s = [step.end_s for step in record.rounds]
+        assert len(ends_s) == 7
+        assert ends_s == sorted(ends_s)
+        assert ends_s[-1] > ends_s[0]
+
+
+def test_a_response_is_given_up_at_an_end_that_only_the_device_knows() -> None:
+    (name, tokens), *_ = outputs(decode_here(parse_method("autoregressive"), REQUESTS)).items()
+    shortened = outputs(generate_with("completions", eos_ids=frozenset({tokens[2]})))
+    assert shortened[name] == tokens[: tokens.index(tokens[2]) + 1]
+
+
+def test_an_engine_samples_by_its_own_sampler() -> None:
+    sampled, greedy = generate_with("completions", SAMPLED), generate_with("completions")
+    assert [len(record.output_ids) for record in sampled.values()] == [7, 7]
+    assert outputs(sampled) != outputs(greedy)
+
+
+def test_an_engine_that_is_away_is_one_line_and_no_endless_wait() -> None:
+    adapter = engines.get("completions")("http://127.0.0.1:9")
+    adapter.__dict__["_model"] = "tiny"
+    stream = EngineStream(adapter, GREEDY, 0)
+    loop = streamed_engine(stream, seed=0, eos_ids=frozenset(), batch_size=1, capacity=CAPACITY)
+    with pytest.raises(SkitError, match=r"http://127.0.0.1:9/v1/completions broke off: "):
+        run(loop, REQUESTS)
 
 
 def test_trees_and_tokens_drawn_at_random_are_refused_in_one_line() -> None:

@@ -1,7 +1,7 @@
 """The contract of an adapter: the target's token after every token of a draft, asked for over HTTP."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import httpx
@@ -11,6 +11,7 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.engines.generation import GenerationRequest, read_events
 
 TIMEOUT_S = 120.0
 WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)
@@ -56,6 +57,13 @@ class EngineAdapter(ABC):
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         """Return the target's token after the text, and after each token of the chain."""
 
+    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
+        """Yield the tokens that the engine decodes by itself after a text, as they arrive."""
+        raise SkitError(
+            f"{type(self).__name__} does not say how the engine decodes by itself, which the baseline needs: leave it "
+            "out with --no-baseline"
+        )
+
     def model(self) -> tuple[str, int | None]:
         """Return the name of the engine's model, and its context length if the engine states it."""
         entry = self.get("/v1/models")["data"][0]
@@ -76,6 +84,10 @@ class EngineAdapter(ABC):
     def post(self, path: str, body: JsonObject) -> Any:
         """Return the JSON answer to a POST request; raise SkitError with one line if there is none."""
         return self._request("POST", path, body)
+
+    def stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
+        """Yield the events of a streamed answer to a POST request; raise SkitError with one line if it breaks."""
+        return read_events(self._client, path, body)
 
     def unexpected_answer(self, reason: str) -> SkitError:
         """Return the error for an answer that is not in the engine's form."""

@@ -1,16 +1,43 @@
 """The adapter to any server with OpenAI's completions that returns token ids."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.engines.base import TEXTS_ALONE, WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
+from specbench_kit.live.engines.generation import GenerationRequest
 
 THREADS = 16
 """Requests of one draft at a time."""
 LLAMA_CPP_PYTHON = "me"
 """What the server of llama-cpp-python gives as the owner of its model."""
+
+
+PATH = "/v1/completions"
+
+
+def generation_body(model: str, request: GenerationRequest) -> JsonObject:
+    """Return the body of a request for a streamed completion, which ends where the device ends it."""
+    sampler = request.sampler
+    sampling = {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k or -1}
+    return {
+        "model": model,
+        "prompt": list(request.text),
+        "max_tokens": request.max_tokens,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "stream": True,
+        **({"temperature": 0.0} if sampler.greedy else {**sampling, "seed": request.seed}),
+    }
+
+
+def new_tokens(event: JsonObject) -> list[int]:
+    """Return the new tokens of an event; the last event may have no choice, and its choice no token."""
+    if "error" in event:
+        raise ValueError(str(event["error"])[:200])
+    return [int(token) for choice in event["choices"] for token in choice["token_ids"] or ()]
 
 
 @engines.register("completions")
@@ -35,10 +62,19 @@ class Completions(EngineAdapter):
 
         return list(self._pool.map(sample, request.prefixes, request.seeds))
 
+    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
+        for event in self.stream(PATH, generation_body(self._model, request)):
+            try:
+                tokens = new_tokens(event)
+            except WRONG_ANSWER as error:
+                raise self.unexpected_answer(f"its stream must hold token ids ({error!r})") from error
+            if tokens:
+                yield tokens
+
     def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
         """Return the next token of every prompt."""
         body = {"prompt": prompts, "max_tokens": 1, "ignore_eos": True, "return_token_ids": True, "model": self._model}
-        answer = self.post("/v1/completions", {**body, **sampling})
+        answer = self.post(PATH, {**body, **sampling})
         try:
             choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
             tokens = [int(choice["token_ids"][0]) for choice in choices]

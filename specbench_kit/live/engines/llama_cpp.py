@@ -1,12 +1,13 @@
 """The adapter to llama.cpp's server, which cannot score a draft in one pass."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isclose
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import TEXTS_ALONE, WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
+from specbench_kit.live.engines.generation import GenerationRequest
 
 SAMPLERS = ["top_k", "temperature", "top_p"]
 """The steps of the kit's sampler. By default, the server cuts by top-p before it applies the temperature."""
@@ -80,6 +81,25 @@ class LlamaCpp(EngineAdapter):
             self._complete([prefix], {**fields, "seed": seed})[0]
             for prefix, seed in zip(request.prefixes, request.seeds, strict=True)
         ]
+
+    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
+        fields = sampling_fields(request.sampler)
+        body = {"prompt": list(request.text), "n_predict": request.max_tokens, "stream": True, "return_tokens": True}
+        text, count = list(request.text), 0
+        for event in self.stream("/completion", {**body, "cache_prompt": True, **fields, "seed": request.seed}):
+            try:
+                tokens = [int(token) for token in event["tokens"]]
+                missing = int(event["tokens_predicted"]) - count - len(tokens)
+            except WRONG_ANSWER as error:
+                raise self.unexpected_answer(repr(error)) from error
+            # The server does not send a token that ends within a character, only the one that completes it.
+            held_back: list[int] = []
+            for _ in range(missing if tokens else 0):
+                held_back += self._complete([[*text, *held_back]], fields)
+            tokens = [*held_back, *tokens]
+            text, count = [*text, *tokens], count + len(tokens)
+            if tokens:
+                yield tokens
 
     def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
         """Return the next token of every prompt; raise SkitError if the server sampled by other settings."""

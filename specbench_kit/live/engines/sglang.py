@@ -1,6 +1,9 @@
 """The adapter to SGLang, which scores the draft alone in one request."""
 
+from collections.abc import Iterator
+
 from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
+from specbench_kit.live.engines.generation import GenerationRequest
 
 
 @engines.register("sglang")
@@ -27,6 +30,25 @@ class Sglang(EngineAdapter):
             return [int(row[0][1]) for row in [*rows, last]]
         except WRONG_ANSWER as error:
             raise self.unexpected_answer(repr(error)) from error
+
+    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
+        body = {
+            "input_ids": list(request.text),
+            "sampling_params": {"max_new_tokens": request.max_tokens, "temperature": 0.0, "ignore_eos": True},
+            "stream": True,
+        }
+        count = 0
+        for event in self.stream("/generate", body):
+            try:
+                tokens = [int(token) for token in event["output_ids"]]
+                total = int(event["meta_info"]["completion_tokens"])
+            except WRONG_ANSWER as error:
+                raise self.unexpected_answer(repr(error)) from error
+            # An event holds all tokens so far, or the new ones alone if the server was started so.
+            new = tokens[count:] if len(tokens) == total else tokens
+            count = total
+            if new:
+                yield new
 
     def model(self) -> tuple[str, int | None]:
         return str(self.get("/get_model_info")["model_path"]), None

@@ -1,6 +1,11 @@
 """The adapter to vLLM, which scores the whole text in one request."""
 
+from collections.abc import Iterator
+from functools import cached_property
+
 from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, best_token, engines
+from specbench_kit.live.engines.completions import PATH, generation_body, new_tokens
+from specbench_kit.live.engines.generation import GenerationRequest
 
 
 @engines.register("vllm")
@@ -25,6 +30,20 @@ class Vllm(EngineAdapter):
             return [*map(best_token, rows), int(answer["choices"][0]["token_ids"][0])]
         except WRONG_ANSWER as error:
             raise self.unexpected_answer(repr(error)) from error
+
+    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
+        """Yield the tokens of a streamed completion, which is what clients of vLLM ask for."""
+        for event in self.stream(PATH, generation_body(self._model, request)):
+            try:
+                tokens = new_tokens(event)
+            except WRONG_ANSWER as error:
+                raise self.unexpected_answer(f"its stream must hold token ids ({error!r})") from error
+            if tokens:
+                yield tokens
+
+    @cached_property
+    def _model(self) -> str:
+        return self.model()[0]
 
     def tokenize(self, text: str) -> list[int] | None:
         return list(self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])
