@@ -41,7 +41,7 @@ class Limits(_message.Message):
     def __init__(self, sessions: _Optional[int] = ..., nodes: _Optional[int] = ..., context: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., credit: _Optional[int] = ..., candidates: _Optional[int] = ..., batch: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash")
+    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash", "layers", "hidden_size")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,8 @@ class Welcome(_message.Message):
     GENERATES_FIELD_NUMBER: _ClassVar[int]
     DRAFTING_FIELD_NUMBER: _ClassVar[int]
     DRAFT_HASH_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server: str
     model: str
@@ -76,7 +78,9 @@ class Welcome(_message.Message):
     generates: bool
     drafting: _containers.RepeatedScalarFieldContainer[str]
     draft_hash: str
-    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., generates: bool = ..., drafting: _Optional[_Iterable[str]] = ..., draft_hash: _Optional[str] = ...) -> None: ...
+    layers: int
+    hidden_size: int
+    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., generates: bool = ..., drafting: _Optional[_Iterable[str]] = ..., draft_hash: _Optional[str] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "seed", "request")
@@ -93,16 +97,18 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., request: _Optional[str] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "prompt", "output", "sampling")
+    __slots__ = ("session", "prompt", "output", "sampling", "layers")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
     session: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     output: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
-    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    layers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("session", "committed", "cached")
@@ -115,7 +121,7 @@ class Opened(_message.Message):
     def __init__(self, session: _Optional[str] = ..., committed: _Optional[int] = ..., cached: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("session", "round", "base", "tokens", "parents", "counts", "ids", "probabilities", "round_ms", "remaining_ms")
+    __slots__ = ("session", "round", "base", "tokens", "parents", "counts", "ids", "probabilities", "round_ms", "remaining_ms", "states")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +132,7 @@ class Draft(_message.Message):
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     ROUND_MS_FIELD_NUMBER: _ClassVar[int]
     REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     base: int
@@ -136,10 +143,11 @@ class Draft(_message.Message):
     probabilities: _containers.RepeatedScalarFieldContainer[float]
     round_ms: float
     remaining_ms: float
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ...) -> None: ...
+    states: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., states: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting")
+    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting", "states")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +163,7 @@ class Verdict(_message.Message):
     BATCH_NUMBER_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_US_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     status: int
@@ -170,7 +179,8 @@ class Verdict(_message.Message):
     batch_number: int
     expected_us: int
     waiting: int
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+    states: bytes
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ..., states: _Optional[bytes] = ...) -> None: ...
 
 class Generate(_message.Message):
     __slots__ = ("session", "round", "base", "max_tokens", "ends", "method", "round_ms")
