@@ -7,7 +7,7 @@ from specbench_kit.live.protocol import verification_pb2
 
 PROTO = Path(verification_pb2.__file__).with_name("verification.proto")
 TYPES = {"TYPE_UINT32": "uint32", "TYPE_UINT64": "uint64", "TYPE_INT64": "int64", "TYPE_FLOAT": "float"}
-TYPES |= {"TYPE_DOUBLE": "double", "TYPE_BOOL": "bool", "TYPE_STRING": "string"}
+TYPES |= {"TYPE_DOUBLE": "double", "TYPE_BOOL": "bool", "TYPE_STRING": "string", "TYPE_BYTES": "bytes"}
 
 
 def written() -> dict[str, list[tuple[str, str, int]]]:
