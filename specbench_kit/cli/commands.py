@@ -60,9 +60,15 @@ COMMANDS = {
     ),
     "train-head": CommandEntry(
         "train_head:train_head",
-        "Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.",
-        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
-        "reserves for training.",
+        "Train a feature head for `--method eagle` and `drafter=head` on the target's own answers.",
+        "Prompts come from each dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
+        "reserves for training. The answers are kept for later trainings.",
+    ),
+    "train-draft": CommandEntry(
+        "train_draft:train_draft",
+        "Train a small draft model out of some of a target's layers, on the target's own answers.",
+        "It drafts the most frequent tokens only and reads the target's embedding. Prompts come from each dataset's "
+        "train split or, if it has none, from the 30 % of its prompts that a hash reserves for training.",
     ),
     "profile-verifier": CommandEntry(
         "profiling:profile_verifier",

@@ -67,6 +67,15 @@ def counting_bar(description: str) -> Iterator[CountCallback]:
 @contextmanager
 def stepping_bar(time: ProgressColumn | None = None) -> Iterator[ProgressCallback]:
     """Show one bar per step: its name, its finished items, and the elapsed time or another `time` column."""
+    with stepping_bar_with_lines(time) as (report, _):
+        yield report
+
+
+@contextmanager
+def stepping_bar_with_lines(
+    time: ProgressColumn | None = None,
+) -> Iterator[tuple[ProgressCallback, Callable[[str], None]]]:
+    """Show bars as `stepping_bar` does; the second function prints a line above them."""
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), time or TimeElapsedColumn())
     with _Bar(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
@@ -76,7 +85,7 @@ def stepping_bar(time: ProgressColumn | None = None) -> Iterator[ProgressCallbac
                 tasks[step] = bar.add_task(step)
             bar.update(tasks[step], completed=done, total=planned)
 
-        yield report
+        yield report, lambda line: bar.console.print(line, highlight=False, markup=False)
 
 
 @contextmanager

@@ -1,32 +1,29 @@
 """`skit train-head`: train a feature head for a target."""
 
-import json
-
-from specbench_kit.cli.common import command_line, load_dataset, say
 from specbench_kit.cli.options import JsonOption
-from specbench_kit.core.common_options import DatasetOptions
+from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training
 from specbench_kit.core.option import Given
-from specbench_kit.studies.training.heads.options import HeadTrainingSettings, Recipe
+from specbench_kit.studies.training.distillation.options import TrainingPromptOptions
+from specbench_kit.studies.training.heads.options import HeadRecipe, HeadTrainingSettings
 
 
 def train_head(
-    options: Given[HeadTrainingSettings], recipe: Recipe, dataset: DatasetOptions, as_json: JsonOption = False
+    options: Given[HeadTrainingSettings],
+    recipe: HeadRecipe,
+    prompts: TrainingPromptOptions,
+    as_json: JsonOption = False,
 ) -> None:
-    """Train the head, save it and print how often it agrees with the target."""
+    """Train the head, save it and print what it reaches on held-out prompts."""
     from rich.console import Console
 
-    from specbench_kit.cli.progress import stepping_bar
+    from specbench_kit.cli.common import command_line
     from specbench_kit.studies.training.heads import run
 
     console = Console(stderr=as_json)
-    settings = options.make(recipe=recipe, argv=command_line())
-    prompts = None
-    if settings.trace is None:
-        prompts = load_dataset(dataset, settings.limit, recipe.seed, console, to_train=True)
-    with stepping_bar() as report:
-        trained = run.train_head(settings, prompts, report)
-    agreement = ", ".join(f"{100 * share:.1f}" for share in trained.summary["agreement"])
-    say(console, f"agreement with the target on held-out answers, for the 1st, 2nd, ... drafted token: {agreement} %")
-    say(console, f"head: {trained.folder}")
+    settings = options.make(argv=command_line())
+    dataset = load_prompts(settings, prompts, console)
+    with show_training() as (report, tell):
+        trained = run.train_head(settings, recipe, dataset, report, tell)
+    tell_training(console, "head", trained.folder, trained.summary["held_out"], trained.summary["live"])
     if as_json:
-        print(json.dumps({"run_dirs": [str(trained.folder)], "summary": trained.summary}, allow_nan=False))
+        print_training(trained.folder, trained.summary)

@@ -18,6 +18,7 @@ from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.placement import Placement, require_memory
+from specbench_kit.models.reduced_draft import is_reduced, is_reduced_draft, load_draft
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import load_synthetic
@@ -130,12 +131,17 @@ class Pair:
         # A list, since a pair with its target on a server may hold no model at all.
         size = min([length + SLACK, *(loaded.context for loaded in self.loaded.values())])
         runners = {
-            name: loaded.runner(slots, size, self.vocabulary, AUTO if name.startswith(HEAD) else executor)
+            name: loaded.runner(slots, size, self.vocabulary, executor if _is_choosable(name, loaded) else AUTO)
             for name, loaded in self.loaded.items()
         }
         for name, runner in runners.items():
             runner.masked = () if name == "target" or name.startswith(HEAD) else self.masked
         return runners
+
+
+def _is_choosable(name: str, loaded: LoadedModel) -> bool:
+    """Return whether a model runs on the executor that the user names; heads and reduced drafts have their own."""
+    return not name.startswith(HEAD) and not is_reduced(loaded.model)
 
 
 def load_pair(
@@ -160,14 +166,18 @@ def load_pair(
             f"a synthetic model agrees with no other: give --target {SYNTHETIC} and --draft {SYNTHETIC}:ranks=0.8+0.1, "
             "or neither"
         )
-    tokenizer, *tokenizers = map(_load_tokenizer, sources)
+    tokenizer = _load_tokenizer(sources[0])
+    tokenizers = [tokenizer if _is_reduced(source) else _load_tokenizer(source) for source in sources[1:]]
     differing = [
         unshared(tokenizer, draft_tokenizer, (target, name))
         for draft_tokenizer, name in zip(tokenizers, drafts, strict=True)
     ]
-    loaded = [
-        LoadedModel(_load_model(source, torch_device, torch_dtype, placement), source, executor) for source in sources
-    ]
+    loaded = [LoadedModel(_load_model(sources[0], torch_device, torch_dtype, placement), sources[0], executor)]
+    for source in sources[1:]:
+        if _is_reduced(source):
+            loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].model), source))
+        else:
+            loaded.append(LoadedModel(_load_model(source, torch_device, torch_dtype, placement), source, executor))
     for model in loaded:
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
@@ -214,6 +224,11 @@ def resolve_dtype(name: str, device: torch.device, executor: str = AUTO) -> torc
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _is_reduced(source: ModelSource) -> bool:
+    """Return whether a draft was made for its target by `skit train-draft`, whose tokenizer and embedding it uses."""
+    return is_reduced_draft(Path(source.location))
 
 
 def _load_tokenizer(source: ModelSource) -> Any:

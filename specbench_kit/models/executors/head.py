@@ -13,6 +13,7 @@ from specbench_kit.models.executors.head_states import HeadStates
 from specbench_kit.models.executors.kv import KVShape
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 from specbench_kit.models.heads.model import HeadModel, attend
+from specbench_kit.models.reduced_draft import expand_logits
 
 
 @runtime_checkable
@@ -80,9 +81,3 @@ class HeadExecutor(PaddedExecutor):
     def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
         self._rows = rows
         return super()._batch(rows, layers)
-
-
-def expand_logits(logits: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
-    """Return logits of all the target's tokens; tokens outside the head's vocabulary get less than any inside."""
-    expanded = (logits.amin(-1, keepdim=True) - 10.0).repeat(*[1] * (logits.dim() - 1), vocabulary)
-    return expanded.index_copy_(-1, tokens, logits)

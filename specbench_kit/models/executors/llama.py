@@ -10,6 +10,7 @@ from specbench_kit.models.executors.base import executors
 from specbench_kit.models.executors.kv import KVShape
 from specbench_kit.models.executors.masks import BAND
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
+from specbench_kit.models.reduced_draft import is_reduced
 
 PACKED_FOR_ROWS = 8
 """The batch size that the weight layout is chosen for; it is fast for one row and for verifying a dozen."""
@@ -91,6 +92,7 @@ class LlamaExecutor(PaddedExecutor):
         rope = getattr(config, "rope_parameters", None) or {}
         return (
             config.model_type in {"llama", "mistral"}
+            and not is_reduced(model)
             and model.device.type == "cpu"
             and model.dtype == torch.float32
             and torch.backends.mkldnn.is_available()

@@ -23,6 +23,7 @@ from specbench_kit.models.executors.native_weights import (
     make_decoder,
     narrowest_type,
 )
+from specbench_kit.models.reduced_draft import is_reduced
 
 UNLIKE_LLAMA = (
     "cannot compute this model of type '{}': it computes Llama, Mistral, Qwen2 and Qwen3 with SiLU, full attention and "
@@ -73,7 +74,7 @@ class NativeExecutor(Executor):
 
     @classmethod
     def refusal(cls, model: Any) -> str:
-        computed = model.device.type == "cpu" and is_llama_like(model)
+        computed = model.device.type == "cpu" and is_llama_like(model) and not is_reduced(model)
         return cls.missing() or ("" if computed else UNLIKE_LLAMA.format(model.config.model_type))
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Forward, Row, executors
-from specbench_kit.models.executors.head import expand_logits
 from specbench_kit.models.executors.head_states import HeadStates
 from specbench_kit.models.executors.native import NativeExecutor, NativeForward
 from specbench_kit.models.executors.native_weights import computable
 from specbench_kit.models.heads.model import HeadModel
+from specbench_kit.models.reduced_draft import expand_logits
 
 
 @executors.register("native-head")
@@ -46,7 +46,7 @@ class NativeHeadExecutor(NativeExecutor):
         forward = self._forward(rows, layers, (states.data_ptr(), outputs.data_ptr()))
         if len(rows) > 1:
             self.states.store(rows, outputs)
-        return _HeadForward(forward, self._token_ids, self._tokens, self._whole, self.vocabulary)
+        return ReducedForward(forward, self._token_ids, self._tokens, self._whole, self.vocabulary)
 
     def with_slots(self, slots: int, capacity: int) -> "NativeHeadExecutor":
         executor = super().with_slots(slots, capacity)
@@ -62,10 +62,10 @@ class NativeHeadExecutor(NativeExecutor):
         return int(super().kv_bytes(slots, capacity) + 2 * slots * capacity * self._width * 4)
 
 
-class _HeadForward(Forward):
+class ReducedForward(Forward):
     """Builds logits of the target's whole vocabulary only when more than the likeliest token is needed.
 
-    `token_ids` (a list) and `tokens` (a tensor) hold the target's token of each token in the head's vocabulary.
+    `token_ids` (a list) and `tokens` (a tensor) hold the target's token of each token in the drafter's vocabulary.
     """
 
     def __init__(

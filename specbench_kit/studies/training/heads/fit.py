@@ -1,49 +1,29 @@
 """Fit a draft head to the target's distribution after every answered token, over several draft steps."""
 
-import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, PreTrainedModel
 
-from specbench_kit.models.heads.config import HeadConfig, default_layers
+from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
-from specbench_kit.studies.training.heads.options import Recipe
+from specbench_kit.studies.training.answers.store import Answer
+from specbench_kit.studies.training.distillation.batches import TextBatch
+from specbench_kit.studies.training.distillation.loop import LossReport, faster_in_bf16
+from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, index_of
+from specbench_kit.studies.training.distillation.walk import Acceptance, accepted_counts
+from specbench_kit.studies.training.heads.options import HeadRecipe
 from specbench_kit.studies.training.heads.unroll import unroll
 
-PADDING = 0
+EVALUATED_STEPS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingText:
-    """A prompt and the target's answer to it, as token ids."""
-
-    prompt: Sequence[int]
-    answer: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.prompt) + len(self.answer)
-
-
-def new_head(
-    target: PreTrainedModel,
-    texts: Sequence[TrainingText],
-    vocabulary: int,
-    seed: int,
-    layers: tuple[int, ...] = (),
-    verifier: str = "",
-) -> HeadModel:
-    """Return an untrained head that can draft the `vocabulary` most frequent tokens of the answers, or all tokens.
-
-    Its layer has the sizes of the target's layers; its embedding is the target's own.
-    """
+def layer_config(target: PreTrainedModel) -> LlamaConfig:
+    """Return the configuration of a head's single layer, which has the sizes of the target's layers."""
     config = target.config.get_text_config()
     heads = config.num_attention_heads
-    layer = LlamaConfig(
+    return LlamaConfig(
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
@@ -54,12 +34,14 @@ def new_head(
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         tie_word_embeddings=False,
     )
-    counts = Counter(token for text in texts for token in text.answer)
-    by_frequency = sorted(range(config.vocab_size), key=lambda token: (-counts[token], token))
-    tokens = torch.tensor(sorted(by_frequency[: min(vocabulary, config.vocab_size)]))
+
+
+def new_head(
+    target: PreTrainedModel, tokens: Tensor, seed: int, layers: tuple[int, ...], verifier: str = ""
+) -> HeadModel:
+    """Return an untrained head that drafts the given tokens; its embedding is the target's own."""
     torch.manual_seed(seed)
-    read_layers = layers or default_layers(config.num_hidden_layers)
-    head = HeadModel(HeadConfig(layer, len(tokens), config.hidden_size, read_layers, verifier))
+    head = HeadModel(HeadConfig(layer_config(target), len(tokens), target.config.hidden_size, layers, verifier))
     head.to(target.device)
     with torch.no_grad():
         for name, weight in head.named_parameters():
@@ -73,77 +55,60 @@ def new_head(
     return head
 
 
-def fit(
-    head: HeadModel,
-    target: PreTrainedModel,
-    texts: Sequence[TrainingText],
-    recipe: Recipe,
-    report: Callable[[float, str], None],
-) -> None:
-    """Train the head; `report` is called with the finished share and the agreement with the target by draft step."""
-    rng = random.Random(recipe.seed)
-    batches = [batch for _ in range(recipe.epochs) for batch in make_batches(texts, recipe.tokens_per_batch, rng)]
-    optimizer, warm_up = HeadOptimizer(head, recipe.learning_rate), max(1, len(batches) // 40)
-    head.train()
-    for number, batch in enumerate(batches, 1):
-        losses, hits = losses_and_hits(head, target, batch, recipe.steps)
-        loss = sum((recipe.decay**step * loss for step, loss in enumerate(losses)), torch.zeros(()))
-        loss.backward()
-        optimizer.step(min(1.0, number / warm_up, 1.0 - (number - 1) / len(batches)))
-        report(number / len(batches), " ".join(f"{float(hit):.3f}" for hit in hits))
-    head.eval()
+class HeadLoss:
+    """The loss of a head on a batch of answers, and its acceptance on held-out ones."""
 
+    def __init__(self, head: HeadModel, recipe: HeadRecipe, total: int) -> None:
+        self._head, self._recipe = head, recipe
+        self._index_of = index_of(head.tokens.cpu(), total).to(head.device)
+        self._in_bf16 = faster_in_bf16(head.device)
 
-def make_batches(texts: Sequence[TrainingText], tokens: int, rng: random.Random) -> Iterator[list[TrainingText]]:
-    """Yield texts of similar length together, in random order, with at most `tokens` per batch, padding included."""
-    # Similar prompts, since all draft steps but the first skip the rows that are prompt in the whole batch.
-    ordered = sorted(texts, key=lambda text: (len(text.prompt) // 16, len(text.answer), rng.random()))
-    batches, batch = list[list[TrainingText]](), list[TrainingText]()
-    for text in ordered:
-        if batch and (len(batch) + 1) * max(map(len, (*batch, text))) > tokens:
-            batches.append(batch)
-            batch = []
-        batch.append(text)
-    batches.append(batch)
-    rng.shuffle(batches)
-    yield from batches
+    def __call__(self, answers: list[Answer]) -> LossReport:
+        """Return the loss, in which each further draft step counts less by the recipe's `decay`."""
+        total = torch.zeros((), device=self._head.device)
+        rates = []
+        for step, (logits, targets, _) in enumerate(self._steps(answers, self._recipe.steps)):
+            total = total + self._recipe.decay**step * targets.loss(logits)
+            rates.append(float(targets.hits(logits).float().mean()))
+        return LossReport(total, rates)
 
+    def acceptance(self, batches: Sequence[list[Answer]], steps: int = EVALUATED_STEPS) -> Acceptance:
+        """Return the acceptance on greedy answers, each round beginning where the one before ended."""
+        counts: list[int] = []
+        for batch in batches:
+            # The first step fills every answer token but the first, and each later step one fewer.
+            hits = torch.zeros(steps, len(batch), max(map(len, batch)), dtype=torch.bool)
+            for step, (logits, targets, (rows, columns)) in enumerate(self._steps(batch, steps)):
+                hits[step, rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
+            for row, answer in enumerate(batch):
+                counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)])
+        return Acceptance.of(counts, steps)
 
-def losses_and_hits(
-    head: HeadModel, target: PreTrainedModel, texts: Sequence[TrainingText], steps: int
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return, for each draft step, the loss against the target's distribution and the share of equal top tokens."""
-    width = max(map(len, texts))
-    tokens = torch.full((len(texts), width), PADDING)
-    learned = torch.zeros(len(texts), width - 2, dtype=torch.bool)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = torch.tensor([*text.prompt, *text.answer])
+    def _steps(self, answers: list[Answer], steps: int) -> "list[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]":
+        """Return for each draft step its logits, the targets, and where in [answers, tokens] the drafted tokens are."""
+        head = self._head
+        batch = TextBatch.of(answers, head.device)
+        assert batch.states is not None
+        # Row i of the head reads the state of token i and token i + 1, and drafts token i + 2.
+        targets = torch.full(batch.tokens.shape, -1, device=head.device)
+        targets[batch.rows, batch.columns] = torch.arange(len(batch.rows), device=head.device)
         # The first token of an answer is never drafted: the head has yet to see a state of the target.
-        learned[row, max(len(text.prompt) - 1, 0) : len(text) - 2] = True
-    tokens, learned = tokens.to(head.device), learned.to(head.device)
-    with torch.autocast(head.device.type, dtype=torch.bfloat16):
-        features, target_shares = _teach(head, target, tokens)
-        # The first row that any text learns from; rows before it matter as inputs of later draft steps only.
-        first = max(0, int(learned.any(0).int().argmax()) - steps + 1)
-        losses, hits = [], []
-        for step, state in enumerate(unroll(head, tokens[:, :-1], head.fc(features), steps, first)):
-            rows = learned[:, first + step :]
-            logits = head.lm_head(head.norm(state)[rows]).float()
-            expected = target_shares[:, first + step :][rows]
-            losses.append(cross_entropy(logits, expected))
-            hits.append((logits.argmax(-1) == expected.argmax(-1)).float().mean())
-    return losses, hits
-
-
-@torch.no_grad()
-def _teach(head: HeadModel, target: PreTrainedModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the hidden states that the head reads, and the target's distribution over the head's vocabulary."""
-    # Padding follows every text, so that no token of a text attends to it.
-    output = target(input_ids=tokens[:, :-1], use_cache=False, output_hidden_states=True, logits_to_keep=1)
-    features = torch.cat([output.hidden_states[layer] for layer in head.config.layers], -1)[:, :-1]
-    last = output.hidden_states[-1][:, 1:]
-    logits = torch.nn.functional.linear(last, target.get_output_embeddings().weight[head.tokens])
-    return features, logits.float().softmax(-1)
+        for row, answer in enumerate(answers):
+            targets[row, len(answer.prompt)] = -1
+        targets = targets[:, 2:]
+        reduced = ReducedTargets.of(batch.top_tokens, batch.top_logits, self._index_of)
+        # Rows before the first that any text learns from matter as inputs of later draft steps only.
+        first = max(0, int((targets >= 0).any(0).int().argmax()) - steps + 1)
+        results = []
+        with torch.autocast(head.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
+            fused = head.fc(batch.states[:, :-1].to(head.dtype))
+            for step, state in enumerate(unroll(head, batch.tokens[:, :-1], fused, steps, first)):
+                wanted = targets[:, first + step :]
+                rows, columns = torch.nonzero(wanted >= 0, as_tuple=True)
+                logits = head.lm_head(head.norm(state[rows, columns])).float()
+                places = rows, columns + first + step + 2
+                results.append((logits, reduced[wanted[rows, columns]], places))
+        return results
 
 
 class HeadOptimizer:

@@ -1,47 +1,37 @@
-"""From prompts or a trace to a draft head in its folder, and its agreement with the target on held-out answers."""
+"""From prompts or a trace to a draft head in its folder, and what it reaches on held-out prompts."""
 
-import json
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
 
-import torch
-from transformers import PreTrainedModel
-
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.assembly import live_engine
-from specbench_kit.methods.autoregressive import Autoregressive
-from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.head_library import RECORD, folder_for
-from specbench_kit.models.heads.files import save_head
+from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.methods.eagle import Eagle
+from specbench_kit.models.head_library import RECORD, folder_for, named
+from specbench_kit.models.heads.config import CONFIG, default_layers
+from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.models.runner import Runner
-from specbench_kit.runs import provenance
-from specbench_kit.studies.bench.conversations import Conversation
-from specbench_kit.studies.training.heads.fit import TrainingText, fit, losses_and_hits, make_batches, new_head
-from specbench_kit.studies.training.heads.options import HeadTrainingSettings, Recipe
-from specbench_kit.traces.trace import TOKEN_IDS, TraceFile
-
-HELD_OUT_SHARE = 0.1
-MIN_ANSWERS = 10
+from specbench_kit.studies.training.answers.store import AnswerStore
+from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
+from specbench_kit.studies.training.distillation.loop import Checkpoint, TrainingLoop
+from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainingLog
+from specbench_kit.studies.training.distillation.vocabulary import choose_size, choose_tokens
+from specbench_kit.studies.training.heads.fit import EVALUATED_STEPS, HeadLoss, HeadOptimizer, layer_config, new_head
+from specbench_kit.studies.training.heads.options import HeadRecipe, HeadTrainingSettings
 
 
 class HeadSummary(TypedDict):
-    """The numbers of answers and tokens that a head was trained on, its size, and its agreement with the target.
+    """What a head reached: `held_out` on answers that the target gave before, `live` in decoding held-out prompts."""
 
-    `agreement` are the shares of held-out positions at which the head's first, second, ... token equals the target's.
-    """
-
-    agreement: list[float]
-    answers: int
-    tokens: int
+    steps: int
     parameters: int
+    vocabulary: int
+    held_out: dict[str, object]
+    live: LiveResult | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,95 +42,98 @@ class TrainedHead:
     summary: HeadSummary
 
 
-def train_head(settings: HeadTrainingSettings, dataset: LoadedDataset | None, report: ProgressCallback) -> TrainedHead:
-    """Train a head on the target's greedy answers; `dataset` is answered if the settings name no trace."""
+def train_head(
+    settings: HeadTrainingSettings,
+    recipe: HeadRecipe,
+    dataset: LoadedDataset | None,
+    report: ProgressCallback,
+    tell: Callable[[str], None],
+) -> TrainedHead:
+    """Train a head on the target's answers; `dataset` is answered if the settings name no trace.
+
+    `tell` is given a line at every checkpoint.
+    """
+    plan = TimePlan.of(settings.minutes, monotonic_s())
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
-    target, recipe = pair.target.model, settings.recipe
-    if any(not 0 <= layer <= target.config.get_text_config().num_hidden_layers for layer in settings.layers):
-        raise SkitError(f"--layers names layers that the target does not have: {settings.layers}")
-    answers = _read_trace(settings, pair) if dataset is None else _answer(settings, pair, dataset, report)
-    texts = [text for text in answers if len(text.answer) > 1 and text.prompt]  # one token has nothing to draft
-    if len(texts) < MIN_ANSWERS:
-        raise SkitError(f"{len(texts)} answers are too few to train a head on: give at least {MIN_ANSWERS} prompts")
-    random.Random(recipe.seed).shuffle(texts)
-    held_out = max(1, round(HELD_OUT_SHARE * len(texts)))
-    test, training = texts[:held_out], texts[held_out:]
-    head = new_head(target, training, settings.vocabulary, recipe.seed, settings.layers, pair.target.source.label)
-    fit(head, target, training, recipe, lambda share, _: report("training", round(100 * share), 100))
+    target = pair.target.model
+    depth = target.config.get_text_config().num_hidden_layers
+    layers = settings.layers or default_layers(depth)
+    require(
+        all(0 <= layer <= depth for layer in layers),
+        f"--layers names layers that the target does not have: {settings.layers}",
+    )
+    distillation = Distillation(settings, pair, layers, plan, report)
+    store = distillation.answer(dataset)
     folder = settings.save_to or folder_for(pair.target.source)
+    head = _initial(settings, pair, layers, distillation, store, folder)
+    loss = HeadLoss(head, recipe, target.config.get_text_config().vocab_size)
+    log = TrainingLog(folder, tell)
+    held_out = distillation.held_out(store, recipe.tokens_per_batch)
+
+    def evaluate() -> tuple[float, list[float]]:
+        acceptance = loss.acceptance(held_out)
+        return acceptance.length, acceptance.by_position
+
+    def checkpoint(reached: Checkpoint) -> None:
+        log(reached.sentence)
+
+    loop = TrainingLoop(
+        head,
+        HeadOptimizer(head, recipe.learning_rate),
+        loss,
+        evaluate,
+        checkpoint,
+        lambda share: report("training", round(100 * share), 100),
+        plan.training_s(),
+        distillation.planned_batches(store, recipe),
+    )
+    best = loop.run(distillation.training_batches(store, recipe))
     save_head(head, folder)
-    # `head_library.learned_from` reads these keys, so that a benchmark can exclude the prompts.
-    sources: dict[str, object] = {}
+    live = None
     if dataset is not None:
-        sources |= {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
-    else:
-        assert settings.trace is not None
-        run = TraceFile(settings.trace).header.run
-        sources |= {name: run.get(name) for name in ("dataset", "prompts")}
-        sources["trace"] = provenance.hash_file(settings.trace)
+        path = str(folder)
+        with_head = load_pair(settings.target, None, others=[named(path)], device=settings.device, dtype=settings.dtype)
+        live = evaluate_live(
+            with_head, Eagle(k=EVALUATED_STEPS, head=path), EVALUATED_STEPS, dataset.prompts, plan.end_s
+        )
     summary: HeadSummary = {
-        "agreement": _agreement(head, target, test, recipe),
-        "answers": len(training),
-        "tokens": sum(len(text.answer) for text in training),
+        "steps": best.steps,
         "parameters": sum(weight.numel() for name, weight in head.named_parameters() if "embed" not in name),
+        "vocabulary": len(head.d2t),
+        "held_out": {
+            "acceptance_length": round(best.acceptance_length, 4),
+            "acceptance": [round(rate, 4) for rate in best.acceptance],
+        },
+        "live": live,
     }
-    record = {
-        "models": pair.describe(provenance.hash_model),
-        **sources,
-        "max_new_tokens": settings.max_new_tokens,
-        "recipe": asdict(recipe),
-        **summary,
-        **provenance.collect(settings.argv),
-    }
-    (folder / RECORD).write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+    distillation.record(folder, RECORD, store, {"recipe": asdict(recipe), **summary})
     return TrainedHead(folder, summary)
 
 
-def _answer(
-    settings: HeadTrainingSettings, pair: Pair, dataset: LoadedDataset, report: ProgressCallback
-) -> Iterator[TrainingText]:
-    """Yield the first turns of the prompts with the target's greedy answers."""
-    conversations = (Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
-    requests = [request for conversation in conversations if (request := conversation.next_request()) is not None]
-    longest = max(len(request.prompt_ids) for request in requests) + settings.max_new_tokens
-    executor = make_executor(pair.target.model, settings.batch_size, min(longest, pair.target.context), pair.vocabulary)
-    engine = live_engine(
-        Autoregressive(),
-        Runner(executor),
-        sampler=Sampler(),
-        seed=settings.recipe.seed,
-        eos_ids=pair.eos_ids,
-        batch_size=settings.batch_size,
-    )
-    for request in requests:
-        engine.submit(request)
-    done = 0
-    while not engine.idle:
-        for record in engine.step():
-            done += 1
-            report("answering", done, len(requests))
-            yield TrainingText(record.prompt_ids, record.output_ids)
-
-
-def _read_trace(settings: HeadTrainingSettings, pair: Pair) -> Iterator[TrainingText]:
-    """Yield the prompts and answers of a trace; raise SkitError if another target answered."""
-    assert settings.trace is not None
-    trace = TraceFile(settings.trace)
-    trace.header.require(TOKEN_IDS, "a head learns from the text of answers")
-    target = pair.describe(provenance.hash_model)["target"]
-    if trace.provenance("models", "target", "hash") != target["hash"]:
-        raise SkitError(f"the trace {settings.trace} holds answers of another target: name it with --target")
-    for request in trace:
-        yield TrainingText(request.prompt_ids, request.output_ids)
-
-
-@torch.no_grad()
-def _agreement(head: HeadModel, target: PreTrainedModel, texts: Sequence[TrainingText], recipe: Recipe) -> list[float]:
-    """Return the share of equal top tokens by draft step, given that the tokens before are the target's own."""
-    batches = list(make_batches(texts, recipe.tokens_per_batch, random.Random(0)))
-    weights = [sum(len(text.answer) - 1 for text in batch) for batch in batches]
-    hits = torch.tensor(
-        [[float(hit) for hit in losses_and_hits(head, target, batch, recipe.steps)[1]] for batch in batches]
-    )
-    shares: list[float] = (hits * torch.tensor(weights)[:, None]).sum(0).div(sum(weights)).tolist()
-    return [round(share, 4) for share in shares]
+def _initial(
+    settings: HeadTrainingSettings,
+    pair: Pair,
+    layers: tuple[int, ...],
+    distillation: Distillation,
+    store: AnswerStore,
+    folder: Path,
+) -> HeadModel:
+    """Return the head to train: that of the folder with --resume, else a new one."""
+    target = pair.target.model
+    if settings.resume and (folder / CONFIG).is_file():
+        head = load_head(folder, target).float().requires_grad_(True)
+        require(
+            head.config.layers == layers,
+            f"the head in '{folder}' reads layers {head.config.layers}, not {layers}: train without --resume",
+        )
+        head.embed_tokens.requires_grad_(False)
+        return head
+    counts, text = distillation.token_counts(store), target.config.get_text_config()
+    layer = layer_config(target)
+    # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
+    width, kv = layer.hidden_size, layer.num_key_value_heads * layer.head_dim
+    body = 3 * width * width + 2 * width * (width + 2 * kv) + width * width + 3 * width * layer.intermediate_size
+    active = target.num_parameters(exclude_embeddings=True) + text.vocab_size * width
+    size = settings.vocabulary or choose_size(counts, text.vocab_size, width, body, active)
+    tokens = choose_tokens(counts, size, text.vocab_size, pair.eos_ids)
+    return new_head(target, tokens, settings.seed, layers, pair.target.source.label).float()

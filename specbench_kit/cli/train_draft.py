@@ -1,0 +1,29 @@
+"""`skit train-draft`: train a small draft model for a target."""
+
+from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training
+from specbench_kit.core.option import Given
+from specbench_kit.studies.training.distillation.options import TrainingPromptOptions
+from specbench_kit.studies.training.drafts.options import DraftRecipe, DraftTrainingSettings
+
+
+def train_draft(
+    options: Given[DraftTrainingSettings],
+    recipe: DraftRecipe,
+    prompts: TrainingPromptOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the draft model, save it and print what it reaches on held-out prompts."""
+    from rich.console import Console
+
+    from specbench_kit.cli.common import command_line
+    from specbench_kit.studies.training.drafts import run
+
+    console = Console(stderr=as_json)
+    settings = options.make(argv=command_line())
+    dataset = load_prompts(settings, prompts, console)
+    with show_training() as (report, tell):
+        trained = run.train_draft(settings, recipe, dataset, report, tell)
+    tell_training(console, "draft", trained.folder, trained.summary["held_out"], trained.summary["live"])
+    if as_json:
+        print_training(trained.folder, trained.summary)

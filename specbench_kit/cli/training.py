@@ -1,0 +1,71 @@
+"""What `skit train-head` and `skit train-draft` print."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench_kit.cli.common import load_dataset, say
+from specbench_kit.core.common_options import DatasetOptions
+from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.studies.training.distillation.options import DistillationSettings, TrainingPromptOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specbench_kit.datasets.base import LoadedDataset
+    from specbench_kit.studies.training.distillation.live import LiveResult
+
+
+def load_prompts(
+    settings: DistillationSettings, prompts: TrainingPromptOptions, console: "Console"
+) -> "LoadedDataset | None":
+    """Load the training prompts of all datasets; None if the settings name a trace."""
+    if settings.trace is not None:
+        return None
+    from specbench_kit.datasets import mixing
+    from specbench_kit.datasets.loading import digest
+
+    names = prompts.datasets
+    parts = [
+        load_dataset(
+            DatasetOptions(dataset=name, data_dir=prompts.data_dir, sample=prompts.sample),
+            share,
+            settings.seed,
+            console,
+            to_train=True,
+        )
+        for name, share in zip(names, mixing.shares(settings.limit, len(names)), strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else mixing.join("+".join(part.name for part in parts), parts, digest)
+
+
+@contextmanager
+def show_training() -> Iterator[tuple[ProgressCallback, Callable[[str], None]]]:
+    """Show bars of the steps, and print the lines of checkpoints above them, on stderr."""
+    from specbench_kit.cli.progress import stepping_bar_with_lines
+
+    with stepping_bar_with_lines() as functions:
+        yield functions
+
+
+def tell_training(
+    console: "Console", kind: str, folder: Path, held_out: Mapping[str, object], live: "LiveResult | None"
+) -> None:
+    """Print what a draft reached, live before anything computed on answers."""
+    if live is not None:
+        rates = ", ".join(f"{100 * rate:.0f}" for rate in live["acceptance"])
+        say(
+            console,
+            f"live, on {live['prompts']} held-out prompts: {live['acceptance_length']:.2f} tokens per verification, "
+            f"{live['speedup']:.2f} times plain decoding; accepted by position: {rates} %",
+        )
+    else:
+        say(console, f"on held-out answers: {held_out['acceptance_length']} tokens per verification")
+    say(console, f"{kind}: {folder}")
+
+
+def print_training(folder: Path, summary: Mapping[str, object]) -> None:
+    """Print the result as one line of JSON."""
+    print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))

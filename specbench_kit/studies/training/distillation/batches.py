@@ -1,0 +1,90 @@
+"""Batches of a target's answers, read from a store a few shards at a time."""
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+
+PADDING = 0
+POOLED_SHARDS = 4
+"""Shards in memory at a time: texts of similar length are batched among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Answers of similar length, padded at their ends.
+
+    `tokens` is [texts, width]. `rows` and `columns` say where each token of the answers stands, all answers one after
+    the other, as do `top_tokens` and `top_logits` [answer tokens, kept]. `states` is [texts, width - 1, layers x width
+    of the target], or None.
+    """
+
+    tokens: Tensor
+    rows: Tensor
+    columns: Tensor
+    top_tokens: Tensor
+    top_logits: Tensor
+    states: Tensor | None
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], device: torch.device) -> "TextBatch":
+        """Return the batch of some answers."""
+        width = max(map(len, answers))
+        tokens = torch.full((len(answers), width), PADDING)
+        first = answers[0].states
+        states = None if first is None else torch.zeros(len(answers), width - 1, first.shape[-1], dtype=first.dtype)
+        for row, answer in enumerate(answers):
+            tokens[row, : len(answer)] = torch.tensor(answer.tokens)
+            if states is not None and answer.states is not None:
+                states[row, : len(answer) - 1] = answer.states
+        rows = torch.cat([torch.full((len(answer.output),), row) for row, answer in enumerate(answers)])
+        columns = torch.cat([torch.arange(len(answer.prompt), len(answer)) for answer in answers])
+        return cls(
+            tokens.to(device),
+            rows.to(device),
+            columns.to(device),
+            torch.cat([answer.top_tokens for answer in answers]).long().to(device),
+            torch.cat([answer.top_logits for answer in answers]).float().to(device),
+            None if states is None else states.to(device),
+        )
+
+
+def epoch(
+    store: AnswerStore, left_out: Collection[int], tokens: int, states: bool, rng: random.Random
+) -> Iterator[list[Answer]]:
+    """Yield all answers of a store but those to the prompts `left_out` once, in batches of at most `tokens`."""
+    shards = store.shards
+    rng.shuffle(shards)
+    for first in range(0, len(shards), POOLED_SHARDS):
+        pool = [
+            answer
+            for path in shards[first : first + POOLED_SHARDS]
+            for answer in store.read(path, states)
+            if answer.index not in left_out and teaches(answer)
+        ]
+        yield from batches(pool, tokens, rng)
+
+
+def batches(pool: Sequence[Answer], tokens: int, rng: random.Random) -> Iterator[list[Answer]]:
+    """Yield answers of similar length together, in random order, with at most `tokens` per batch, padding included."""
+    # Similar prompts too, since all draft steps but the first skip the rows that are prompt in the whole batch.
+    ordered = sorted(pool, key=lambda answer: (len(answer.prompt) // 16, len(answer.output), rng.random()))
+    done, batch = list[list[Answer]](), list[Answer]()
+    for answer in ordered:
+        if batch and (len(batch) + 1) * max(map(len, (*batch, answer))) > tokens:
+            done.append(batch)
+            batch = []
+        batch.append(answer)
+    if batch:
+        done.append(batch)
+    rng.shuffle(done)
+    yield from done
+
+
+def teaches(answer: Answer) -> bool:
+    """Return whether an answer has a token to draft: its first comes from the prompt's own forward."""
+    return len(answer.output) > 1 and bool(answer.prompt)

@@ -1,0 +1,104 @@
+"""Options that `skit train-head` and `skit train-draft` share, each declared once. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit.core import common_options as common
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option
+
+TRAINING = "Training"
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a comma-separated list."""
+    try:
+        return tuple(int(layer) for layer in text.split(","))
+    except ValueError as error:
+        raise SkitError(f"--layers takes numbers separated by commas, not '{text}'") from error
+
+
+def require_minimum(**minima: tuple[float | None, float]) -> None:
+    """Raise SkitError if a value, given with its minimum by the name of its option, is too small."""
+    for name, (value, minimum) in minima.items():
+        option = f"--{name.replace('_', '-')}"
+        require(value is None or value >= minimum, f"{option} must be at least {minimum}, not {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPromptOptions:
+    """The prompts that the target answers, of one dataset or of several in equal shares."""
+
+    datasets: Annotated[
+        tuple[str, ...],
+        Option(
+            "Dataset or prompt file whose training prompts the target answers; may be given several times.",
+            RUN,
+            flag="dataset",
+        ),
+    ] = ("gsm8k",)
+    data_dir: common.DataDir = None
+    sample: common.Sample = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillationSettings:
+    """The target that a draft learns from, its answers, and the time that all of it may take."""
+
+    limit: Annotated[int | None, Option("Number of prompts, drawn with --seed (default: all).", RUN)] = None
+    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of answering prompts.", RUN)] = (
+        None
+    )
+    target: common.Target = "bundled"
+    device: common.TorchDevice = "auto"
+    dtype: common.Dtype = "auto"
+    max_new_tokens: common.MaxNewTokens = 160
+    batch_size: Annotated[int, Option("Number of prompts answered together.", DECODING)] = 32
+    sampled_share: Annotated[
+        float,
+        Option("Share of the answers that are sampled, at temperatures from 0.7 to 1; others are greedy.", TRAINING),
+    ] = 0.5
+    minutes: Annotated[
+        float | None,
+        Option("Time for everything, answers included: training ends in time with the best weights so far.", TRAINING),
+    ] = None
+    resume: Annotated[
+        bool, Option("Continue from the draft in the output folder; answers are always continued.", TRAINING)
+    ] = False
+    vocabulary: Annotated[
+        int | None,
+        Option(
+            "Number of tokens that can be drafted, the most frequent of the answers (default: by coverage and cost).",
+            TRAINING,
+        ),
+    ] = None
+    answers: Annotated[
+        Path | None, Option("Folder in which the target's answers are kept (default: in the user's folder).", OUTPUT)
+    ] = None
+    save_to: Annotated[
+        Path | None, Option("Folder for the result (default: the target's folder in the user's folder).", OUTPUT)
+    ] = None
+    seed: Annotated[int, Option("Seed for drawing prompts, sampling answers and training.", TRAINING)] = 0
+    argv: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_minimum(
+            max_new_tokens=(self.max_new_tokens, 2),
+            batch_size=(self.batch_size, 1),
+            vocabulary=(self.vocabulary, 1),
+            limit=(self.limit, 1),
+            minutes=(self.minutes, 0.1),
+        )
+        require(0 <= self.sampled_share <= 1, f"--sampled-share must be from 0 to 1, not {self.sampled_share}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The hyper-parameters that all trainings have."""
+
+    epochs: Annotated[int, Option("Number of passes over all answers, where --minutes does not end it.", TRAINING)] = 4
+    tokens_per_batch: Annotated[int, Option("Tokens per training step, prompts included.", TRAINING)] = 2048
+
+    def __post_init__(self) -> None:
+        require_minimum(epochs=(self.epochs, 1), tokens_per_batch=(self.tokens_per_batch, 1))
