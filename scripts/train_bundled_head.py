@@ -14,9 +14,10 @@ import json
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,22 +25,28 @@ from train_bundled_pair import HELD_OUT, load, math_documents
 from transformers import AutoTokenizer
 
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.head_library import RECORD
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
-from specbench_kit.studies.training.heads.fit import (
-    HeadOptimizer,
-    TrainingText,
-    losses_and_hits,
-    make_batches,
-    new_head,
-)
-from specbench_kit.studies.training.heads.options import Recipe
+from specbench_kit.models.runner import Runner
+from specbench_kit.studies.training.answers.teach import teach
+from specbench_kit.studies.training.distillation.batches import batches
+from specbench_kit.studies.training.distillation.vocabulary import choose_tokens
+from specbench_kit.studies.training.heads.fit import HeadLoss, HeadOptimizer, new_head
+from specbench_kit.studies.training.heads.options import HeadRecipe
 
 LAYERS = (2, 6, 10)
 VOCABULARY = 2048
 LONGEST = 320
 ROUND = 280  # texts that are drawn at a time
+
+
+class TrainingText(NamedTuple):
+    """A prompt and the answer to learn, as token ids."""
+
+    prompt: list[int]
+    answer: list[int]
 
 
 def with_other_digits(document: str, rng: random.Random) -> str:
@@ -84,21 +91,30 @@ def remember(folder: Path, documents: list[str]) -> None:
     (folder / RECORD).write_text(json.dumps(record) + "\n")
 
 
-def fit_for(minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[TrainingText]], recipe: Recipe) -> None:
+def fit_for(
+    minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[TrainingText]], recipe: HeadRecipe, lr: float
+) -> None:
     """Train until the time is up, with a learning rate that falls to zero."""
-    optimizer, rng, started_s = HeadOptimizer(head, recipe.learning_rate), random.Random(recipe.seed), time.monotonic()
+    optimizer, rng, started_s = HeadOptimizer(head, lr), random.Random(0), time.monotonic()
+    loss, runner = HeadLoss(head, recipe, target.config.vocab_size), Runner(make_executor(target, 1, LONGEST, None))
     head.train()
     for number, batch in enumerate(
-        batch for texts in rounds for batch in make_batches(texts, recipe.tokens_per_batch, rng)
+        batch
+        for texts in rounds
+        for batch in batches(
+            [teach(runner, index, text.prompt, text.answer, LAYERS) for index, text in enumerate(texts)],
+            recipe.tokens_per_batch,
+            rng,
+        )
     ):
         spent = (time.monotonic() - started_s) / 60 / minutes
         if spent >= 1:
             break
-        losses, hits = losses_and_hits(head, target, batch, recipe.steps)
-        sum(recipe.decay**step * loss for step, loss in enumerate(losses)).backward()
+        report = loss(batch)
+        report.loss.backward()
         optimizer.step(min(1.0, (number + 1) / 12, max(0.02, 1 - spent)))
         if number % 20 == 0:
-            print(number, f"{spent:.3f}", *(f"{float(hit):.3f}" for hit in hits), flush=True)
+            print(number, f"{spent:.3f}", *(f"{rate:.3f}" for rate in report.hit_rates), flush=True)
     head.eval()
 
 
@@ -123,10 +139,11 @@ def main() -> None:
         head = load_head(args.out, target).requires_grad_(True)
         head.embed_tokens.requires_grad_(False)
     else:
-        texts = [as_text(tokenizer, document) for document in documents]
-        head = new_head(target, texts, VOCABULARY, args.seed, LAYERS, "bundled/target")
+        texts, total = [as_text(tokenizer, document) for document in documents], target.config.vocab_size
+        tokens = choose_tokens(Counter(token for text in texts for token in text.answer), VOCABULARY, total)
+        head = new_head(target, tokens, args.seed, LAYERS, "bundled/target")
     rounds = (draw(documents, said, tokenizer, rng) for _ in iter(int, 1))
-    fit_for(args.minutes, head, target, rounds, Recipe(learning_rate=args.lr, seed=args.seed))
+    fit_for(args.minutes, head, target, rounds, HeadRecipe(), args.lr)
     save_head(head, args.out)
     remember(args.out, documents)
 

@@ -1,5 +1,6 @@
 """Small feature heads beside small targets: untrained ones for any, and one that has learned what its target says."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,8 +14,10 @@ from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.studies.training.heads.fit import TrainingText, fit, new_head
-from specbench_kit.studies.training.heads.options import Recipe
+from specbench_kit.studies.training.answers.teach import teach
+from specbench_kit.studies.training.distillation.batches import batches
+from specbench_kit.studies.training.heads.fit import HeadLoss, HeadOptimizer, new_head
+from specbench_kit.studies.training.heads.options import HeadRecipe
 
 _beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 
@@ -59,7 +62,18 @@ def untrained(target: Runner, seed: int = 0) -> HeadModel:
 
 def trained(target: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> HeadModel:
     """A head that knows some of the answers."""
-    texts = [TrainingText(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-    head = new_head(target, texts, target.config.vocab_size, 0, (0, 1, 2))
-    fit(head, target, texts, Recipe(epochs=40, learning_rate=2e-2, tokens_per_batch=4096), lambda *_: None)
-    return head.requires_grad_(False)
+    layers, vocabulary = (0, 1, 2), target.config.vocab_size
+    longest = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
+    runner = Runner(make_executor(target, 1, longest, None))
+    texts = [
+        teach(runner, index, prompt, answer, layers)
+        for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+    ]
+    head = new_head(target, torch.arange(vocabulary), 0, layers)
+    loss, optimizer = HeadLoss(head, HeadRecipe(), vocabulary), HeadOptimizer(head, 2e-2)
+    head.train()
+    for step in range(40):
+        for batch in batches(texts, 4096, random.Random(step)):
+            loss(batch).loss.backward()
+            optimizer.step(min(1.0, 1 - step / 40))
+    return head.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""`skit train-head` from the command line, and a benchmark with what it made."""
+"""`skit train-head` and `skit train-draft` from the command line, and benchmarks with what they made."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from command_line import TinyPair, environment, error_line, read_object, read_ro
 
 from specbench_kit.models.heads.files import is_head
 
-SMALL = ["--limit", "12", "--max-new-tokens", "12", "--epochs", "1", "--vocabulary", "200", "--batch-size", "6"]
+SMALL = ["--limit", "14", "--max-new-tokens", "12", "--epochs", "1", "--vocabulary", "200", "--batch-size", "6"]
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,15 @@ def test_a_head_is_trained_and_described(done: subprocess.CompletedProcess[str],
     (folder,) = map(Path, document["run_dirs"])
     assert folder.is_relative_to(home)
     assert is_head(folder)
-    assert len(document["summary"]["agreement"]) == 4
+    summary = document["summary"]
+    assert summary["vocabulary"] == 200
+    assert len(summary["live"]["acceptance"]) == 5
+    assert summary["live"]["acceptance_length"] >= 1
     record = json.loads((folder / "training.json").read_text())
     assert record["recipe"]["steps"] == 4
-    assert record["answers"] == 11
-    assert len(record["prompts"]) == 12
+    assert 10 <= record["answers"] < 14, "some answers are held out"
+    assert len(record["prompts"]) == 14
+    assert "held out" in (folder / "training.log").read_text()
     assert json.loads((folder / "config.json").read_text())["draft_vocab_size"] == 200
 
 
@@ -66,6 +70,9 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     ("options", "words"),
     [
         (["train-head", "--steps", "0"], "--steps must be at least 1"),
+        (["train-head", "--minutes", "0"], "--minutes must be at least 0.1"),
+        (["train-draft", "--layers", "0,7"], "--layers names layers that the target does not have"),
+        (["train-draft", "--sampled-share", "2"], "--sampled-share must be from 0 to 1"),
         (["train-head", "--layers", "1,2"], "--layers takes three layers"),
         (["train-head", "--layers", "low"], "numbers separated by commas"),
         (["bench", "--method", "eagle", "--limit", "1"], "run skit train-head with the same --target"),
@@ -78,3 +85,25 @@ def test_bad_input_is_one_line(
     monkeypatch.setenv("SKIT_HOME", str(tmp_path))
     found = skit_here(*options, "--target", tiny.target)
     assert words in error_line(found)
+
+
+def test_answers_are_kept_for_the_next_training_and_a_draft_is_made_of_them(
+    done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
+) -> None:
+    assert done.returncode == 0
+    (kept,) = (home / "answers").iterdir()
+    shards = {path: path.stat().st_mtime_ns for path in kept.glob("*.safetensors")}
+    assert shards
+    folder = tmp_path / "draft"
+    save = ["--save-to", str(folder), "--layers", "0", "--json"]
+    made = skit("train-draft", "--target", tiny.target, *SMALL, *save, env=environment(SKIT_HOME=str(home)))
+    assert made.returncode == 0, made.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept.glob("*.safetensors")} == shards
+    assert json.loads(made.stdout.splitlines()[-1])["summary"]["vocabulary"] == 200
+    options = ["--method", "fixed-k", "--method", "specinfer", "--limit", "2", "--max-new-tokens", "8", "--json"]
+    pair = ["--target", tiny.target, "--draft", str(folder), "--out", str(tmp_path / "runs")]
+    ran = skit("bench", *pair, *options, env=environment(SKIT_HOME=str(home)))
+    assert ran.returncode == 0, ran.stderr
+    (run,) = map(Path, json.loads(ran.stdout.splitlines()[-1])["run_dirs"])
+    checked = {row["method"]: row["lossless"] for row in read_object(run / "summary.json")["methods"].values()}
+    assert checked

@@ -63,6 +63,12 @@ class DistillationSettings:
         float | None,
         Option("Time for everything, answers included: training ends in time with the best weights so far.", TRAINING),
     ] = None
+    answer_minutes: Annotated[
+        float | None,
+        Option(
+            "Part of --minutes in which prompts are answered; 0 uses the kept answers alone (default: half).", TRAINING
+        ),
+    ] = None
     resume: Annotated[
         bool, Option("Continue from the draft in the output folder; answers are always continued.", TRAINING)
     ] = False
@@ -89,6 +95,7 @@ class DistillationSettings:
             vocabulary=(self.vocabulary, 1),
             limit=(self.limit, 1),
             minutes=(self.minutes, 0.1),
+            answer_minutes=(self.answer_minutes, 0),
         )
         require(0 <= self.sampled_share <= 1, f"--sampled-share must be from 0 to 1, not {self.sampled_share}")
 

@@ -48,13 +48,15 @@ class TimePlan:
     end_s: float | None
 
     @classmethod
-    def of(cls, minutes: float | None, started_s: float) -> "TimePlan":
+    def of(cls, minutes: float | None, answer_minutes: float | None, started_s: float) -> "TimePlan":
         """Divide the time that is given, if any."""
+        answering = float("inf") if answer_minutes is None else 60 * answer_minutes
         if minutes is None:
-            return cls(float("inf"), None, None)
+            return cls(started_s + answering, None, None)
         whole = 60 * minutes
         closing = min(CLOSING_S, CLOSING_SHARE * whole)
-        return cls(started_s + ANSWERING_SHARE * whole, started_s + whole - closing, started_s + whole)
+        answering = min(whole, ANSWERING_SHARE * whole if answer_minutes is None else answering)
+        return cls(started_s + answering, started_s + whole - closing, started_s + whole)
 
     def training_s(self) -> float | None:
         """Return how long training may take from now on."""

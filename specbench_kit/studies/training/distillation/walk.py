@@ -22,16 +22,16 @@ def is_greedy(answer: Answer) -> bool:
     return answer.top_tokens[:, 0].tolist() == list(answer.output)
 
 
-def accepted_counts(hits: Tensor) -> Iterator[int]:
+def accepted_counts(hits: Tensor, start: int) -> Iterator[int]:
     """Yield the number of accepted tokens of each round over one greedy answer.
 
     `hits` [steps, answer tokens] says whether the draft's token is the answer's, as step s of a round that began s
-    tokens earlier. The first token comes from the prompt's forward, and each round starts behind the bonus token of the
-    one before: teacher forcing at every position would flatter a draft whose hits come in runs.
+    tokens earlier. The first round begins at `start` (1 for a head, which has to see the prompt's states first), and
+    each later one behind the bonus token of the one before: teacher forcing at every position would flatter a draft
+    whose hits come in runs.
     """
     table: list[list[bool]] = hits.tolist()
     steps, length = len(table), len(table[0])
-    start = 1
     while start + steps <= length:
         accepted = 0
         while accepted < steps and table[accepted][start + accepted]:

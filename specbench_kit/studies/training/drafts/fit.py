@@ -39,7 +39,7 @@ class DraftLoss:
             hits = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.bool)
             hits[rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
-                counts += accepted_counts(hits[row, len(answer.prompt) : len(answer)].expand(length, -1))
+                counts += accepted_counts(hits[row, len(answer.prompt) : len(answer)].expand(length, -1), 0)
         return Acceptance.of(counts, length)
 
     def _compute(self, answers: list[Answer]) -> tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]:

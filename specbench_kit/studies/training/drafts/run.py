@@ -55,7 +55,7 @@ def train_draft(
 
     `tell` is given a line at every checkpoint.
     """
-    plan = TimePlan.of(settings.minutes, monotonic_s())
+    plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     distillation = Distillation(settings, pair, (), plan, report)
     folder = settings.save_to or user_folder("drafts") / pair.target.source.label.replace("/", "--")

@@ -81,7 +81,7 @@ class HeadLoss:
             for step, (logits, targets, (rows, columns)) in enumerate(self._steps(batch, steps)):
                 hits[step, rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
-                counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)])
+                counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
         return Acceptance.of(counts, steps)
 
     def _steps(self, answers: list[Answer], steps: int) -> "list[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]":

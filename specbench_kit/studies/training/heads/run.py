@@ -53,7 +53,7 @@ def train_head(
 
     `tell` is given a line at every checkpoint.
     """
-    plan = TimePlan.of(settings.minutes, monotonic_s())
+    plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     target = pair.target.model
     depth = target.config.get_text_config().num_hidden_layers
