@@ -38,7 +38,7 @@ def open_runs(
     for dataset in datasets:
         shared = _describe(settings, bench, dataset, config)
         for spec, method in bench.methods.items():
-            count = count_seen(dataset, method, bench.heads)
+            count = count_seen(dataset, method, bench.drafts)
             described.append(
                 {
                     **shared,

@@ -42,7 +42,8 @@ class Workbench:
 
     `methods` are those that can run here, by spec; `left_out` says why others of `all` cannot. `lanes` are the methods
     that take turns: `methods`, after the baseline if it is wanted or some method reads it. `datasets` are without the
-    prompts that methods were trained on, as far as these are left out. `heads` are the folders of draft heads by name.
+    prompts that methods were trained on, as far as these are left out. `drafts` are the
+    folders of the draft model and of heads, by name.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class Workbench:
         self.methods, self.left_out = usable(settings, self._prepare)
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
-        self.heads = {
-            name: Path(model.source.location) for name, model in self.pair.others.items() if name.startswith(HEAD)
+        self.drafts = {
+            name: Path(model.source.location)
+            for name, model in self.pair.loaded.items()
+            if name == DRAFT or name.startswith(HEAD)
         }
-        self.datasets = [without_seen(dataset, self.methods.values(), settings, self.heads) for dataset in datasets]
+        self.datasets = [without_seen(dataset, self.methods.values(), settings, self.drafts) for dataset in datasets]
         self.runners = self._make_runners(self.datasets)
         self.output_judge: LocalOutputJudge | ServedOutputJudge = (
             ServedOutputJudge(self.server.target.bitwise)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.user_data import user_folder
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.methods.fixed_k import FixedK
+from specbench_kit.models.draft_library import trained_folder
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.reduced_draft import is_reduced_draft, load_draft, new_draft, save_draft
 from specbench_kit.studies.training.answers.store import AnswerStore
@@ -58,7 +58,7 @@ def train_draft(
     plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     distillation = Distillation(settings, pair, (), plan, report)
-    folder = settings.save_to or user_folder("drafts") / pair.target.source.label.replace("/", "--")
+    folder = settings.save_to or trained_folder(pair.target.source, "draft")
     store = distillation.answer(dataset)
     draft = _initial(settings, pair, distillation, store, folder)
     loss = DraftLoss(draft, recipe)
