@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from specbench_kit.datasets.base import LoadedDataset
     from specbench_kit.studies.training.distillation.live import LiveResult
 
+PROMPTS_WITHOUT_TIME = 2000
+"""Prompts that are answered where neither their number nor the time is limited."""
+
 
 def load_prompts(
     settings: DistillationSettings, prompts: TrainingPromptOptions, console: "Console"
@@ -28,6 +31,7 @@ def load_prompts(
     from specbench_kit.datasets.loading import digest
 
     names = prompts.datasets
+    limit = PROMPTS_WITHOUT_TIME if settings.limit is None and settings.minutes is None else settings.limit
     parts = [
         load_dataset(
             DatasetOptions(dataset=name, data_dir=prompts.data_dir, sample=prompts.sample),
@@ -36,7 +40,7 @@ def load_prompts(
             console,
             to_train=True,
         )
-        for name, share in zip(names, mixing.shares(settings.limit, len(names)), strict=True)
+        for name, share in zip(names, mixing.shares(limit, len(names)), strict=True)
     ]
     return parts[0] if len(parts) == 1 else mixing.join("+".join(part.name for part in parts), parts, digest)
 

@@ -68,6 +68,15 @@ def is_reduced_draft(folder: Path) -> bool:
         return False
 
 
+def require_layers(target: Any, layers: tuple[int, ...]) -> None:
+    """Raise SkitError if a target does not have these layers."""
+    depth = target.config.get_text_config().num_hidden_layers
+    require(
+        bool(layers) and all(0 <= layer < depth for layer in layers),
+        f"--layers names layers that the target does not have: {','.join(map(str, layers))} of {depth}",
+    )
+
+
 def new_draft(target: Any, layers: tuple[int, ...], tokens: Tensor) -> Any:
     """Return a draft made of some layers of a target, with its embedding, last norm and the output rows of `tokens`."""
     config = _shortened(target.config.get_text_config(), layers)
@@ -149,11 +158,6 @@ def _widened(tensors: dict[str, Tensor], name: str) -> Tensor:
 
 def _shortened(config: Any, layers: tuple[int, ...]) -> Any:
     """Return a configuration with these layers alone."""
-    depth = config.num_hidden_layers
-    require(
-        bool(layers) and all(0 <= layer < depth for layer in layers),
-        f"--layers names layers that the target does not have: {','.join(map(str, layers))} of {depth}",
-    )
     values = config.to_dict() | {"num_hidden_layers": len(layers), "tie_word_embeddings": False}
     if values.get("layer_types"):
         values["layer_types"] = [values["layer_types"][layer] for layer in layers]

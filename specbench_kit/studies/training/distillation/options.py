@@ -46,7 +46,10 @@ class TrainingPromptOptions:
 class DistillationSettings:
     """The target that a draft learns from, its answers, and the time that all of it may take."""
 
-    limit: Annotated[int | None, Option("Number of prompts, drawn with --seed (default: all).", RUN)] = None
+    limit: Annotated[
+        int | None,
+        Option("Number of prompts, drawn with --seed (default: 2000, or as many as --minutes allows).", RUN),
+    ] = None
     trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of answering prompts.", RUN)] = (
         None
     )

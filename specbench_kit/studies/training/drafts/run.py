@@ -11,7 +11,7 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.draft_library import trained_folder
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.models.reduced_draft import is_reduced_draft, load_draft, new_draft, save_draft
+from specbench_kit.models.reduced_draft import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
 from specbench_kit.studies.training.answers.store import AnswerStore
 from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
 from specbench_kit.studies.training.distillation.loop import Checkpoint, TrainingLoop
@@ -57,6 +57,7 @@ def train_draft(
     """
     plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
+    require_layers(pair.target.model, settings.layers)
     distillation = Distillation(settings, pair, (), plan, report)
     folder = settings.save_to or trained_folder(pair.target.source, "draft")
     store = distillation.answer(dataset)
