@@ -13,12 +13,12 @@ from transformers.utils import logging
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.draft_library import find_draft
+from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.placement import Placement, require_memory
-from specbench_kit.models.reduced_draft import is_reduced, is_reduced_draft, load_draft
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import load_synthetic

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pad_sequence
 
+from specbench_kit.models.drafts.reduced import expand_logits
 from specbench_kit.models.executors.base import Row, executors
 from specbench_kit.models.executors.head_states import HeadStates
 from specbench_kit.models.executors.kv import KVShape
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 from specbench_kit.models.heads.model import HeadModel, attend
-from specbench_kit.models.reduced_draft import expand_logits
 
 
 @runtime_checkable

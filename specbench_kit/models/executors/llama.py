@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
+from specbench_kit.models.drafts.reduced import is_reduced
 from specbench_kit.models.executors.base import executors
 from specbench_kit.models.executors.kv import KVShape
 from specbench_kit.models.executors.masks import BAND
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
-from specbench_kit.models.reduced_draft import is_reduced
 
 PACKED_FOR_ROWS = 8
 """The batch size that the weight layout is chosen for; it is fast for one row and for verifying a dozen."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.models.drafts.reduced import is_reduced
 from specbench_kit.models.executors.base import Executor, Forward, Row, executors, name_of
 from specbench_kit.models.executors.library import Library, Logits, load_library
 from specbench_kit.models.executors.native_weights import (
@@ -23,7 +24,6 @@ from specbench_kit.models.executors.native_weights import (
     make_decoder,
     narrowest_type,
 )
-from specbench_kit.models.reduced_draft import is_reduced
 
 UNLIKE_LLAMA = (
     "cannot compute this model of type '{}': it computes Llama, Mistral, Qwen2 and Qwen3 with SiLU, full attention and "

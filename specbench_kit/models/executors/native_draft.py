@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from specbench_kit.models.drafts.reduced import is_reduced
 from specbench_kit.models.executors.base import Forward, Row, executors
 from specbench_kit.models.executors.native import NativeExecutor
 from specbench_kit.models.executors.native_head import ReducedForward
 from specbench_kit.models.executors.native_weights import is_llama_like
-from specbench_kit.models.reduced_draft import is_reduced
 
 
 @executors.register("native-draft")

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench_kit.models.drafts.reduced import expand_logits
 from specbench_kit.models.executors.base import Forward, Row, executors
 from specbench_kit.models.executors.head_states import HeadStates
 from specbench_kit.models.executors.native import NativeExecutor, NativeForward
 from specbench_kit.models.executors.native_weights import computable
 from specbench_kit.models.heads.model import HeadModel
-from specbench_kit.models.reduced_draft import expand_logits
 
 
 @executors.register("native-head")

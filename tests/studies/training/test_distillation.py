@@ -13,8 +13,8 @@ from tiny_models import decode, make_requests, make_runner, plain_greedy, random
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, save_draft
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.reduced_draft import is_reduced_draft, load_draft, new_draft, save_draft
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.studies.training.answers.store import Answer, AnswerKey, AnswerStore
 from specbench_kit.studies.training.answers.teach import require_fresh, teach

@@ -10,8 +10,8 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.draft_library import trained_folder
+from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.models.reduced_draft import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
 from specbench_kit.studies.training.answers.store import AnswerStore
 from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
 from specbench_kit.studies.training.distillation.loop import Checkpoint, TrainingLoop
