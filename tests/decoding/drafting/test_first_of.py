@@ -253,7 +253,7 @@ def test_a_round_says_who_drafted_it_only_if_there_was_a_choice() -> None:
 def test_members_are_chosen_by_option() -> None:
     own_head = parse_drafter("first-of").resolved(lambda _: True)
     assert own_head.spec == "first-of.second=head"
-    no_head = parse_drafter("first-of.match=3").resolved(lambda _: False)
+    no_head = parse_drafter("first-of.match=3").resolved(lambda name: name == DRAFT)
     assert (no_head.models, no_head.spec) == ((DRAFT,), "first-of.second=model+match=3")
     chosen = parse_drafter("first-of.first=suffix.factor=2:min_prob=0.3+second=head.path=/x/y+third=model")
     assert chosen.models == ("head:/x/y", DRAFT)
