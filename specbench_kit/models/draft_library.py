@@ -3,14 +3,13 @@
 Imports nothing heavy.
 """
 
-import json
 from pathlib import Path
 from typing import Literal
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.models.catalogue import BUNDLED, BUNDLED_FOLDER, SYNTHETIC, ModelSource, locate
-from specbench_kit.models.gguf import RECORD
+from specbench_kit.models.gguf import gguf_checksum
 from specbench_kit.models.named import NAMED_MODELS
 
 AUTO = "auto"
@@ -56,17 +55,8 @@ def _bundled_folder(target: ModelSource) -> Path | None:
     """Return the folder of what is bundled for a target, which may be a copy of a named model under another name."""
     if target.label == f"{BUNDLED}/target":
         return BUNDLED_FOLDER
-    checksum = _gguf_checksum(Path(target.location))
+    checksum = gguf_checksum(Path(target.location))
     for model in NAMED_MODELS.values():
         if target.label == model.name or target.location == model.hub_id or checksum == model.sha256:
             return BUNDLED_FOLDER / model.name
     return None
-
-
-def _gguf_checksum(folder: Path) -> str | None:
-    """Return the checksum of the GGUF file that a folder was converted from; None for other folders."""
-    try:
-        checksum = json.loads((folder / RECORD).read_text())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return str(checksum)

@@ -54,6 +54,15 @@ def converted_folder(path: Path) -> Path:
     return folder
 
 
+def gguf_checksum(folder: Path) -> str | None:
+    """Return the checksum of the GGUF file that a folder was converted from; None for other folders."""
+    try:
+        checksum = json.loads((folder / RECORD).read_text())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(checksum)
+
+
 @dataclass(frozen=True, slots=True)
 class _Metadata:
     """The parts of a file's metadata that decide whether it can be converted."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.models.gguf import gguf_checksum
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIT = "specbench-kit"
@@ -103,7 +104,12 @@ def hardware() -> dict[str, object]:
 
 
 def hash_model(folder: Path) -> str:
-    """Return the SHA-256 over a model folder's configuration, tokenizer and weights, by name and content."""
+    """Return the SHA-256 over a model folder's configuration, tokenizer and weights, by name and content.
+
+    A model converted from a GGUF file has the hash of that file: what transformers writes depends on its version.
+    """
+    if checksum := gguf_checksum(folder):
+        return hashlib.sha256(f"gguf {checksum}\n".encode()).hexdigest()
     files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
     if not files:
         raise SkitError(f"{folder} holds no model: expected config.json and weights in *.safetensors")

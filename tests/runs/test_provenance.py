@@ -176,3 +176,14 @@ def test_hashing_what_is_not_there_is_one_line(tmp_path: Path) -> None:
         hash_model(tmp_path)
     with pytest.raises(SkitError, match=r"cannot read .*weights: No such file"):
         hash_file(tmp_path / "weights")
+
+
+def test_a_converted_gguf_file_has_the_hash_of_the_file_whatever_transformers_wrote(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, version in ((first, "5.19"), (second, "5.23")):
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"transformers_version": "{version}"}}')
+        (folder / "gguf.json").write_text('{"sha256": "0a1b"}')
+    assert hash_model(first) == hash_model(second)
+    (second / "gguf.json").write_text('{"sha256": "ffff"}')
+    assert hash_model(first) != hash_model(second)
