@@ -33,6 +33,7 @@ from benchmarks import (
     speedup,
     start_up,
     step_times,
+    widths,
     wire,
 )
 from benchmarks.common import Figure, Outcome, Setting, Skipped
@@ -43,6 +44,7 @@ MODULES = (
     loop_overhead,
     speedup,
     forwards,
+    widths,
     length,
     shapes,
     start_up,

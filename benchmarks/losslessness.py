@@ -28,7 +28,7 @@ class Reduced(Setting):
 
     @cached_property
     def pair(self) -> Pair:
-        return load_pair(self.target, self.draft, device="cpu", dtype=self.dtype)
+        return load_pair(self.target, self.draft, device="cpu", dtype=self.dtype, executor="transformers")
 
 
 class Scenes:

@@ -15,6 +15,7 @@ from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft
 from specbench_kit.models.executors.base import executors, make_executor
+from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.files import load_head
@@ -69,6 +70,8 @@ class LoadedModel:
     def runner(self, slots: int, capacity: int, vocabulary: int | None, executor: str = AUTO) -> Runner:
         """Return a runner on the model's executor, or on the named one."""
         name = self.named_executor if executor == AUTO else executor
+        if name is None:
+            require_fast(self.model)
         return Runner(make_executor(self.model, slots, capacity, vocabulary, name))
 
 

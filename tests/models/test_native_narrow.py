@@ -6,15 +6,26 @@ from typing import Any
 import pytest
 import torch
 from native_models import MODELS, SIZES, in_a_tree, in_pieces, llama
-from tiny_models import make_runner, plain_logits, random_prompts
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    plain_logits,
+    random_prompts,
+)
 from torch import Tensor
 from torch.nn import Linear, Parameter
 from torch.nn.functional import pad
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import executors, make_executor
-from specbench_kit.models.pair import load_pair, resolve_dtype
+from specbench_kit.models.pair import LoadedModel, load_pair, resolve_dtype
 from specbench_kit.models.runner import Append
 
 NARROW = library.load_narrow_library()
@@ -158,7 +169,25 @@ def test_an_executor_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("specbench_kit.models.executors.native_narrow.load_narrow_library", lambda: None)
     with pytest.raises(SkitError, match=r"^executor 'native-bf16' needs an x86 processor with AVX512-BF16"):
         make_executor(llama(), 1, 40, None, "native-bf16")
-    assert type(make_executor(llama().to(torch.bfloat16), 1, 40, None)) is executors.get("transformers")
+    halved = llama().to(torch.bfloat16)
+    assert type(make_executor(halved, 1, 40, None)) is executors.get("transformers")
+    loaded = LoadedModel(halved, ModelSource("", "tiny", local_only=True))
+    with pytest.raises(SkitError, match=r"^--dtype bfloat16 on a CPU is computed by 'native-bf16', which needs"):
+        loaded.runner(1, 40, None)
+    assert type(loaded.runner(1, 40, None, "transformers").executor) is executors.get("transformers")
+
+
+@needs_narrow
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_every_method_gives_the_tokens_of_plain_decoding(executor: str) -> None:
+    target = llama()
+    runners = make_runner(target, 3, 120, executor), make_runner(disturbed(target, 0.02), 3, 120, executor)
+    requests = make_requests(random_prompts([5, 30, 17, 8], SIZES["vocab_size"]), 24)
+    plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
+    assert outputs(decode(AUTOREGRESSIVE, runners, requests, batch_size=3)) == plain
+    for method in ("fixed-k:k=4", "specinfer", "suffix"):
+        records = decode(parse_method(method), runners, requests, batch_size=3)
+        assert outputs(records) == plain, method
 
 
 def test_an_executor_is_refused_for_a_model_that_it_does_not_compute() -> None:

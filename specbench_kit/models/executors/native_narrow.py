@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from specbench_kit.core.errors import require
 from specbench_kit.models.executors.base import executors
 from specbench_kit.models.executors.library import NarrowLibrary, load_narrow_library
 from specbench_kit.models.executors.native import NativeExecutor
 from specbench_kit.models.executors.native_head import NativeHeadExecutor
+from specbench_kit.models.executors.native_weights import is_llama_like
 
 PAIRS, BYTES = 3, 4
 """The library's numbers of the kinds of products."""
@@ -82,3 +84,13 @@ class NativeInt8Executor(NarrowExecutor):
     @classmethod
     def stored(cls, model: Any) -> tuple[int, torch.dtype]:  # noqa: ARG003
         return BYTES, torch.bfloat16
+
+
+def require_fast(model: Any) -> None:
+    """Raise SkitError for a model in bf16 on a CPU that only a several times slower executor would run."""
+    if model.dtype == torch.bfloat16 and is_llama_like(model) and model.device.type == "cpu":
+        require(
+            not NativeBf16Executor.missing(),
+            f"--dtype bfloat16 on a CPU is computed by 'native-bf16', which {NativeBf16Executor.missing()}: leave out "
+            "--dtype, or give --executor transformers, which takes several times as long",
+        )

@@ -1,4 +1,5 @@
-// Zeroed memory in large pages where the system has them: weights and KV are read from end to end at every step.
+// Zeroed memory, in large pages where the system has them and most of the last one is used: weights and KV are read
+// from end to end at every step.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
@@ -16,8 +17,10 @@ class Memory {
  public:
   Memory() = default;
   explicit Memory(size_t count) {
-    constexpr size_t page = size_t(1) << 21;
-    const size_t bytes = (count * sizeof(T) + page - 1) / page * page;
+    constexpr size_t large = size_t(1) << 21, small = size_t(1) << 12;
+    const size_t used = count * sizeof(T), rounded = (used + large - 1) / large * large;
+    const size_t page = rounded - used <= used / 4 ? large : small;
+    const size_t bytes = (used + page - 1) / page * page;
     data_ = static_cast<T*>(std::aligned_alloc(page, bytes));
     if (!data_) throw std::bad_alloc();
 #if defined(__linux__)
