@@ -2,7 +2,8 @@
 
 Server and load run on one core each. Validation: a profile of the server over the network, then four schedulers below,
 at and above the knee, each compared with the simulator. Links: every round-based method over emulated links of 0, 20
-and 80 ms, compared with a modelled deployment of the same figures. Measurements stay in build/reference/live.
+and 80 ms, compared with a modelled deployment of the same figures, in time and in speedup. Both are over the same
+baseline: the target decodes at the server, and its tokens are streamed. Measurements stay in build/reference/live.
 """
 
 import argparse
@@ -42,13 +43,20 @@ LINKS = """# Methods over a shaped link
 
 Measured over a wire whose messages are held back on this machine, beside a deployment of the same figures: the profile
 of the server, its wire's own time beside the round trip, and the trace's seconds for every forward of the draft model.
-Milliseconds per token over four answers of 32 tokens; the reports say where the machine was disturbed.
+Four answers of 32 tokens; the reports say where the machine was disturbed. Speedups are over *AR at the server,
+streamed*: the target decodes by itself and pays the link once. `server-only` is the speedup of the same method with
+draft and target both at the server, streamed. Bold: measured and modelled speedup are more than 15 % apart.
 
-| round trip | method | measured | modelled | apart in % |
-| --- | --- | --- | --- | --- |
+| round trip | method | ms per token, measured | modelled | apart in % | speedup, measured | modelled | apart in % \
+| server-only, measured | modelled |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+SPEEDUP_APART = 0.15
+"""The largest difference of measured and modelled speedups that counts as equal."""
 
 METHODS = ("fixed-k", "svip", "adaedl", "opt-tree", "specedge", "ssd", "prompt-lookup", "suffix")
+SERVER_ONLY = tuple(method for method in METHODS if method not in ("specedge", "ssd"))
+"""The methods with which the server also drafts by itself: one that drafts ahead would have to do without that."""
 RTT_S = (0.0, 0.02, 0.08)
 ASKED = ("--dataset", "gsm8k", "--limit", "4", "--max-new-tokens", "32")
 DEPLOYMENT = """
@@ -142,7 +150,8 @@ def links(out: Path) -> None:
     draft_s = TraceFile(trace("-links")).header.draft_s
     wire_s = loading.load(str(profile("links"))).fit["wire_s"]
     named = [word for method in METHODS for word in ("--method", method)]
-    with server("--slots", 4) as address:
+    offered = [word for method in SERVER_ONLY for word in ("--method", method)]
+    with server("--slots", 4, "--draft", "bundled", *offered) as address:
         for rtt_s in RTT_S:
             name = f"{1000 * rtt_s:g}ms"
             file = BUILD / f"link-{name}.toml"
@@ -158,18 +167,28 @@ def links(out: Path) -> None:
 
 
 def _compared(out: Path) -> None:
-    """Return a table of both, by method and round trip."""
-    times: dict[tuple[str, str], dict[str, float]] = {}
+    """Write a table of both, by method and round trip."""
+    figures: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for path in sorted(BUILD.glob("m*/*ms/*/summary.json")):
         kind, name = path.parts[-4:-2]
         method = json.loads(path.with_name("run.json").read_text())["method"]
-        times.setdefault((name, method), {})[kind] = json.loads(path.read_text())["overall"]["tpot"]["mean"]
-    rows = [
-        f"| {name} | {method} | {1e3 * pair['measured']:.2f} | {1e3 * pair['modelled']:.2f} "
-        f"| {100 * (pair['modelled'] / pair['measured'] - 1):+.1f} |"
-        for (name, method), pair in times.items()
-    ]
+        figures.setdefault((name, method), {})[kind] = json.loads(path.read_text())["overall"]
+    rows = []
+    for (name, method), pair in figures.items():
+        measured, modelled = pair["measured"], pair["modelled"]
+        times = [1e3 * side["tpot"]["mean"] for side in (measured, modelled)]
+        speedups = [side["speedup"] for side in (measured, modelled)]
+        apart = speedups[1] / speedups[0] - 1
+        cells = [name, method, *(f"{time:.2f}" for time in times), f"{100 * (times[1] / times[0] - 1):+.1f}"]
+        text = f"{100 * apart:+.1f}"
+        cells += [*(f"{speedup:.3f}" for speedup in speedups), text if abs(apart) <= SPEEDUP_APART else f"**{text}**"]
+        cells += [_speedup_or_dash(side.get("colocated_speedup")) for side in (measured, modelled)]
+        rows.append(f"| {' | '.join(cells)} |")
     (out / "README.md").write_text(LINKS + "\n".join(rows) + "\n")
+
+
+def _speedup_or_dash(speedup: float | None) -> str:
+    return "–" if speedup is None else f"{speedup:.3f}"
 
 
 def _scenario(path: Path) -> tuple[list[int], str]:
