@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from native_models import MODELS, SIZES, in_a_tree, in_pieces, llama
+from tiny_heads import put_beside, untrained
 from tiny_models import (
     AUTOREGRESSIVE,
     decode,
@@ -23,6 +24,7 @@ from torch.nn.functional import pad
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import ModelSource
+from specbench_kit.models.drafts.reduced import ReducedOutput
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.pair import LoadedModel, load_pair, resolve_dtype
@@ -140,6 +142,27 @@ def test_a_model_loaded_in_bf16_gives_the_logits_of_one_that_is_rounded_later() 
         found.append(runner.forward([Append(runner.acquire(), text, keep=40)])[0].clone())
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@needs_narrow
+def test_heads_and_reduced_drafts_in_bf16_have_executors_of_their_own() -> None:
+    target = llama()
+    runner = make_runner(target, 2, 120, "native-bf16")
+    head = untrained(runner).to(torch.bfloat16)
+    put_beside(runner, head)
+    assert type(make_executor(head, 1, 40, None)) is executors.get("native-bf16-head")
+    reduced = llama()
+    reduced.lm_head = ReducedOutput(SIZES["hidden_size"], torch.arange(0, SIZES["vocab_size"], 2), SIZES["vocab_size"])
+    reduced.lm_head.weight.data = target.lm_head.weight.data[::2].clone()
+    reduced = reduced.to(torch.bfloat16)
+    draft = make_runner(reduced, 2, 120)
+    assert type(draft.executor) is executors.get("native-bf16-draft")
+    requests = make_requests(random_prompts([5, 30, 17], SIZES["vocab_size"]), 24)
+    plain = outputs(decode(AUTOREGRESSIVE, (runner, draft), requests))
+    for method in ("fixed-k:k=4", "fixed-k:drafter=head"):
+        records = decode(parse_method(method), (runner, draft), requests, batch_size=2)
+        assert outputs(records) == plain, method
+        assert any(round.accepted for record in records.values() for round in record.rounds), method
 
 
 @needs_narrow

@@ -12,6 +12,7 @@ from specbench_kit.core.errors import require
 from specbench_kit.models.executors.base import executors
 from specbench_kit.models.executors.library import NarrowLibrary, load_narrow_library
 from specbench_kit.models.executors.native import NativeExecutor
+from specbench_kit.models.executors.native_draft import NativeDraftExecutor
 from specbench_kit.models.executors.native_head import NativeHeadExecutor
 from specbench_kit.models.executors.native_weights import is_llama_like
 
@@ -65,6 +66,11 @@ class NativeBf16Executor(NarrowExecutor):
 @executors.register("native-bf16-head")
 class NativeBf16HeadExecutor(NativeHeadExecutor, NativeBf16Executor):
     """Runs feature heads with the products of `native-bf16`."""
+
+
+@executors.register("native-bf16-draft")
+class NativeBf16DraftExecutor(NativeDraftExecutor, NativeBf16Executor):
+    """Runs draft models of `skit train-draft` with the products of `native-bf16`."""
 
 
 @executors.register("native-int8")
