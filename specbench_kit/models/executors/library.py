@@ -115,7 +115,9 @@ def _level() -> int:
 def _find(build: str) -> Iterator[Any]:
     for suffix in EXTENSION_SUFFIXES:
         with suppress(ImportError):  # missing, or left over from another version of Python
-            yield _load(_place(build, suffix))
+            module = _load(_place(build, suffix))
+            if hasattr(module, "load_layer"):  # else left over from an earlier version of the kit
+                yield module
 
 
 def _place(build: str, suffix: str) -> Path:
