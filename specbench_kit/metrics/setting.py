@@ -3,7 +3,7 @@
 from specbench_kit.core.nested import flat
 from specbench_kit.core.typed_json import JsonObject
 
-FEW = 2
+FEW = 1
 """Number of options in a label, unless more were given: tables and legends have little room."""
 
 
@@ -20,8 +20,7 @@ def method_label(run: JsonObject) -> str:
     set_names = [key for key, value in options.items() if key not in given_names and value not in (None, False)]
     chosen = {*given_names, *set_names[: max(0, FEW - len(given_names))]}
     shown = [f"{key}={_text(value)}" for key, value in options.items() if key in chosen]
-    ellipsis = ["…"] if len(set_names) + len(given_names) > len(shown) else []
-    return f"{name} ({', '.join([*shown, *ellipsis])})" if shown else name
+    return f"{name} ({', '.join(shown)})" if shown else name
 
 
 def describe_options(run: JsonObject) -> str:

@@ -39,7 +39,7 @@ def test_its_options_run_with_the_small_pair(tmp_path: Path) -> None:
     runs = [file.parent for file in tmp_path.glob("*/requests.jsonl")]
     assert runs
     for run in runs:
-        assert "from the kit's own prompts: everyday" in (run / "report.md").read_text()
+        assert "from the kit's own file everyday" in (run / "report.md").read_text()
         assert read_object(run / "summary.json")["lossless"]["lossless"] is True
         assert {row["finish_reason"] for row in read_rows(run / "requests.jsonl")} <= {"length", "eos"}
 

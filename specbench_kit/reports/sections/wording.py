@@ -81,7 +81,7 @@ def dataset_sentence(dataset: RunFile) -> str:
         "sample": "the bundled sample",
         "hub": "the Hugging Face hub:",
         "local": "the data directory:",
-        "bundled": "the kit's own prompts:",
+        "bundled": "the kit's own file",
         "imported": "the imported file",
     }
     of_all = f" of {count(dataset['total'])}" if dataset.get("total") is not None else ""
