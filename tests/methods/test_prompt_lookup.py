@@ -83,4 +83,4 @@ def test_a_run_states_the_length_that_was_chosen(tmp_path: Path) -> None:
     run = read_object(folder / "run.json")
     assert run["options"]["k"] in range(1, 11)
     assert run["uses"] == {"k_by": "verification times"}
-    assert f"prompt-lookup (k={run['options']['k']}, " in " ".join(done.stdout.split())
+    assert f"prompt-lookup (k={run['options']['k']})" in " ".join(done.stdout.split())
