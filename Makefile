@@ -62,11 +62,22 @@ mutants: $(INSTALLED)
 benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
-# Against a real engine that serves the bundled target: make engine-test ENGINE=vllm ADDRESS=127.0.0.1:8000
+# With ADDRESS against an engine that serves the bundled target: make engine-test ENGINE=vllm ADDRESS=127.0.0.1:8000
+# Without it policies run inside the engine, which ENGINE_PYTHON's environment holds beside the kit:
+# make engine-test ENGINE=vllm ENGINE_PYTHON=vllm-env/bin/python TARGET=models/large POLICIES='suffix threshold'
 ENGINE ?= vllm
-ADDRESS ?= 127.0.0.1:8000
+ADDRESS ?=
+ENGINE_PYTHON ?= $(BIN)/python
+TARGET ?= specbench_kit/models/bundled/target
+DRAFT ?= bundled
+POLICIES ?= fixed-k:k=4 threshold suffix
 engine-test: $(INSTALLED)
+ifneq ($(ADDRESS),)
 	$(BIN)/skit bench --server $(ENGINE)://$(ADDRESS) --method fixed-k --dataset gsm8k --limit 6 --out build/engine-test
+else
+	$(ENGINE_PYTHON) scripts/engine_test_$(ENGINE).py --target $(TARGET) --draft $(DRAFT) --out build/engine-test/inside \
+		$(addprefix --method ,$(POLICIES)) $(if $(RECORD),--record $(RECORD))
+endif
 
 # Not for CI: many devices at one server for minutes, on this machine alone.
 soak: $(INSTALLED)

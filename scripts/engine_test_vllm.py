@@ -145,15 +145,18 @@ def load_requests(options: argparse.Namespace, count: int) -> list[Request]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(options.target)
-    dataset = load(options.dataset, None, limit=count, seed=0)
+    dataset = load(options.dataset, data_dir=None, allow_sample=True, limit=count, seed=0)
     requests = [Conversation(prompt, tokenizer, options.max_new_tokens).next_request() for prompt in dataset.prompts]
     return [request for request in requests if request is not None]
 
 
 def run(options: argparse.Namespace) -> list[Subject]:
     """Decode all prompts with all drafters; the first request warms up, half of the others go one by one."""
-    subjects = [make_subject(name, options, speculative) for name, speculative in OWN.items() if name in options.own]
-    subjects += [make_policy(spec, options) for spec in options.method]
+    own, policies = options.own.split(","), options.method
+    subjects = [make_subject(name, options, OWN[name]) for name in OWN if name in own and name != "ngram"]
+    subjects += [make_policy(spec, options) for spec in policies]
+    if "ngram" in own:  # the last one: once its numba is imported, vLLM fails to make another engine in this process
+        subjects.append(make_subject("ngram", options, OWN["ngram"]))
     first, *requests = load_requests(options, 1 + 2 * options.limit)
     for subject in subjects:
         subject.warm_up(first)
