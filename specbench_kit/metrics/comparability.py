@@ -161,6 +161,7 @@ def _is_measured(run: BenchmarkRun) -> bool:
 
 DECISIVE: dict[str, Property] = {
     "target model": _model("target"),
+    "engine": lambda run: _text((run.fields.get("engine") or {}).get("name")),
     "dtype": _config("dtype"),
     "rounding of products": _config("products"),
     "max_new_tokens": _config("max_new_tokens"),

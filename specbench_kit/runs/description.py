@@ -64,6 +64,23 @@ class DeploymentReference(Struct):
     name: Annotated[str | None, doc("name of the deployment")] = None
 
 
+class EngineReference(Struct):
+    """The inference engine that verified, with the kit's policy as its drafter; null where the kit's loop decoded."""
+
+    name: Annotated[str | None, doc("name of the engine")] = None
+    version: Annotated[str | None, doc("version of the engine")] = None
+
+
+class EngineOverhead(Struct):
+    """The work of a policy inside another engine, summed over all calls."""
+
+    calls: Annotated[Count, doc("calls of the drafter, one per step")] = 0
+    policy_s: Annotated[Number, doc("seconds of the policy's decisions")] = 0.0
+    draft_s: Annotated[Number, doc("seconds of drafting")] = 0.0
+    total_s: Annotated[Number, doc("seconds inside of the drafter, bookkeeping included")] = 0.0
+    engine_s: Annotated[Number, doc("seconds of the engine's own steps")] = 0.0
+
+
 class PredictorUse(Struct):
     """The predictor that the method loaded, and how it used it."""
 
@@ -91,6 +108,8 @@ class RunDocument(Struct):
     config: RunConfig | None = None
     time_kind: Annotated[str | None, doc("measured or modelled")] = None
     deployment: DeploymentReference | None = None
+    engine: EngineReference | None = None
+    overhead: EngineOverhead | None = None
     requests: Annotated[Count | None, doc("requests that were planned")] = None
     prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = None
     left_out: Annotated[JsonObject | None, doc("prompts that were left out, by reason")] = None

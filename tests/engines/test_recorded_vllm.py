@@ -17,6 +17,7 @@ from torch import nn
 from specbench_kit.core.errors import SkitError
 from specbench_kit.engines.vllm import Drafts
 from specbench_kit.models.catalogue import locate
+from specbench_kit.reports.run.report import setting
 from specbench_kit.runs.directory import RunDirectory
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json.gz"))
@@ -91,6 +92,8 @@ def test_a_proposer_drafts_what_it_drafted_in_vllm(path: Path, tmp_path: Path, m
     }
     assert outputs == expected
     assert run.run["engine"]["name"] == "vllm"
+    facts = dict(setting(run.run))
+    assert "ms per step; the drafter takes" in facts["engine"]
     assert run.run["overhead"]["accepted"] > 0
 
 

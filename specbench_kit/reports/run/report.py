@@ -74,6 +74,19 @@ def build(
     )
 
 
+def engine_sentence(run: RunFile) -> str:
+    """Return the engine in which the policy drafted, and what a call of it took there."""
+    engine, overhead = run["engine"], run.get("overhead") or {}
+    name = f"{engine.get('name')} {engine.get('version')}"
+    if not overhead.get("calls"):
+        return name
+    policy, draft, total, step = (
+        f"{overhead.get(key, 0.0) / overhead['calls'] * 1e3:.2f} ms"
+        for key in ("policy_s", "draft_s", "total_s", "engine_s")
+    )
+    return f"{name}, which takes {step} per step; the drafter takes {total}, of it {policy} policy and {draft} drafting"
+
+
 def setting(run: RunFile) -> list[tuple[str, str]]:
     """Return what was run on what, as rows of a table of facts."""
     config, models = run.get("config") or {}, run.get("models") or {}
@@ -87,6 +100,7 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
         ("limits", limits + repeats),
         *baseline.facts(run),
         ("time", wording.time_sentence(run)),
+        *([("engine", engine_sentence(run))] if run.get("engine") else []),
         *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
         *([("products", config["products"])] if config.get("products") else []),
