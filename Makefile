@@ -76,7 +76,7 @@ ifneq ($(ADDRESS),)
 	$(BIN)/skit bench --server $(ENGINE)://$(ADDRESS) --method fixed-k --dataset gsm8k --limit 6 --out build/engine-test
 else
 	$(ENGINE_PYTHON) scripts/engine_test_$(ENGINE).py --target $(TARGET) --draft $(DRAFT) --out build/engine-test/inside \
-		$(addprefix --method ,$(POLICIES)) $(if $(RECORD),--record $(RECORD))
+		$(addprefix --method ,$(POLICIES))
 endif
 
 # Not for CI: many devices at one server for minutes, on this machine alone.

@@ -1,16 +1,14 @@
 """Run policies inside vLLM for real: python scripts/engine_test_vllm.py --target FOLDER --draft FOLDER --out FOLDER.
 
 All drafters decode the same prompts in one process, prompt by prompt and in turns, so that a disturbance of the machine
-meets all of them; then other prompts, all together. Every output is compared with that of vLLM without a drafter. With
---record FILE only the first method runs, in short of KV blocks, and its calls are written down for the tests.
+meets all of them; then other prompts, all together. Every output is compared with that of vLLM without a drafter.
 """
 
 import argparse
-import gzip
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,6 +18,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
+from msgspec.structs import replace
 from vllm import LLM, SamplingParams
 
 from specbench_kit.datasets.loading import load
@@ -27,7 +26,6 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Request
 from specbench_kit.engines import vllm as face
 from specbench_kit.engines.recorder import request_id
-from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
@@ -42,8 +40,6 @@ OWN = {
     "suffix": {"method": "suffix"},
 }
 """vLLM's own drafters that need no model."""
-SHORT_OF_KV = {"num_gpu_blocks_override": 18, "max_num_batched_tokens": 64}
-"""Of 32 tokens each: several requests do not fit, and prompts take several steps."""
 MADE: list["Recorded"] = []
 
 
@@ -102,14 +98,14 @@ class Subject:
 
     def warm_up(self, request: Request) -> None:
         """Decode a request that does not count."""
-        recorder = self.drafts.drafter.recorder if self.drafts else None
-        out = recorder.out if recorder else None
-        if recorder and self.drafts:
-            recorder.out = None
+        drafter = self.drafts.drafter if self.drafts else None
+        out, records = (drafter.recorder.out, drafter.recorder) if drafter else (None, None)
+        if records:
+            records.out = None
         self.decode([request], 16)
-        if recorder and self.drafts:
-            self.drafts.drafter.speculator.close()
-            recorder.out = out
+        if drafter and records:
+            drafter.speculator.close()
+            records.out = out
 
 
 def make_subject(name: str, options: argparse.Namespace, speculative: dict[str, Any] | None, **limits: Any) -> Subject:
@@ -152,9 +148,9 @@ def load_requests(options: argparse.Namespace, count: int) -> list[Request]:
 
 def run(options: argparse.Namespace) -> list[Subject]:
     """Decode all prompts with all drafters; the first request warms up, half of the others go one by one."""
-    own, policies = options.own.split(","), options.method
+    own = options.own.split(",")
     subjects = [make_subject(name, options, OWN[name]) for name in OWN if name in own and name != "ngram"]
-    subjects += [make_policy(spec, options) for spec in policies]
+    subjects += [make_policy(spec, options) for spec in options.method]
     if "ngram" in own:  # the last one: once its numba is imported, vLLM fails to make another engine in this process
         subjects.append(make_subject("ngram", options, OWN["ngram"]))
     first, *requests = load_requests(options, 1 + 2 * options.limit)
@@ -177,24 +173,28 @@ def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> 
     """Complete the run that a policy left with its baseline, or write that of vLLM's own drafter, as seen outside."""
     described = MADE[0].drafter.recorder.description
     config = {**described["config"], "temperature": 0.0, "top_p": 1.0, "top_k": 0, "batch_size": 1, "baseline": True}
-    method: Method = parse_method("autoregressive")
+    method = parse_method("autoregressive")
     if subject.drafts:
         method = parse_method(subject.drafts.drafter.recorder.description["method"])
         folder = subject.drafts.drafter.close()
         assert folder is not None
         directory = RunDirectory.open(folder)
         directory.amend(config=config)
-        inside, outside = directory.records(), {record.request_id: record for record in subject.records}
-        assert all(record.output_ids == outside[record.request_id].output_ids for record in inside), "other outputs"
+        outside = {record.request_id: record for record in subject.records}
+        records = directory.records()
+        for record in records:
+            assert record.output_ids == outside[record.request_id].output_ids, "the record has another output"
+            record.category, record.text = outside[record.request_id].category, outside[record.request_id].text
+        (directory.path / "requests.jsonl").unlink()
         subject.drafts.drafter.recorder.out = None
     else:
         known = {name: value for name, value in described.items() if name not in {"options", "uses"}}
         models = {"target": described["models"]["target"]}
         changes = {"method": f"vllm-{subject.name}", "config": config, "models": models, "requests": options.limit}
-        directory = RunDirectory.create(options.out, known | changes)
-        for record in subject.records:
-            directory.append(record)
-    for record in plain.records:
+        directory, records = RunDirectory.create(options.out, known | changes), subject.records
+    for record in in_turn(records):
+        directory.append(record)
+    for record in in_turn(plain.records):
         directory.append_baseline(record)
     records, baseline = directory.records(), directory.baseline_records()
     finished = {"planned": len(records), "finished": len(records), "failed": 0}
@@ -205,11 +205,17 @@ def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> 
     )
 
 
+def in_turn(records: Sequence[RequestRecord]) -> Iterator[RequestRecord]:
+    """Yield the records as if no other drafter had decoded in between."""
+    ends_s = accumulate(record.e2e_s or 0.0 for record in records)
+    for record, end_s in zip(records, ends_s, strict=True):
+        yield replace(record, finished_s=end_s)
+
+
 def table(subjects: Sequence[Subject]) -> str:
     """Return what was measured, as Markdown."""
     lines = [
-        "| drafter | identical outputs | tokens/s | ratio to plain | tokens per step | all together, tokens/s | ratio "
-        "| of each step in skit |",
+        "| drafter | identical | tokens/s | ratio to plain | tokens per step | together, tokens/s | ratio | in skit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     plain = subjects[0]
@@ -229,26 +235,9 @@ def table(subjects: Sequence[Subject]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def record(options: argparse.Namespace) -> None:
-    """Write down the calls of one policy while requests are preempted and prompts take several steps."""
-    subject = make_policy(options.method[0], options, **SHORT_OF_KV)
-    assert subject.drafts is not None
-    subject.drafts.calls = []
-    records = subject.decode(load_requests(options, options.limit), options.max_new_tokens)
-    texts = [record.prompt_ids + record.output_ids for record in records]
-    # A row is the beginning of a text, but for the tokens that the engine cut off behind the end of an output.
-    for call in subject.drafts.calls:
-        rows = [next((i, len(r)) for i, t in enumerate(texts) if r[: len(t)] == t[: len(r)]) for r in call["rows"]]
-        beyond = [row[len(texts[number]) :] for row, (number, _) in zip(call["rows"], rows, strict=True)]
-        call |= {"rows": rows, "beyond": beyond}
-    prompts = [len(record.prompt_ids) for record in records]
-    document = {"method": options.method[0], "texts": texts, "prompts": prompts, "calls": subject.drafts.calls}
-    options.record.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
-
-
-def main() -> None:
-    """Read the options, decode, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of the options."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft", default="bundled")
     parser.add_argument("--method", action="append", default=[])
@@ -260,11 +249,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path("build/engine-test"))
     parser.add_argument("--context", type=int, default=1024)
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
-    if options.record is not None:
-        record(options)
-        return
+    return parser
+
+
+def main() -> None:
+    """Decode, and print the table."""
+    options = parser_of(__doc__).parse_args()
     print(text := table(run(options)))
     (options.out / "table.md").write_text(text)
 

@@ -1,7 +1,7 @@
 """Calls of `propose` that vLLM really made, on the bundled target, while it was short of KV blocks.
 
-`make engine-test ENGINE=vllm RECORD=tests/engines/recorded/NAME.json.gz` writes them down. Six requests of several
-lengths share four rows; their prompts take several steps, and some of them are preempted and come back.
+`scripts/record_vllm_calls.py` wrote them down, with --context 512 --limit 6 --max-new-tokens 40 --batch-size 4. Six
+requests of several lengths share four rows; prompts take several steps, and some requests are preempted and come back.
 """
 
 import gzip
@@ -59,6 +59,8 @@ def rows_of(document: Any, call: Any) -> tuple[list[list[int]], np.ndarray, np.n
 
 def test_the_recorded_calls_show_what_can_happen_to_a_request() -> None:
     assert len(RECORDED) == 2
+    first, second = (read(path)["texts"] for path in RECORDED)
+    assert first == second, "two drafters, one output"
     for path in RECORDED:
         document = read(path)
         present = [{number for number, _ in call["rows"]} for call in document["calls"]]
