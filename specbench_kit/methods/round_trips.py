@@ -15,7 +15,7 @@ class RoundTrips(Autoregressive):
     drafts nothing, and is no baseline of a speedup.
     """
 
-    source = ""
+    source = "what clients that only verify do without a draft"
     group = "bounds"
     needs = "a deployment or a server"
     uses_drafter = True

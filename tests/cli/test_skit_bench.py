@@ -110,12 +110,13 @@ def test_every_method_has_a_run_directory_with_all_files(runs: list[Path]) -> No
 
 def test_request_lines_have_the_designed_fields(runs: list[Path]) -> None:
     """What a policy expected is told where it has chances to reckon with."""
-    designed = {f.name for f in fields(RoundRecord)} - {"expected"}
+    only_of_some_methods = {"expected", "drafter"}
+    designed = {f.name for f in fields(RoundRecord)} - only_of_some_methods
     assert designed >= DESIGNED_ROUND
     for run in runs:
         for row in [*read_rows(run / "requests.jsonl"), *read_rows(run / "baseline.jsonl")]:
             assert set(row) == {f.name for f in fields(RequestRecord)} >= DESIGNED
-            assert all(set(step) - {"expected"} == designed for step in row["rounds"])
+            assert all(set(step) - only_of_some_methods == designed for step in row["rounds"])
 
 
 def test_request_lines_add_up(runs: list[Path]) -> None:

@@ -73,7 +73,6 @@ def test_an_engine_decodes_by_itself_in_one_request_and_its_tokens_arrive_one_by
         ends_s = [step.end_s for step in record.rounds]
         assert len(ends_s) == 7
         assert ends_s == sorted(ends_s)
-        assert ends_s[-1] > ends_s[0]
 
 
 def test_a_response_is_given_up_at_an_end_that_only_the_device_knows() -> None:

@@ -137,6 +137,9 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, float], words
 
 def test_a_pair_that_is_half_synthetic_is_refused() -> None:
     assert "a synthetic model agrees with no other" in error_line(
+        skit_here("bench", "--method", "fixed-k", "--target", "synthetic", "--draft", "bundled")
+    )
+    assert "give --draft synthetic:ranks=" in error_line(
         skit_here("bench", "--method", "fixed-k", "--target", "synthetic")
     )
     with pytest.raises(SkitError, match="without options"):

@@ -33,7 +33,9 @@ NOBODY = 65534
 
 def record(number: int, text: str = "text") -> RequestRecord:
     values: dict[str, Any] = {f.name: 0.25 if f.name.endswith("_s") else 4 for f in fields(RoundRecord)}
-    step = RoundRecord(**values | {"aligned": True, "commits_s": [0.25], "parents": [], "path": [], "padded": []})
+    step = RoundRecord(
+        **values | {"aligned": True, "commits_s": [0.25], "parents": [], "path": [], "padded": [], "drafter": ""}
+    )
     return RequestRecord(f"q{number}", "math", [1, 2], [3, 4, 5, 6], text, ttft_s=0.31, e2e_s=0.31, rounds=[step])
 
 

@@ -71,10 +71,13 @@ class StreamClient:
 
     def __post_init__(self) -> None:
         self.dialect = dialects.get(self.address.dialect)(self.address.model)
+        self._http, self._retired = self._connect(), list[httpx.AsyncClient]()
+
+    def _connect(self) -> httpx.AsyncClient:
         timeout = httpx.Timeout(self.patience.timeout_s, connect=min(CONNECT_S, self.patience.timeout_s), pool=None)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        self._http = httpx.AsyncClient(
+        return httpx.AsyncClient(
             base_url=self.address.base, timeout=timeout, limits=limits, headers=headers, verify=self._certificates()
         )
 
@@ -88,7 +91,8 @@ class StreamClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        for http in (self._http, *self._retired):
+            await http.aclose()
 
     async def facts(self) -> ServerFacts:
         """Return what the server says of itself; raise SkitError if it is not there or not of the named kind."""
@@ -119,6 +123,10 @@ class StreamClient:
             try:
                 await self._stream(body, received, sent_s)
             except _AttemptFailedError as failure:
+                # A server that broke off may have closed this connection, or others, which would fail the next request.
+                # The old ones are closed at the end only, since other requests may still be using them.
+                self._retired.append(self._http)
+                self._http = self._connect()
                 if failure.final or attempt > self.patience.retries:
                     raise RequestFailedError(str(failure), attempt, failure.unreachable) from failure
                 await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, failure.wait_s)))
