@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from os import _exit
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from time import sleep
 from typing import Any
 
@@ -24,6 +24,7 @@ from live_server import DRAFT, TARGET
 from tiny_models import plain_logits
 
 Body = dict[str, Any]
+PATIENCE_S = 300
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
 DRAFT_LENGTH = 4
 
@@ -47,6 +48,8 @@ class Behaviour:
     """Number of streams that end in the middle at first."""
     breaks_at: set[int] = field(default_factory=set)
     """Positions of further requests whose streams end in the middle."""
+    stalls_at: int = 0
+    """Position of the request that waits before its first token until the engine is released."""
     counts: bool = True
     """Names tokens and reports acceptance."""
     has_usage: bool = True
@@ -61,6 +64,8 @@ class Engine:
 
     behaviour: Behaviour
     lock: Lock = field(default_factory=Lock)
+    stalled: Event = field(default_factory=Event)
+    released: Event = field(default_factory=Event)
     answers: int = 0
     requests: list[tuple[str, Body]] = field(default_factory=list)
     rounds: int = 0
@@ -204,6 +209,9 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
+            if len(engine.requests) == behaviour.stalls_at:
+                engine.stalled.set()
+                engine.released.wait(PATIENCE_S)
             for number, chunk in enumerate(ROUTES[self.path](engine, body)):
                 sleep(behaviour.slow_s)
                 if number == 3 and behaviour.dies_after and engine.answers >= behaviour.dies_after:

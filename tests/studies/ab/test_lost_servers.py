@@ -56,21 +56,23 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
 
 
 def test_an_interrupted_run_is_resumed(prompts: Path) -> None:
-    with streaming_server(slow_s=0.02) as (one, _), streaming_server(slow_s=0.02) as (two, _):
+    # The seventh request to the second server, one of them the probe, is not answered until the command has ended.
+    with streaming_server() as (one, _), streaming_server(stalls_at=7) as (two, engine):
         command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts)]
         process = subprocess.Popen([SKIT, *map(str, command)], env=environment(), stderr=subprocess.PIPE, text=True)
-        answers: list[Path] = []
-        while not (answers and len(read_rows(answers[0])) > 3):
-            answers = list((prompts.parent / "out").glob("*-ab-*/answers.jsonl"))
-            assert process.poll() is None
+        assert engine.stalled.wait(PATIENCE_S)
         process.send_signal(SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
+        engine.released.set()
         assert process.returncode == 2, errors
         assert "error: interrupted; " in errors
         assert "Traceback" not in errors
-        done = skit_here(*command, "--resume")
+        (folder,) = (prompts.parent / "out").glob("*-ab-*")
+        kept = read_rows(folder / "answers.jsonl")
+        assert sum(row["key"]["server"] == "b" for row in kept) == 5
+        done = skit_here(*command, "--resume", "--force")
     assert done.returncode == 0, done.stderr
-    assert read_object(answers[0].with_name("summary.json"))["finished"] == 16
+    assert read_object(folder / "summary.json")["finished"] == 16
 
 
 def test_failed_requests_are_counted_and_leave_their_pairs_out(prompts: Path) -> None:
