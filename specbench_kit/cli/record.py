@@ -8,7 +8,7 @@ from specbench_kit.cli.common import command_line, load_dataset, require_all, re
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option, select_fields
+from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
@@ -32,6 +32,14 @@ class RecordOptions:
         ),
     ] = False
     max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
+    drafter: Annotated[
+        str,
+        Option(
+            "Drafter whose drafts are recorded: model, head, suffix, prompt-lookup or first-of, with options as in "
+            "head.path=FOLDER. Only model needs --draft.",
+            MODELS,
+        ),
+    ] = "model"
     limit: common.Limit = None
     target: common.Target = "bundled"
     draft: common.Draft = "auto"
@@ -62,9 +70,13 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     prompts = load_dataset(dataset, options.limit, options.seed, console, to_train=options.train_split)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.recording.trace import record as record_trace
+    from specbench_kit.studies.recording.trace import recorded_drafter
 
+    recorded_drafter(options.drafter, settings)  # an unknown one is an error before anything is loaded
     with counting_bar("recording") as report:
-        trace = record_trace(settings, prompts, options.out, options.max_draft, report, options.share, options.text)
+        trace = record_trace(
+            settings, prompts, options.out, options.max_draft, report, options.share, options.text, options.drafter
+        )
     for line in trace.warnings:
         say(console, line, style="bold red")
     failed = f"; {trace.failed} did not fit the context" if trace.failed else ""

@@ -22,7 +22,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.base import Deployment, HiddenStates
 from specbench_kit.deployments.pipeline_time import PipelineTime
-from specbench_kit.deployments.placing import add_modelled_time, drafts_on_edge
+from specbench_kit.deployments.placing import add_modelled_time, states_on_the_way
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 
@@ -158,11 +158,8 @@ def hidden_states(
 
     `models` are the drafter's, by name.
     """
-    layers = tuple(sorted(set(method.drafting.layers(models))))
-    if not layers:
-        return None
-    layer_bytes = deployment.link.state_bytes or target.executor.state_bytes
-    return HiddenStates(layers, layer_bytes * len(layers) if drafts_on_edge(method, deployment) else 0.0)
+    layers = method.drafting.layers(models)
+    return states_on_the_way(method, deployment, layers, target.executor.state_bytes) if layers else None
 
 
 def round_policy(method: Method) -> Policy:

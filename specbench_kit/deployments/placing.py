@@ -1,5 +1,6 @@
 """Places a method on a deployment: the time that its loop takes there, and the environment that it plans with."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -44,19 +45,28 @@ def add_modelled_time(
     )
 
 
-def single_request_clock(method: Method, deployment: Deployment) -> SingleRequestClock:
+def single_request_clock(
+    method: Method, deployment: Deployment, states: HiddenStates | None = None
+) -> SingleRequestClock:
     """Return the clock of a deployment that serves one request after the other."""
     return SingleRequestClock(
-        _with_method_times(method, deployment), on_edge=drafts_on_edge(method, deployment), learned=method.learned
+        _with_method_times(method, deployment),
+        on_edge=drafts_on_edge(method, deployment),
+        learned=method.learned,
+        states=states,
     )
 
 
-def colocated_request_clock(method: Method, deployment: Deployment) -> SingleRequestClock | None:
+def colocated_request_clock(
+    method: Method, deployment: Deployment, states: HiddenStates | None = None
+) -> SingleRequestClock | None:
     """Return the clock of one request after the other with the draft model on the server.
 
     Return None if the draft model is there already, or has to be at the edge.
     """
-    return single_request_clock(method, colocate(deployment)) if can_be_colocated(method, deployment) else None
+    if not can_be_colocated(method, deployment):
+        return None
+    return single_request_clock(method, colocate(deployment), states and states._replace(bytes_per_token=0.0))
 
 
 def can_be_colocated(method: Method, deployment: Deployment) -> bool:
@@ -67,6 +77,20 @@ def can_be_colocated(method: Method, deployment: Deployment) -> bool:
 def drafts_on_edge(method: Method, deployment: Deployment) -> bool:
     """Return whether the method's draft tokens come from the edge, across the link."""
     return (method.placement or deployment.placement) == "edge" and method.uses_drafter
+
+
+def states_on_the_way(
+    method: Method, deployment: Deployment, layers: Sequence[int], layer_bytes: float
+) -> HiddenStates | None:
+    """Return the hidden states that the method's drafter reads of these layers, or None if there are no layers.
+
+    A token's state of a layer takes `layer_bytes`, unless the deployment's link states another size.
+    """
+    if not layers:
+        return None
+    layers = tuple(sorted(set(layers)))
+    token_bytes = (deployment.link.state_bytes or layer_bytes) * len(layers)
+    return HiddenStates(layers, token_bytes if drafts_on_edge(method, deployment) else 0.0)
 
 
 def _with_method_times(method: Method, deployment: Deployment) -> Deployment:

@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from specbench_kit.decoding.latency import Row
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.base import Deployment, HiddenStates
 
 REMEMBERED = 1 << 16
 """Rows whose seconds are cached: requests pass through the same lengths again and again."""
@@ -29,9 +29,11 @@ class SingleRequestClock:
     Every sum is taken in the same order as in `Timelines`, so that both give the same seconds to the last bit.
     """
 
-    def __init__(self, deployment: Deployment, *, on_edge: bool, learned: bool) -> None:
+    def __init__(
+        self, deployment: Deployment, *, on_edge: bool, learned: bool, states: HiddenStates | None = None
+    ) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge, self._cached_prompts = on_edge, deployment.cached_prompts
+        self._on_edge, self._cached_prompts, self._states = on_edge, deployment.cached_prompts, states
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._steps_s = lru_cache(REMEMBERED)(self._drafting_s)
         self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
@@ -62,8 +64,9 @@ class SingleRequestClock:
                 draft_s += step_s
                 policy_s += self._decision_s
                 self.drafting_s = self.drafting_s + step_s + self._decision_s
-            # The last drafted token was never forwarded; of the others, only the accepted ones stay in KV.
-            self._draft_cached = context + min(drafted - 1, accepted)
+            # The last drafted token was never forwarded; of the others, only the accepted ones stay in KV. A drafter
+            # that reads hidden states forwards even these again.
+            self._draft_cached = context + (0 if self._states else min(drafted - 1, accepted))
         crosses = self._on_edge or not self._prompt_sent
         up_s = 0.0
         if crosses:
@@ -71,7 +74,11 @@ class SingleRequestClock:
             up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, self._random)
             self._prompt_sent = True
         verify_s = self._pass_s((context - self._target_cached + submitted, self._target_cached))
-        down_s = self._link.message_s(accepted + 1, self._link.down_bytes_per_s, self._random) if crosses else 0.0
+        down_s = 0.0
+        if crosses:
+            states_bytes = self._states.bytes_per_token if self._states else 0.0
+            more_bytes = (context - self._target_cached + accepted) * states_bytes
+            down_s = self._link.message_s(accepted + 1, self._link.down_bytes_per_s, self._random, more_bytes)
         self._target_cached = context + committed - 1
         self.now_s = ready_s + up_s + verify_s + down_s
         return RoundTimes(prefill_s, draft_s, policy_s, up_s + down_s, verify_s, self.now_s)

@@ -83,6 +83,8 @@ class Timelines:
 
     def forward(self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel) -> None:
         """Charge a batched forward of a drafting model, of the rows by request."""
+        if phase == "prefill" and self._cached_prompts:
+            return
         if self._on_edge:
             seconds = [latency.seconds([row]) for row in rows.values()]
             self.clock.charge(phase, sum(seconds), len(seconds))

@@ -18,6 +18,10 @@ HEADER, WEIGHTS = "predictor.json", "weights.safetensors"
 TRAIN_AGAIN = "train it again with 'skit train-predictor'"
 
 
+NO_DRAFT_MODEL = "none"
+"""Stands for the hash of a draft model if there is none; nothing was ever trained for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PairHashes:
     """The two models that a predictor was trained for, by content hash (models of the hub: by commit)."""

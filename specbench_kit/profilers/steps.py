@@ -24,22 +24,24 @@ class StepTimes(NamedTuple):
     timed: Sequence[Sequence[float]]
 
 
-def measure_steps(target: Runner, draft: Runner, prefix: Sequence[int], max_draft: int) -> StepTimes:
-    """Return the durations of the steps after the tokens `prefix`.
+def measure_steps(target: Runner, draft: Runner | None, prefix: Sequence[int], max_draft: int) -> StepTimes:
+    """Return the durations of the steps after the tokens `prefix`; without a draft model, drafting takes 0 s.
 
     Draft steps and verifications alternate as in decoding, and so do the lengths: each step finds the processor's
     caches as the other model leaves them, and a disturbance of the machine hits all lengths alike.
     """
-    steps = {runner: _StepTimer(runner, prefix) for runner in (draft, target)}
+    steps = {runner: _StepTimer(runner, prefix) for runner in (draft, target) if runner is not None}
     draft_s: list[float] = []
     verify_s: list[list[float]] = [[] for _ in range(max_draft + 1)]
     for _ in range(ROUNDS):
         for length, seconds in enumerate(verify_s):
-            draft_s += [steps[draft].time(1) for _ in range(length)]
+            if draft is not None:
+                draft_s += [steps[draft].time(1) for _ in range(length)]
             seconds.append(steps[target].time(1 + length))
     for timer in steps.values():
         timer.end()
-    return StepTimes(_lower_quartile(draft_s), tuple(map(_lower_quartile, verify_s)), [draft_s, *verify_s])
+    draft_step_s, timed = (_lower_quartile(draft_s), [draft_s]) if draft_s else (0.0, [])
+    return StepTimes(draft_step_s, tuple(map(_lower_quartile, verify_s)), [*timed, *verify_s])
 
 
 def _lower_quartile(seconds: Sequence[float]) -> float:

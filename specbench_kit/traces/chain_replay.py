@@ -16,8 +16,8 @@ from specbench_kit.decoding.records import EXPECTED_DIGITS, RequestRecord, Round
 from specbench_kit.deployments.single_request_clock import SingleRequestClock
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
-UNKNOWN = -1
-"""Stands where the target's answer is not recorded; no token equals it."""
+UNKNOWN = -2
+"""Stands where the target's answer is not recorded; nothing that a draft holds equals it."""
 
 
 def draft_too_long(max_draft: int) -> SkitError:
@@ -111,6 +111,9 @@ def _chain_lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> 
     offsets = np.arange(len(trace.output_ids))
     room = header.token_limit(trace) - len(trace.prompt_ids) - offsets - 1
     longest = np.minimum(rule.most, np.maximum(room, 0))
+    # A draft as long as the trace's limit may have gone on, which `_walk` refuses to guess.
+    recorded = trace.draft_lengths()
+    longest = np.where(recorded < header.max_draft, np.minimum(longest, recorded), longest)
     right = correct_tokens(trace)
     drafted, submitted = longest, longest
     expected: list[float | None] = [None] * len(offsets)

@@ -1,6 +1,7 @@
-"""Records a trace: the target's greedy answer and, at every offset, the draft model's greedy continuation."""
+"""Records a trace: the target's greedy answer and, at every offset, the drafter's greedy continuation."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,14 @@ from specbench_kit.models.runner import Append, Runner
 from specbench_kit.traces.trace import STATISTICS, RequestTrace
 
 
+class RecordedDrafts(NamedTuple):
+    """The columns `drafted`, `statistics` and `sources` of a `RequestTrace`."""
+
+    drafted: NDArray[np.int32]
+    statistics: NDArray[np.float32]
+    sources: list[str]
+
+
 class TraceRecorder:
     """Turns a finished greedy request into a trace; `draft` has one slot with room for `slot_length` tokens."""
 
@@ -20,7 +29,6 @@ class TraceRecorder:
 
     def trace(self, record: RequestRecord) -> RequestTrace:
         """Return the trace of one request that the target has answered."""
-        drafted, statistics = self._draft_from_all_offsets(record.prompt_ids, record.output_ids)
         return RequestTrace(
             record.request_id,
             record.category,
@@ -28,14 +36,12 @@ class TraceRecorder:
             record.output_ids,
             record.finish_reason,
             self._continue_answer(record.prompt_ids + record.output_ids),
-            drafted,
-            statistics,
+            *self._draft_from_all_offsets(record),
         )
 
-    def _draft_from_all_offsets(
-        self, prompt_ids: list[int], output_ids: list[int]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    def _draft_from_all_offsets(self, record: RequestRecord) -> RecordedDrafts:
         """Return drafted tokens [offsets, max_draft] and their statistics [offsets, max_draft, 5]."""
+        prompt_ids, output_ids = record.prompt_ids, record.output_ids
         # All offsets at once: each draft is a branch of one tree whose trunk are the request's own tokens.
         slot = self._draft.acquire()
         if len(prompt_ids) > 1:
@@ -52,7 +58,7 @@ class TraceRecorder:
             drafted[:, step] = tokens
             statistics[:, step] = DraftForward(logits, Sampler()).table(tokens).cpu().numpy()
         self._draft.release(slot)
-        return drafted, statistics
+        return RecordedDrafts(drafted, statistics, [])
 
     def _continue_answer(self, prefix: Sequence[int]) -> list[int]:
         """Return what the target says next, as far as a draft can reach beyond the answer."""

@@ -29,5 +29,5 @@ class Redactor:
             prompt_ids=[conversation] * len(trace.prompt_ids),
             output_ids=[ANY_TOKEN] * len(trace.output_ids),
             continuation=[ANY_TOKEN] * len(trace.continuation),
-            drafted=np.where(correct_tokens(trace), ANY_TOKEN, 0).astype(np.int32),
+            drafted=np.where(correct_tokens(trace), ANY_TOKEN, np.minimum(trace.drafted, 0)).astype(np.int32),
         )

@@ -4,13 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from torch import Tensor
-
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock, ModelledClock
-from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft, DraftSource
-from specbench_kit.decoding.drafting.base import Capability, DrafterParts
+from specbench_kit.decoding.drafting.base import Capability, DrafterParts, parse_drafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
@@ -18,7 +15,6 @@ from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
-from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
@@ -27,80 +23,17 @@ from specbench_kit.deployments.placing import (
     colocated_request_clock,
     environment,
     single_request_clock,
+    states_on_the_way,
 )
 from specbench_kit.methods.base import Method
-from specbench_kit.predictors.library import PairHashes
-from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, draft_too_long, replay_chains
+from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
+from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, replay_chains
+from specbench_kit.traces.replay_drafter import CHAINS, HybridReplayDrafter, ReplayDrafter
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
 UNLIMITED = 1 << 40
-CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
-
-
-class _RecordedDraft:
-    """The recorded draft of one request at one offset; row i belongs to the i-th drafted token."""
-
-    sampled = False
-
-    def __init__(self, trace: RequestTrace, offset: int) -> None:
-        self.tokens: list[int] = trace.drafted[offset].tolist()
-        self._table = trace.statistics[offset]
-        self._scores: list[float] = []
-
-    def stats(self, row: int, token: int) -> NodeStats:
-        return NodeStats(*self._table[row].tolist())
-
-    def probability(self, row: int, token: int) -> float:
-        return float(self._table[row, -1])
-
-    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        # Scoring all tokens at once costs little more than one, and a run has a single scorer.
-        if not self._scores:
-            self._scores = judge.score_chain(self._table)
-        return self._scores[row]
-
-
-class ReplayDrafter:
-    """A drafter that returns what the draft model drafted when the trace was recorded."""
-
-    def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
-        self.drafts: list[Draft] = []
-        self._header, self._traces = header, traces
-        self._recorded: dict[str, _RecordedDraft] = {}
-
-    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees."""
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
-        self._recorded.clear()
-        return self.drafts
-
-    def room(self, draft: Draft) -> int:
-        """Return how many tokens the chain can take until the context is full, as it was at the recording."""
-        return self._header.token_limit(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
-
-    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the recorded next token to each chain; return the drafts that had room for it."""
-        grown = [draft for draft in drafts if self.room(draft) > 0]
-        for draft in grown:
-            position = draft.tree.last
-            if position >= self._header.max_draft:
-                raise draft_too_long(self._header.max_draft)
-            source = self._recorded.get(draft.request_id)
-            if source is None:
-                source = _RecordedDraft(self._traces[draft.request_id], draft.session.produced)
-                self._recorded[draft.request_id] = source
-            draft.tree.add(source.tokens[position], position, source, position)
-        return grown
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Refuse to draft trees: a trace holds one chain per offset."""
-        raise SkitError(CHAINS.format("drafts trees"))
-
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Do nothing: no KV is kept."""
-
-    def release(self, session: Session) -> None:
-        """Do nothing: no KV is kept."""
+MODEL = "model"
+"""The drafter that most methods have by default."""
 
 
 class ReplayVerifier:
@@ -163,16 +96,37 @@ def recording_deployment(header: TraceHeader) -> Deployment:
 
 def prepare_for_replay(method: Method, trace: TraceFile, deployment: Deployment, batch_size: int = 1) -> Method:
     """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks."""
-    drafting, header = method.drafting, trace.header
+    header, method = trace.header, _with_recorded_drafter(method, trace.header)
+    drafting = method.drafting
     require_chain_method(method)
     if drafting.models and method.required_capability > Capability.TOKENS:
         header.require(
             DRAFT_STATISTICS, f"{method.display_name} reads {method.required_capability.words} of drafted tokens"
         )
-    if method.uses_drafter and not drafting.models:
+    if method.uses_drafter and not drafting.models and drafting != parse_drafter(header.drafter):
         header.require(TOKEN_IDS, f"{method.display_name} looks tokens up")
-    pair = PairHashes(*(trace.provenance("models", role, "hash") for role in ("target", "draft")))
-    return method.prepare(replace(environment(pair, deployment), batch_size=batch_size))
+    return method.prepare(replace(environment(recorded_pair(trace), deployment), batch_size=batch_size))
+
+
+def recorded_pair(trace: TraceFile) -> PairHashes:
+    """Return the target and the first model that the trace's drafter forwards."""
+    models = parse_drafter(trace.header.drafter).models
+    draft = trace.provenance("models", models[0], "hash") if models else NO_DRAFT_MODEL
+    return PairHashes(trace.provenance("models", "target", "hash"), draft)
+
+
+def takes_recorded_drafter(method: Method, header: TraceHeader) -> bool:
+    """Return whether a replay drafts as the trace does, and not as the method's default, which is the draft model."""
+    return header.drafter != MODEL and method.uses_drafter and method.drafter == MODEL
+
+
+def _with_recorded_drafter(method: Method, header: TraceHeader) -> Method:
+    """Return the method with the trace's drafter, unless it has another one than the draft model."""
+    if not takes_recorded_drafter(method, header):
+        return method
+    method = replace(method, drafter=header.drafter)
+    method.require_drafter()
+    return method
 
 
 def replay(
@@ -193,16 +147,19 @@ def replay(
     modelled, policy = deployment or recording_deployment(header), round_policy(method)
     # A stop rule allows a fast path with the same records, unless a batch or a timeline needs the engine.
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
-    if rule is not None and (rule.most == 0 or method.drafting.on_record):
-        return replay_chains(
-            rule, header, traces, single_request_clock(method, modelled), colocated_request_clock(method, modelled)
-        )
+    recorded, states = _takes_recorded_drafts(method, header, batch_size), None
+    if recorded:
+        states = states_on_the_way(method, modelled, header.state_layers, header.state_bytes)
+    # The time of a hybrid drafter depends on which members drafted before.
+    if rule is not None and (rule.most == 0 or (recorded and not method.drafting.members)):
+        alone = single_request_clock(method, modelled, states)
+        return replay_chains(rule, header, traces, alone, colocated_request_clock(method, modelled, states))
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
-    drafter, verifier = _source(method, header, active, clock), ReplayVerifier(header, active)
+    drafter, verifier = _source(method, header, active, clock, batch_size), ReplayVerifier(header, active)
     engine = Engine(
         policy,
-        *add_modelled_time(method, drafter, verifier, modelled, clock),
+        *add_modelled_time(method, drafter, verifier, modelled, clock, states),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,
@@ -240,13 +197,35 @@ def _replay_rounds(
             yield record
 
 
-def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace], clock: Clock) -> DraftSource:
+def _takes_recorded_drafts(method: Method, header: TraceHeader, batch_size: int) -> bool:
+    """Return whether a replay takes the trace's drafts, and does not look tokens up anew in the recorded text."""
+    drafting, longest = method.drafting, method.longest_draft
+    if drafting != parse_drafter(header.drafter):
+        return False
+    if drafting.models:
+        return True
+    # Looking up again is as good where there is text, and necessary for longer drafts and for another order.
+    serves = longest is not None and longest <= header.max_draft
+    in_order = batch_size == 1 or not drafting.depends_on_order
+    return (serves and in_order) or TOKEN_IDS in header.lacks
+
+
+def _source(
+    method: Method, header: TraceHeader, traces: dict[str, RequestTrace], clock: Clock, batch_size: int
+) -> DraftSource:
     """Return a drafter of recorded drafts, or the method's own if it needs no model, only text to look up."""
     drafting = method.drafting
+    if _takes_recorded_drafts(method, header, batch_size):
+        if batch_size > 1 and drafting.depends_on_order:
+            raise SkitError(
+                f"{method.display_name}: the drafts depend on the order of the requests, which were recorded one after "
+                "the other: replay them with --batch-size 1, or record a look-up with shared=false"
+            )
+        return (
+            HybridReplayDrafter(drafting.members, header, traces) if drafting.members else ReplayDrafter(header, traces)
+        )
     if not drafting.models:
         longest = header.capacity or UNLIMITED
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
-    if not drafting.on_record:
-        reason = f"a trace holds drafts of the draft model, so drafter '{drafting.display_name}' cannot be replayed"
-        raise SkitError(f"{method.display_name}: {reason}: run it live")
-    return ReplayDrafter(header, traces)
+    reason = f"a trace holds drafts of '{header.drafter}', so drafter '{drafting.spec}' cannot be replayed"
+    raise SkitError(f"{method.display_name}: {reason}: run it live")

@@ -1,7 +1,7 @@
 """Traces on disk: one Parquet row per request, read as a stream."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +18,12 @@ from specbench_kit.runs import provenance
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 4
-READABLE = (2, 3, 4)
-"""Versions that can be read: 2 states no capacity, 3 does not say what the trace lacks and who may use it."""
+SCHEMA_VERSION = 5
+READABLE = (2, 3, 4, 5)
+"""Versions that can be read: 2 states no capacity, 3 does not say what the trace lacks and who may use it, 4 holds
+drafts of a draft model alone."""
+NO_TOKEN = -1
+"""Fills up drafts that end before `max_draft` tokens."""
 STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
 """Statistics of each drafted token, in the order of `NodeStats`."""
 ROWS_PER_GROUP = 64
@@ -37,11 +40,12 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """One request as target and draft model answer it.
+    """One request as target and drafter answer it.
 
-    `drafted[t]` is the draft model's greedy continuation of prompt and `output_ids[:t]`: [offsets, max_draft];
-    `statistics` is [offsets, max_draft, 5]. `continuation` is how the target would have gone on behind the output:
-    drafts that reach beyond the output are verified against it.
+    `drafted[t]` is the drafter's greedy continuation of prompt and `output_ids[:t]`: [offsets, max_draft], where
+    `NO_TOKEN` stands behind a draft that ended; `statistics` is [offsets, max_draft, 5]. `continuation` is how the
+    target would have gone on behind the output: drafts that reach beyond the output are verified against it.
+    `sources[t]` names the member of a hybrid drafter that drafted at t; it is empty for other drafters.
     """
 
     request_id: str
@@ -52,6 +56,12 @@ class RequestTrace:
     continuation: list[int]
     drafted: NDArray[np.int32]
     statistics: NDArray[np.float32]
+    sources: list[str] = field(default_factory=list)
+
+    def draft_lengths(self) -> NDArray[np.int64]:
+        """Return the number of tokens that were drafted at each offset."""
+        lengths: NDArray[np.int64] = (self.drafted != NO_TOKEN).sum(axis=1)
+        return lengths
 
 
 class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +75,12 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `lacks` names parts that are not recorded. Without draft statistics, `statistics` is [offsets, max_draft, 0];
     without token ids, only the numbers of tokens are true, and which drafted ones are right; without step times, all
     times are 0. `licence` is the licence under which others may use the trace.
+
+    `drafter` drafted, as `parse_drafter` reads it. `drafted` holds its draft at every offset as if all earlier rounds
+    had committed the recorded answer, which decides what a model, a head or a look-up in the request's own text
+    drafts. A drafter that also searches earlier answers (`depends_on_order`) saw those of the requests above it in the
+    file and no others, as in a run of batch size 1. `draft_s` is then the time of a step of its model, or of looking
+    up a token. `state_layers` are the target's layers whose hidden states it reads, of `state_bytes` per token each.
     """
 
     max_draft: Count
@@ -75,6 +91,9 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacity: Count | None = None
     lacks: tuple[str, ...] = ()
     licence: str | None = None
+    drafter: str = "model"
+    state_layers: tuple[Count, ...] = ()
+    state_bytes: Count = 0
 
     def token_limit(self, trace: RequestTrace) -> int:
         """Return how many tokens a request had room for when it was recorded, or as many as are known of it."""
@@ -118,7 +137,7 @@ class TraceFile:
             raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 
     def _request(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
-        plain = {name: batch.column(name)[index].as_py() for name in PLAIN}
+        plain = {name: batch.column(name)[index].as_py() for name in PLAIN if name in batch.schema.names}
         shape = (len(plain["output_ids"]), self.header.max_draft)
 
         def matrix(name: str) -> NDArray[Any]:
@@ -161,8 +180,12 @@ def _fault(trace: RequestTrace, header: TraceHeader) -> str:
         return "has no prompt or no output"
     if trace.finish_reason not in ("eos", "length"):
         return f"finished for the reason '{trace.finish_reason}', not eos or length"
-    if min(*trace.prompt_ids, *trace.output_ids, *trace.continuation, trace.drafted.min()) < 0:
+    if min(*trace.prompt_ids, *trace.output_ids, *trace.continuation, trace.drafted.min() - NO_TOKEN) < 0:
         return "holds a negative token"
+    if (trace.drafted[:, :-1] < np.minimum(trace.drafted[:, 1:], 0)).any():
+        return "has a draft that goes on after its end"
+    if len(trace.sources) not in (0, length - len(trace.prompt_ids)):
+        return "does not say who drafted at every offset"
     if not np.isfinite(trace.statistics).all():
         return "has draft statistics that are no numbers"
     if header.capacity is not None and len(trace.continuation) < min(header.max_draft + 1, header.capacity - length):
@@ -171,17 +194,18 @@ def _fault(trace: RequestTrace, header: TraceHeader) -> str:
 
 
 TEXT = ("request_id", "category", "finish_reason")
-PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation")
+PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation", "sources")
 
 
-def columns() -> "pyarrow.Schema":
-    """Return the Parquet schema of a trace."""
+def columns(version: int = SCHEMA_VERSION) -> "pyarrow.Schema":
+    """Return the Parquet schema of a trace; before version 5 it had no `sources`."""
     import pyarrow
 
     tokens, numbers = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.float32())
     columns = [(name, pyarrow.string()) for name in TEXT]
     columns += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
     columns += [(name, numbers) for name in STATISTICS]
+    columns += [("sources", pyarrow.list_(pyarrow.string()))] if version >= 5 else []
     return pyarrow.schema(columns)
 
 
@@ -199,7 +223,7 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
         raise SkitError(f"the trace {path} is damaged: its header cannot be read{reason}; record it again") from error
-    if not schema.remove_metadata().equals(columns()):
+    if not schema.remove_metadata().equals(columns(version)):
         raise SkitError(f"the trace {path} is damaged: its columns are not those of a trace; record it again")
     return header
 

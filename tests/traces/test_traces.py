@@ -27,6 +27,7 @@ from tiny_models import (
 )
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.drafting.base import parse_drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Capability, Method, methods
 from specbench_kit.methods.spec import parse_method
@@ -74,7 +75,7 @@ CHAIN_METHODS = [
     spec
     for spec in specs(chains=True)
     for drafting in [parse_method(spec).drafting]
-    if drafting.on_record or not drafting.models
+    if drafting == parse_drafter("model") or not drafting.models
 ]
 """A trace holds the drafts of the draft model, and text to look things up in."""
 TREE_METHODS = specs(chains=False)
@@ -249,7 +250,7 @@ def with_header(path: Path, **changes: object) -> Path:
     ("changes", "reason"),
     [
         ({"schema_version": 99}, "written by a newer specbench-kit: upgrade"),
-        ({"schema_version": 5}, "written by a newer specbench-kit: upgrade"),
+        ({"schema_version": 6}, "written by a newer specbench-kit: upgrade"),
         ({"schema_version": 1}, "written by an older specbench-kit: record it again"),
         ({"schema_version": None}, "written by an older specbench-kit: record it again"),
         ({"verify_s": None}, r"damaged: its header cannot be read \(verify_s must be a list, not null\)"),

@@ -67,10 +67,22 @@ class Drafting(ABC):
 
     display_name: ClassVar[str] = ""
     capability: ClassVar[Capability] = Capability.TREES
-    on_record: ClassVar[bool] = False
-    """True if a trace holds its drafts, which are those of the draft model alone."""
+    recordable: ClassVar[bool] = False
+    """True if its drafts and their time follow from the text, so that a trace may hold them."""
+    reads_states: ClassVar[bool] = False
+    """True if it reads hidden states of the target."""
     drawn: ClassVar[bool] = True
     """True if sampled decoding draws its tokens at random, unless the method takes the likeliest."""
+
+    @property
+    def members(self) -> "Sequence[Drafting]":
+        """Return the drafters from which every round takes one; empty if there is no choice."""
+        return ()
+
+    @property
+    def depends_on_order(self) -> bool:
+        """Return True if its drafts depend on which requests were finished before."""
+        return False
 
     @property
     def models(self) -> tuple[str, ...]:

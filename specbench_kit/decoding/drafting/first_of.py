@@ -42,6 +42,7 @@ class FirstOfDrafting(Drafting):
     third: str = NONE
     match: int = 2
     capability = Capability.PROBABILITIES
+    recordable = True
 
     def __post_init__(self) -> None:
         require(self.match >= 1, f"first-of: match must be at least 1, not {self.match}")
@@ -54,8 +55,11 @@ class FirstOfDrafting(Drafting):
 
     @property
     def members(self) -> Sequence[Drafting]:
-        """Return the members in order of trust; `auto` counts as a head."""
         return [self._member(name) for name in (self.first, self.second, self.third) if name != NONE]
+
+    @property
+    def depends_on_order(self) -> bool:
+        return any(member.depends_on_order for member in self.members)
 
     @property
     def models(self) -> tuple[str, ...]:

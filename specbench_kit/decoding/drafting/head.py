@@ -31,6 +31,8 @@ class HeadDrafting(Drafting):
 
     path: str = AUTO
     capability = Capability.LEVELS
+    recordable = True
+    reads_states = True
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, NoReturn, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from specbench_kit.core.errors import PolicyError
@@ -47,6 +48,7 @@ class LookUp(Drafting):
     min: int = field(default=1, kw_only=True)
     lookup_s: float = field(default=0.0, kw_only=True)
     capability: ClassVar[Capability] = Capability.TOKENS
+    recordable: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
 
     @property
@@ -128,7 +130,8 @@ class LookUpDrafter:
         following = next(looked_up.continuations, None)
         if following is None:
             return False
-        source = LookUpDistribution(self._name, following.probability)
+        # A trace holds 32 bits of it, and a replay has to decide as the live run did.
+        source = LookUpDistribution(self._name, float(np.float32(following.probability)))
         looked_up.node = tree.add(following.token, tree.last, source, 0)
         return True
 

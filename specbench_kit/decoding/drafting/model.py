@@ -26,7 +26,7 @@ class ModelDrafting(Drafting):
     """The draft model of the pair."""
 
     capability = Capability.LEVELS
-    on_record = True
+    recordable = True
 
     def levels(self, parts: DrafterParts) -> LevelDrafter:
         return LevelDrafter(parts.models[DRAFT], parts.sampler, parts.clock)

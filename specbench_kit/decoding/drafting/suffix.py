@@ -38,6 +38,10 @@ class SuffixDrafting(LookUp):
         if not 0 < self.min_prob <= 1:
             raise SkitError(f"suffix: min_prob must lie above 0 and up to 1, not {self.min_prob}")
 
+    @property
+    def depends_on_order(self) -> bool:
+        return self.shared
+
     def index(self) -> "SuffixIndex":
         return SuffixIndex(self)
 

@@ -12,11 +12,12 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.drafting.base import DRAFT, Drafting
 from specbench_kit.deployments.placing import environment
 from specbench_kit.live.pair import ServedPair
-from specbench_kit.methods.base import Latencies, unknown_latency
+from specbench_kit.methods.base import Environment, Latencies, unknown_latency
 from specbench_kit.models.pair import Pair
-from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import TooFewConfigurations
@@ -39,8 +40,6 @@ It sets the length of the timed requests, never the number of configurations: ea
 `skit profile-drafter` times each three times.
 """
 NAME_DIGITS = 6
-NO_MODEL = "none"
-"""Stands for the hash of a draft model if there is none; nothing was ever trained for it."""
 
 
 class MeasuredEnvironment:
@@ -68,7 +67,7 @@ class MeasuredEnvironment:
             runs=1,
             seed=settings.seed,
         )
-        hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_MODEL))
+        hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_DRAFT_MODEL))
         self._stored = environment(hashes, settings.deployment, pair.target.model.device)
         self._modelled = settings.deployment is not None
         self.environment = replace(
@@ -82,6 +81,14 @@ class MeasuredEnvironment:
         )
         self.notes: list[str] = []
         self.machine: list[dict[str, Any]] = []
+
+    def environment_of(self, drafting: Drafting) -> Environment:
+        """Return the environment of a drafter: predictors for a head belong to the head, not to a draft model."""
+        first = next(iter(drafting.models), DRAFT)
+        if first == DRAFT or first not in self._models:
+            return self.environment
+        pair = PairHashes(self._models["target"]["hash"], self._models[first]["hash"])
+        return replace(self.environment, pair=pair)
 
     def _latencies(self) -> Latencies:
         if self._modelled:

@@ -167,7 +167,7 @@ class Workbench:
                 find(name, self.pair.target.source)
             elif name == DRAFT and self.pair.draft is None:
                 find_draft(self.settings.draft, self.pair.target.source)
-        method = method.prepare(self.measured.environment)
+        method = method.prepare(self.measured.environment_of(method.drafting))
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
         return method

@@ -1,9 +1,11 @@
 """Measure in the decoding loop what a stop rule costs per drafted token, which can be much of a draft step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import quantiles
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from specbench_kit.decoding.drafting.base import DRAFT, Capability, Drafting
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -28,27 +30,51 @@ TURNS = 4
 """How often answers are timed with and without a stop rule."""
 
 
-def measure_decision(target: Runner, draft: Runner, prompt: Request, max_draft: int) -> float | None:
-    """Return the seconds per drafted token that a stop rule adds to drafts of fixed length, without its score.
+class DraftingTimes(NamedTuple):
+    """The seconds of a step of the drafter, and those that a stop rule adds to it without its score.
+
+    Either is None if nothing was drafted or, for a stop rule, if it could not be told from the disturbances of the
+    machine or the drafter gives no statistics.
+    """
+
+    step_s: float | None
+    decision_s: float | None
+
+
+def measure_drafting(
+    target: Runner, drafting: Drafting, models: Mapping[str, Runner], prompt: Request, max_draft: int
+) -> DraftingTimes:
+    """Return the seconds that drafting and deciding take per drafted token in drafts of fixed length.
+
+    Of a hybrid drafter the steps of its models count, since a look-up's time is one of its options.
 
     Drafts with and without a stop rule take turns, so that disturbances of the machine affect both alike. Disturbances
-    only ever add time, therefore the lower quartile of the rounds counts. Return None if the context leaves no room to
-    draft, or if the machine was too busy to measure a difference.
+    only ever add time, therefore the lower quartile of the rounds counts.
     """
-    plain = FixedK(min(max_draft, MAX_DRAFT))
-    scoring = _ScoringFixedK(plain.k)
-    per_token_s: dict[Method, list[float]] = {plain: [], scoring: []}
+    plain = FixedK(min(max_draft, MAX_DRAFT), drafter=drafting.spec)
+    scoring = _ScoringFixedK(plain.k, drafter=drafting.spec)
+    steps_s: list[float] = []
+    per_token_s: dict[Method, list[float]] = {plain: []}
+    if drafting.capability >= Capability.STATISTICS:
+        per_token_s[scoring] = []
+    counted = {"", *(member.display_name for member in drafting.members if member.models)}
+    draft, others = models.get(DRAFT), {name: runner for name, runner in models.items() if name != DRAFT}
     for turn in range(TURNS):
         for method, seconds in per_token_s.items():
-            engine = live_engine(method, target, draft, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=1)
+            engine = live_engine(
+                method, target, draft, others=others, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=1
+            )
             engine.submit(replace(prompt, id=f"{method.display_name}/{turn}", max_new_tokens=OUTPUT_TOKENS))
             while not engine.idle:
                 rounds = [round for record in engine.step() for round in record.rounds]
-                seconds += [round.policy_s / round.drafted for round in rounds if round.drafted]
-    if min(map(len, per_token_s.values())) < 2:
-        return None
+                drafted = [round for round in rounds if round.drafted]
+                seconds += [round.policy_s / round.drafted for round in drafted]
+                steps_s += [round.draft_s / round.drafted for round in drafted if round.drafter in counted]
+    step_s = quantiles(steps_s, n=4)[0] if len(steps_s) > 1 else None
+    if min(map(len, per_token_s.values())) < 2 or scoring not in per_token_s:
+        return DraftingTimes(step_s, None)
     added_s = quantiles(per_token_s[scoring], n=4)[0] - quantiles(per_token_s[plain], n=4)[0]
-    return added_s if added_s > 0 else None
+    return DraftingTimes(step_s, added_s if added_s > 0 else None)
 
 
 @dataclass(frozen=True)

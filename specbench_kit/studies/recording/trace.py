@@ -1,6 +1,6 @@
 """Record the trace of a dataset with a pair of models."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,9 +8,13 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
+from specbench_kit.decoding.drafting.base import DRAFT, Drafting, parse_drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.models.catalogue import locate
+from specbench_kit.models.draft_library import is_missing_draft
+from specbench_kit.models.head_library import HEAD, is_missing_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
@@ -23,6 +27,7 @@ from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.conversations import Conversation, max_conversation_tokens
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.recording import decision_price
+from specbench_kit.traces.drafter_recording import DrafterTraceRecorder
 from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.redaction import Redactor
 from specbench_kit.traces.trace import TOKEN_IDS, TraceHeader
@@ -51,30 +56,21 @@ def record(
     report: CountCallback,
     licence: str | None = None,
     text: bool = True,
+    drafter: str = "model",
 ) -> RecordedTrace:
     """Decode the dataset greedily with the target and write the draft and verdict at every offset to `path`.
 
     `report` is called after each request. The header names the `licence`; without `text`, no token ids are written.
     """
-    placement = Placement(settings.device_map, settings.max_memory)
-    pair = load_pair(
-        settings.target,
-        settings.draft,
-        device=settings.device,
-        dtype=settings.dtype,
-        executor=settings.executor,
-        placement=placement,
-    )
+    drafting = recorded_drafter(drafter, settings)
+    pair = _load(settings, drafting)
     longest = max(
         max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts
     )
-    target, _ = pair.runners(settings.batch_size + 1, longest)
-    # One slot drafts from all offsets of a request. Its tree is wide, not deep, so it may exceed the context.
-    draft_length = slot_length(longest, settings.max_new_tokens, max_draft)
-    draft = pair.needed_draft.runner(1, draft_length, pair.vocabulary)
-    draft.masked = pair.masked
-    recorder, redactor = TraceRecorder(target, draft, max_draft), Redactor()
-    header = _make_header(settings, dataset, pair, (target, draft), max_draft, licence, text)
+    runners = pair.all_runners(settings.batch_size + 1, longest)
+    target = runners.pop("target")
+    recorder, redactor = _make_recorder(pair, target, drafting, longest, settings.max_new_tokens, max_draft), Redactor()
+    header = _make_header(settings, dataset, pair, target, drafting, runners, max_draft, licence, text)
     done = offsets = failed = 0
     planned = sum(len(prompt.turns) for prompt in dataset.prompts)
     with TraceWriter(path, header) as writer:
@@ -89,27 +85,95 @@ def record(
                 done, offsets = done + 1, offsets + len(answered.output_ids)
             report(done + failed, planned)
 
-        answer_dataset(dataset, target, pair, settings, Sampler(), write)
+        if drafting.depends_on_order:
+            _write_in_order(dataset, target, pair, settings, write)
+        else:
+            answer_dataset(dataset, target, pair, settings, Sampler(), write)
     return RecordedTrace(path, done, offsets, failed, machine_wording.warnings(header.run))
+
+
+def recorded_drafter(drafter: str, settings: BenchSettings) -> Drafting:
+    """Return the drafter of a trace for the settings' target; raise SkitError if no trace can hold its drafts."""
+
+    def exists(model: str) -> bool:
+        target = locate(settings.target, "target")
+        return not (is_missing_draft(settings.draft, target) if model == DRAFT else is_missing_head(model, target))
+
+    drafting = parse_drafter(drafter).resolved(exists)
+    if not drafting.recordable:
+        raise SkitError(
+            f"a trace cannot hold the drafts of '{drafter}': take model, head, first-of or a look-up, or run it live"
+        )
+    return drafting
+
+
+def _load(settings: BenchSettings, drafting: Drafting) -> Pair:
+    """Load the target and the models that the drafter forwards."""
+    return load_pair(
+        settings.target,
+        settings.draft if DRAFT in drafting.models else None,
+        others=[name for name in drafting.models if name != DRAFT],
+        device=settings.device,
+        dtype=settings.dtype,
+        executor=settings.executor,
+        placement=Placement(settings.device_map, settings.max_memory),
+    )
+
+
+def _make_recorder(
+    pair: Pair, target: Runner, drafting: Drafting, longest: int, answer: int, max_draft: int
+) -> TraceRecorder:
+    """Return the recorder of a drafter, for texts of up to `longest` tokens with answers of up to `answer` tokens."""
+    plain_model = drafting == parse_drafter("model")
+    # One slot drafts from all offsets of a request. Its tree is wide, not deep, so it may exceed the context.
+    length = slot_length(longest, answer, max_draft) if plain_model else longest + max_draft + 1
+    models = {}
+    for name in drafting.models:
+        models[name] = pair.loaded[name].runner(1, length, pair.vocabulary)
+        models[name].masked = () if name.startswith(HEAD) else pair.masked
+    if plain_model:
+        return TraceRecorder(target, models[DRAFT], max_draft)
+    return DrafterTraceRecorder(target, drafting, models, max_draft)
+
+
+def _write_in_order(
+    dataset: LoadedDataset, target: Runner, pair: Pair, settings: BenchSettings, write: Callable[[RequestRecord], None]
+) -> None:
+    """Answer the dataset in batches, and write the answers in the order in which single requests are answered."""
+    answered: list[RequestRecord] = []
+    answer_dataset(dataset, target, pair, settings, Sampler(), answered.append)
+    ids = [
+        prompt.id if len(prompt.turns) == 1 else f"{prompt.id}/{turn}"
+        for prompt in dataset.prompts
+        for turn in range(1, len(prompt.turns) + 1)
+    ]
+    order = {name: number for number, name in enumerate(ids)}
+    for record in sorted(answered, key=lambda record: order[record.request_id]):
+        write(record)
 
 
 def _make_header(
     settings: BenchSettings,
     dataset: LoadedDataset,
     pair: Pair,
-    runners: tuple[Runner, Runner],
+    target: Runner,
+    drafting: Drafting,
+    models: Mapping[str, Runner],
     max_draft: int,
     licence: str | None,
     text: bool,
 ) -> TraceHeader:
-    """Measure the steps of both models and return the trace's header, with the readings of the machine meanwhile."""
-    target = runners[0]
+    """Measure the steps of all models and return the trace's header, with the readings of the machine meanwhile."""
     prompt = _first_fitting_prompt(dataset, pair, target.capacity - max_draft)
     watch, before = Watch(probe_here(), pair.target.model.device), read_processor_time()
-    steps = measure_steps(*runners, prompt.prompt_ids, max_draft)
-    statistics_s, origin = decision_price.measure_decision(*runners, prompt, max_draft), decision_price.IN_THE_LOOP
+    # A draft model alone is timed by its forwards, other drafters in the decoding loop.
+    draft = models[DRAFT] if drafting.models == (DRAFT,) and not drafting.members else None
+    steps = measure_steps(target, draft, prompt.prompt_ids, max_draft)
+    times = decision_price.measure_drafting(target, drafting, models, prompt, max_draft)
+    statistics_s, origin = times.decision_s, decision_price.IN_THE_LOOP
     if statistics_s is None:
-        statistics_s, origin = measure_statistics(pair.vocabulary, str(pair.needed_draft.model.device)), "timed alone"
+        statistics_s, origin = measure_statistics(pair.vocabulary, str(target.device)), "timed alone"
+    layers = tuple(drafting.layers(models))
     machine = [watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})]
     run = {
         "dataset": dataset.describe(),
@@ -127,13 +191,16 @@ def _make_header(
     }
     return TraceHeader(
         max_draft,
-        steps.draft_s,
+        steps.draft_s or times.step_s or 0.0,
         steps.verify_s,
         run,
         statistics_s,
         target.capacity,
         licence=licence,
         lacks=() if text else (TOKEN_IDS,),
+        drafter=drafting.spec,
+        state_layers=layers,
+        state_bytes=target.executor.state_bytes if layers else 0,
     )
 
 

@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import DRAFT_POSITION
+from specbench_kit.traces.chain_replay import UNKNOWN
 from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.trace import STATISTICS, RequestTrace, TraceFile
 
 Integers = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
-
-NO_TOKEN = -1
-"""Fills up answers beyond their recorded end; no token equals it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class Offsets:
     `conversation` and `request` are indices. `context` is the number of tokens up to the offset, prompt included, and
     `remaining` the number of output tokens from the offset on. `matched` counts the leading drafted tokens that equal
     the target's, `judged` the drafted tokens whose counterpart in the target's answer is on record. `statistics` is
-    [n, max_draft, 5], as in a trace.
+    [n, max_draft, 5], as in a trace. `drafted` counts the tokens that were drafted at most.
     """
 
     conversation: Integers
@@ -36,6 +34,7 @@ class Offsets:
     matched: Integers
     judged: Integers
     statistics: NDArray[np.float32]
+    drafted: Integers
 
     def __len__(self) -> int:
         return len(self.matched)
@@ -57,7 +56,8 @@ class Offsets:
     def cut(self, max_draft: int) -> Self:
         """Return the offsets as if at most `max_draft` tokens had been drafted at each."""
         matched, judged = np.minimum(self.matched, max_draft), np.minimum(self.judged, max_draft)
-        return replace(self, matched=matched, judged=judged, statistics=self.statistics[:, :max_draft])
+        drafted = np.minimum(self.drafted, max_draft)
+        return replace(self, matched=matched, judged=judged, statistics=self.statistics[:, :max_draft], drafted=drafted)
 
     def features(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Return the features of every drafted token, [n, max_draft, features]."""
@@ -86,15 +86,16 @@ def read_offsets(file: TraceFile) -> Offsets:
 def _request_offsets(number: int, conversation: int, trace: RequestTrace) -> Offsets:
     count, max_draft = trace.drafted.shape
     answer_length = len(trace.output_ids) + len(trace.continuation)
-    answer = np.array([*trace.output_ids, *trace.continuation, *[NO_TOKEN] * max_draft])
+    answer = np.array([*trace.output_ids, *trace.continuation, *[UNKNOWN] * max_draft])
     target_tokens = np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
-    offset = np.arange(count)
+    offset, drafted = np.arange(count), trace.draft_lengths()
     return Offsets(
         conversation=np.full(count, conversation),
         request=np.full(count, number),
         context=len(trace.prompt_ids) + offset,
         remaining=count - offset,
         matched=(trace.drafted == target_tokens).cumprod(axis=1).sum(axis=1),
-        judged=np.minimum(answer_length - offset, max_draft),
+        judged=np.minimum(answer_length - offset, drafted),
         statistics=trace.statistics,
+        drafted=drafted,
     )

@@ -63,6 +63,11 @@ def stop_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: b
     return Plan(drafted, drafted if send_last else passed)
 
 
+def possible(offsets: Offsets, plan: Plan) -> Plan:
+    """Return the plan without the tokens that nobody drafted: some drafts end before the plan does."""
+    return Plan(np.minimum(plan.drafted, offsets.drafted), np.minimum(plan.submitted, offsets.drafted))
+
+
 def total_seconds(offsets: Offsets, plans: Plan, seconds: Seconds) -> Seconds:
     """Return the time of all rounds of several plans, [plans].
 
@@ -84,6 +89,7 @@ def total_seconds(offsets: Offsets, plans: Plan, seconds: Seconds) -> Seconds:
 
 def play(offsets: Offsets, plan: Plan) -> PlayedRounds:
     """Return the rounds from each request's first offset to its end, exactly those of `traces.replay.replay`."""
+    plan = possible(offsets, plan)
     accepted = np.minimum(plan.submitted, offsets.matched)
     committed = np.minimum(accepted + 1, offsets.remaining)
     current = offsets.first

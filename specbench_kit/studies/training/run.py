@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.drafting.base import Capability, parse_drafter
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.placing import deployment_key
 from specbench_kit.models.catalogue import BUNDLED
@@ -27,7 +28,7 @@ from specbench_kit.studies.training.saving import DecisionCost, make_predictors,
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.timing import Timing
-from specbench_kit.traces.replay import recording_deployment
+from specbench_kit.traces.replay import recorded_pair, recording_deployment
 from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile
 
 
@@ -76,8 +77,14 @@ def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
     trace.header.require(DRAFT_STATISTICS, "predictors learn from statistics of drafted tokens")
+    drafting = parse_drafter(trace.header.drafter)
+    require(
+        drafting.capability >= Capability.STATISTICS,
+        f"predictors learn from statistics of drafted tokens, and drafter '{drafting.display_name}' has no more than "
+        f"{drafting.capability.words}: record a trace with --drafter model or head",
+    )
     if settings.target == BUNDLED and settings.draft in (AUTO, BUNDLED):
-        return trace, PairHashes(*(trace.provenance("models", role, "hash") for role in ("target", "draft")))
+        return trace, recorded_pair(trace)
     pair = identify(settings.target, settings.draft)
     require_same_pair(trace, pair)
     return trace, pair

@@ -6,7 +6,7 @@ import numpy as np
 
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
 from specbench_kit.studies.training.offsets import Integers, Offsets
-from specbench_kit.studies.training.rounds import Plan, PlayedRounds, Seconds, play, total_seconds
+from specbench_kit.studies.training.rounds import Plan, PlayedRounds, Seconds, play, possible, total_seconds
 from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceHeader
 
@@ -68,6 +68,7 @@ class Timing:
 
     def speeds(self, offsets: Offsets, plans: Plan, policy_s: Seconds) -> list[float]:
         """Return the speed of several plans [plans, n], each with its own cost of a decision, [plans]."""
+        plans = possible(offsets, plans)
         seconds = self._seconds(plans.drafted, plans.submitted, policy_s[:, None])
         speeds: list[float] = (len(offsets) / total_seconds(offsets, plans, seconds)).tolist()
         return speeds

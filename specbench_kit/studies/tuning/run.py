@@ -9,13 +9,13 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import methods
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.choice import expand
 from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.options import TuningOptions
 from specbench_kit.traces.draft_limits import fit_spec
-from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
+from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay, takes_recorded_drafter
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 
@@ -94,6 +94,9 @@ class _Tuner:
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
         """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
         grid = candidates(name, self.settings.budget, self.settings.seed)
+        if takes_recorded_drafter(parse_method(name), self.trace.header):
+            # The tuned options are for runs without the trace, which have to draft in the same way.
+            grid = [with_option(spec, "drafter", self.trace.header.drafter) for spec in grid]
         specs = list(dict.fromkeys(fit_spec(spec, self.trace.header) for spec in grid))
         speeds: dict[str, float] = {}
         errors: list[SkitError] = []

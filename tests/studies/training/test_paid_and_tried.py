@@ -20,7 +20,9 @@ LABELS, SCORES = np.array([False, True]), np.array([0.2, 0.8])
 def offsets(count: int) -> Offsets:
     """One request with so many tokens, of whose drafts nothing is right."""
     zeros, statistics = np.zeros(count, int), np.zeros((count, 3, 5), np.float32)
-    return Offsets(zeros, zeros, 10 + np.arange(count), count - np.arange(count), zeros, zeros + 3, statistics)
+    return Offsets(
+        zeros, zeros, 10 + np.arange(count), count - np.arange(count), zeros, zeros + 3, statistics, zeros + 3
+    )
 
 
 def test_a_round_pays_for_what_it_drafted_and_for_the_way_of_what_it_sent() -> None:

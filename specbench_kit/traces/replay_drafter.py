@@ -1,0 +1,145 @@
+"""Drafters that return what a trace holds."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
+from specbench_kit.decoding.drafter import Draft, Forwarded
+from specbench_kit.decoding.drafting.base import Drafting
+from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.traces.chain_replay import draft_too_long
+from specbench_kit.traces.trace import NO_TOKEN, RequestTrace, TraceHeader
+
+CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
+
+
+class _RecordedDraft:
+    """The recorded draft of one request at one offset; row i belongs to the i-th drafted token."""
+
+    sampled = False
+
+    def __init__(self, trace: RequestTrace, offset: int) -> None:
+        self.tokens: list[int] = [token for token in trace.drafted[offset].tolist() if token != NO_TOKEN]
+        self.drafter = trace.sources[offset] if trace.sources else ""
+        self._table = trace.statistics[offset]
+        self._scores: list[float] = []
+
+    def stats(self, row: int, token: int) -> NodeStats:
+        return NodeStats(*self._table[row].tolist())
+
+    def probability(self, row: int, token: int) -> float:
+        return float(self._table[row, -1])
+
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
+        # Scoring all tokens at once costs little more than one, and a run has a single scorer.
+        if not self._scores:
+            self._scores = judge.score_chain(self._table)
+        return self._scores[row]
+
+
+class ReplayDrafter:
+    """A drafter that returns what was drafted when the trace was recorded."""
+
+    def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
+        self.drafts: list[Draft] = []
+        self._header, self._traces = header, traces
+        self._recorded: dict[str, _RecordedDraft] = {}
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round with empty trees."""
+        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
+        self._recorded.clear()
+        return self.drafts
+
+    def room(self, draft: Draft) -> int:
+        """Return how many tokens the chain can take until the context is full, as it was at the recording."""
+        return self._header.token_limit(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append the recorded next token to each chain; return the drafts that had one and had room for it."""
+        grown = []
+        for draft in drafts:
+            if self.room(draft) <= 0:
+                continue
+            position = draft.tree.last
+            if position >= self._header.max_draft:
+                raise draft_too_long(self._header.max_draft)
+            source = self._recorded.get(draft.request_id)
+            if source is None:
+                source = _RecordedDraft(self._traces[draft.request_id], draft.session.produced)
+                self._recorded[draft.request_id] = source
+            if position < len(source.tokens):
+                draft.tree.add(source.tokens[position], position, source, position)
+                draft.tree.drafter = source.drafter
+                grown.append(draft)
+        return grown
+
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
+        """Refuse to draft trees: a trace holds one chain per offset."""
+        raise SkitError(CHAINS.format("drafts trees"))
+
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        """Do nothing: no KV is kept."""
+
+    def release(self, session: Session) -> None:
+        """Do nothing: no KV is kept."""
+
+
+class HybridReplayDrafter(ReplayDrafter):
+    """Returns what a hybrid drafter drafted, and reports the forwards that its members need for it in a live run."""
+
+    def __init__(self, members: Sequence[Drafting], header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
+        super().__init__(header, traces)
+        self._members = {member.display_name: member for member in members}
+        self._cached: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        """By request and member: the tokens that the member's KV holds."""
+        self._contexts: dict[str, int] = {}
+        """The committed tokens of each request at the beginning of this round."""
+        self._forwards: list[Forwarded] = []
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round with empty trees."""
+        self._contexts = {session.request.id: len(session.tokens) for session in sessions}
+        return super().begin(sessions)
+
+    def forwards(self) -> Sequence[Forwarded]:
+        """Return the forwards and look-ups of all members since the last call."""
+        forwards, self._forwards = self._forwards, []
+        return forwards
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append the recorded next token to each chain; return the drafts that had one and had room for it."""
+        grown = super().extend(drafts)
+        for name, member in self._members.items():
+            if own := [draft for draft in grown if draft.tree.drafter == name]:
+                rows = {draft.request_id: self._row(member, draft) if member.models else (1, 0) for draft in own}
+                self._forwards.append(Forwarded(name, "draft", rows))
+        return grown
+
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        """Note what stays in the KV of the member that drafted: a head forwards accepted tokens again."""
+        member = self._members.get(draft.tree.drafter)
+        if member is not None and member.models:
+            kept = 0 if member.reads_states else min(draft.tree.last - 1, len(path))
+            self._cached[draft.request_id][member.display_name] = self._contexts[draft.request_id] + kept
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+        self._cached.pop(session.request.id, None)
+
+    def _row(self, member: Drafting, draft: Draft) -> Row:
+        """Return the new tokens and the tokens in KV of the forward that drafted a chain's newest token."""
+        name, context = draft.request_id, self._contexts[draft.request_id]
+        if draft.tree.last > 1:
+            return 1, context + draft.tree.last - 2
+        cached = self._cached[name].get(member.display_name)
+        if cached is None:
+            cached = context - 1
+            if cached > member.reads_states:  # a head does not forward the first token of a text
+                self._forwards.append(Forwarded(member.display_name, "prefill", {name: (cached, 0)}))
+        return context - cached, cached
