@@ -9,6 +9,7 @@ from environments import ENVIRONMENT
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_request, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.drafting.base import parse_drafter
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.bench.replay import bench_replay
@@ -28,7 +29,7 @@ def replayable(name: str) -> bool:
         require_chain_method(method)
     except SkitError:
         return False
-    return method.drafting.on_record and name not in ("wisp", "specdecpp", "layer-split")
+    return method.drafting == parse_drafter("model") and name not in ("wisp", "specdecpp", "layer-split")
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,8 @@ class Drafting(ABC):
     def spec(self) -> str:
         """Return the text that `parse_drafter` reads as this drafter."""
         options = {option.name: getattr(self, option.name) for option in init_fields(type(self))}
-        changed = [f"{name}={value}" for name, value in options.items() if value != getattr(type(self), name)]
+        texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()}
+        changed = [f"{name}={texts[name]}" for name in options if options[name] != getattr(type(self), name)]
         return ".".join(filter(None, (self.display_name, "+".join(changed))))
 
     def resolved(self, exists: Callable[[str], bool]) -> "Drafting":
