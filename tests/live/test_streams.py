@@ -53,7 +53,7 @@ def test_every_kind_of_server_streams_the_same_answer(kind: str, speculates: boo
         facts, answer, attempts = answer_of(f"{kind}://{host}")
     assert (facts.model, answer.text, answer.tokens, attempts) == ("tiny", text_of(TOKENS), COUNT, 1)
     assert answer.finish_reason == "length"
-    names_tokens = kind not in ("chat", "completions")
+    names_tokens = kind not in ("chat", "completions", "llama-cpp-chat")
     assert answer.token_ids == (TOKENS if names_tokens else None)
     # A server that speculates sends fewer chunks than tokens: then those of a chunk can only be estimated.
     by_total = "usage at the end" if speculates else "one per chunk"
@@ -77,10 +77,11 @@ def test_a_server_that_speculates_reports_what_it_accepted(kind: str) -> None:
     assert (answer.drafts.rounds, answer.drafts.accepted) == (len(rounds), accepted)
 
 
-def test_every_sampling_field_is_sent_to_llama_cpp() -> None:
+@pytest.mark.parametrize("kind", ["llama-cpp", "llama-cpp-chat"])
+def test_every_sampling_field_is_sent_to_llama_cpp(kind: str) -> None:
     """Otherwise the server's own defaults, such as min_p 0.05, would apply."""
     with streaming_server() as (host, engine):
-        answer_of(f"llama-cpp://{host}")
+        answer_of(f"{kind}://{host}")
     body = engine.requests[0][1]
     assert (body["min_p"], body["top_k"], body["top_p"], body["repeat_penalty"]) == (0.0, 0, 1.0, 1.0)
     assert body["cache_prompt"] is False

@@ -7,11 +7,20 @@ from specbench_kit.metrics.ab.answers import DraftCounts
 
 SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+)", re.MULTILINE)
 COUNTERS: Mapping[str, tuple[str, ...]] = {
-    "rounds": ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts"),
-    "drafted": ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens"),
+    "rounds": (
+        "vllm:spec_decode_num_drafts_total",
+        "vllm:spec_decode_num_drafts",
+        "llamacpp:spec_decode_num_drafts_total",
+    ),
+    "drafted": (
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_draft_tokens",
+        "llamacpp:spec_decode_num_draft_tokens_total",
+    ),
     "accepted": (
         "vllm:spec_decode_num_accepted_tokens_total",
         "vllm:spec_decode_num_accepted_tokens",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
         "tgi_request_skipped_tokens_sum",
     ),
 }

@@ -1,10 +1,13 @@
-"""The stream of llama.cpp's own route, which names its tokens."""
+"""The streams of llama.cpp: its own route, which names its tokens, and its chat."""
+
+from typing import Any
 
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, StreamEvent, dialects
 from specbench_kit.live.streams.llama_timings import Timings
+from specbench_kit.live.streams.openai import OpenAIChat
 
 
 class LlamaChunk(Struct):
@@ -28,21 +31,15 @@ class LlamaCppStream(StreamDialect):
     skips_cache = True
 
     def body(self, generation: Generation) -> JsonObject:
-        sampler = generation.sampler
         return {
             "prompt": generation.prompt,
             "n_predict": generation.max_tokens,
-            "temperature": sampler.temperature,
-            "top_p": sampler.top_p,
-            "top_k": sampler.top_k,
-            "min_p": 0.0,
-            "typical_p": 1.0,
-            "repeat_penalty": 1.0,
+            "temperature": generation.sampler.temperature,
+            "top_p": generation.sampler.top_p,
             "seed": generation.seed,
-            "ignore_eos": generation.ignore_eos,
-            "cache_prompt": False,
             "return_tokens": True,
             "stream": True,
+            **_own_fields(generation),
         }
 
     def read(self, data: str) -> StreamEvent:
@@ -64,8 +61,39 @@ class LlamaCppStream(StreamDialect):
         )
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
-        models, props = documents[0] or {}, documents[1] or {}
-        names = [str(entry.get("id")) for entry in models.get("data") or ()]
-        context = (props.get("default_generation_settings") or {}).get("n_ctx")
-        build = props.get("build_info")
-        return ServerFacts(names[0] if names else None, context, build and str(build))
+        return _facts(*documents)
+
+
+@dialects.register("llama-cpp-chat")
+class LlamaCppChat(OpenAIChat):
+    """llama.cpp's chat completions: the prompt is a user's message, with every sampling field sent."""
+
+    facts_paths = ("/v1/models", "/props")
+    may_ignore_eos = True
+    skips_cache = True
+
+    def body(self, generation: Generation) -> dict[str, Any]:
+        return {**super().body(generation), **_own_fields(generation)}
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        return _facts(*documents)
+
+
+def _own_fields(generation: Generation) -> dict[str, Any]:
+    """Return the fields that OpenAI's routes lack; the server's own defaults would change the distribution."""
+    return {
+        "top_k": generation.sampler.top_k,
+        "min_p": 0.0,
+        "typical_p": 1.0,
+        "repeat_penalty": 1.0,
+        "ignore_eos": generation.ignore_eos,
+        "cache_prompt": False,
+    }
+
+
+def _facts(*documents: JsonObject | None) -> ServerFacts:
+    models, props = documents[0] or {}, documents[1] or {}
+    names = [str(entry.get("id")) for entry in models.get("data") or ()]
+    context = (props.get("default_generation_settings") or {}).get("n_ctx")
+    build = props.get("build_info")
+    return ServerFacts(names[0] if names else None, context, build and str(build))

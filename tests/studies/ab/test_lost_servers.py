@@ -55,6 +55,7 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
     assert "holds no unfinished run with these settings" in error_line(again)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_resumed(prompts: Path) -> None:
     # The seventh request to the second server, one of them the probe, is not answered until the command has ended.
     with streaming_server() as (one, _), streaming_server(stalls_at=7) as (two, engine):
