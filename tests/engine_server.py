@@ -80,13 +80,14 @@ LLAMA_CPP_DEFAULTS: Body = {
 """What llama-server samples with where a request says nothing; its own options change this."""
 
 
-def llama_cpp(body: Body, defaults: Body = LLAMA_CPP_DEFAULTS) -> list[Body]:
+def llama_cpp(body: Body, defaults: Body = LLAMA_CPP_DEFAULTS) -> list[Body] | Body:
     used = {name: body.get(name, default) for name, default in defaults.items()}
     used["grammar"] = body.get("grammar") or defaults["grammar"]  # an empty one does not replace the server's own
-    return [
+    rows = [
         {"index": i, "tokens": [one_token(tokens, used)], "generation_settings": used}
         for i, tokens in enumerate(body["prompt"])
     ]
+    return rows if len(rows) > 1 else rows[0]
 
 
 def tokenize(body: Body) -> Body:

@@ -17,7 +17,9 @@ SAMPLED = Sampler(0.8, top_p=0.9, top_k=20)
 def used(sampler: Sampler) -> stand_in.Body:
     """What the server says that it sampled with, where it is asked for a sampler."""
     body = {"prompt": [TEXT], "seed": 7, **sampling_fields(sampler)}
-    settings: stand_in.Body = stand_in.llama_cpp(body)[0]["generation_settings"]
+    answer = stand_in.llama_cpp(body)
+    assert isinstance(answer, dict)
+    settings: stand_in.Body = answer["generation_settings"]
     return settings
 
 

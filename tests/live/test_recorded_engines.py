@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_server import ROUTES
+from engine_server import LLAMA_CPP_DEFAULTS, ROUTES
 from tiny_models import GREEDY
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import ScoringRequest, engines
+from specbench_kit.live.engines.llama_cpp import differences
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def recorded(name: str) -> dict[str, Any]:
     return content
 
 
-VLLM = recorded("vllm")
+VLLM, LLAMA_CPP = recorded("vllm"), recorded("llama_cpp")
 TEXT = [34, 3702, 278, 222, 19, 24]
 ANSWER = [487, 15, 200]
 DRAFT = [487, 15, 999]
@@ -79,6 +80,33 @@ def test_a_real_vllm_whose_route_is_closed_says_how_to_open_it() -> None:
         pytest.raises(SkitError, match=r"answered 403: .*Restart vllm serve with --enable-scale-out"),
     ):
         engines.get("vllm")(base).target_tokens(ScoringRequest(TEXT, [], GREEDY, [0]))
+
+
+def test_what_a_real_llama_server_said_is_read_as_the_tokens_that_it_decodes_alone() -> None:
+    text, answer = [504, 3575, 282, 4649, 314], [7042, 30, 198]  # The capital of France is | Paris.\n
+    with playing_back(LLAMA_CPP["entries"]) as base:
+        adapter = engines.get("llama-cpp")(base)
+        assert adapter.model() == ("SmolLM2-135M-Instruct.Q4_1.gguf", 2048)
+        assert adapter.target_tokens(ScoringRequest(text, [], GREEDY, [0])) == answer[:1]
+        assert adapter.target_tokens(ScoringRequest(text, [7042, 30, 999], GREEDY, [0] * 4))[:3] == answer
+        assert adapter.target_tokens(ScoringRequest(text, [], Sampler(0.8, top_p=0.9, top_k=20), [7])) == answer[:1]
+
+
+def test_a_real_llama_server_with_a_grammar_is_refused() -> None:
+    with (
+        playing_back(LLAMA_CPP["grammar"]) as base,
+        pytest.raises(SkitError, match="samples from another distribution than it was asked for: grammar 'root"),
+    ):
+        engines.get("llama-cpp")(base).model()
+
+
+def test_the_server_that_stands_in_for_llama_cpp_has_its_defaults_and_form() -> None:
+    settings = LLAMA_CPP["unset"][0]["answer"]["generation_settings"]
+    assert differences(LLAMA_CPP_DEFAULTS, settings) == []
+    for entry in (entry for entry in LLAMA_CPP["entries"] if entry["path"] == "/completion"):
+        with torch.inference_mode():
+            ours = ROUTES["/completion"](in_range(entry["sent"]))
+        assert_form_within(ours, entry["answer"])
 
 
 @pytest.mark.parametrize("engine", ["llama-cpp", "completions"])
