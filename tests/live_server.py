@@ -1,6 +1,6 @@
 """A verification server of a small model in a thread of its own, and devices that call it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
@@ -35,6 +35,7 @@ VOCABULARY = 64
 TARGET = tiny_llama()
 DRAFT = disturbed(TARGET, 0.02)
 DESCRIPTION = messages.Welcome(model="tiny", model_hash="0", tokenizer="same", dtype="float32", scheduler="fcfs")
+DESCRIPTION.layers, DESCRIPTION.hidden_size = TARGET.config.num_hidden_layers, TARGET.config.hidden_size
 LATENCY = InteractionModel(1e-5, 0.0, 0.0, 1e-3)
 CALLER = ClientIdentity("same", VOCABULARY)
 
@@ -84,12 +85,14 @@ def decode_remotely(
     sampler: Sampler = GREEDY,
     batch_size: int = 1,
     draft_top_n: int = 0,
+    models: Mapping[str, Runner] | None = None,
 ) -> dict[str, RequestRecord]:
-    """Return the records of requests that the server verified, by request id."""
+    """Return the records of requests that the server verified, by request id; `models` are the device's, by name."""
+    runners = {"draft": draft_runner(batch_size)} if models is None else models
     engine = remote_engine(
         method,
-        {"draft": draft_runner(batch_size)},
-        lambda clock: WireVerifier(connection, sampler, 0, clock),
+        runners,
+        lambda clock: WireVerifier(connection, sampler, 0, clock, method.drafting.layers(runners)),
         sampler=sampler,
         seed=0,
         eos_ids=frozenset(),

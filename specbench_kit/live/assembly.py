@@ -32,16 +32,12 @@ def remote_engine(
 ) -> Loop:
     """Return the engine of a method with local draft models and a remote verifier, timed by this machine's clock.
 
-    Raise SkitError for a method that needs the target in this process: a pipeline, or a drafter that reads hidden
-    states.
+    Raise SkitError for a method that needs the target in this process, since it has a pipeline. The verifier of a
+    drafter that reads hidden states has to bring them.
     """
     if method.pipeline is not None:
         raise SkitError(
             f"{method.display_name}: a pipeline's stages cannot be behind a wire: name a method with rounds"
-        )
-    if method.drafting.layers(models):
-        raise SkitError(
-            f"{method.display_name} reads the target's hidden states, which stay on the server: name another one"
         )
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
     clock = MeasuringClock(device, started_s)

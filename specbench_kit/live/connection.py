@@ -109,6 +109,7 @@ class Connection:
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.max_receive_message_length", -1),  # a verdict may bring the hidden states of a long prompt
         ]
         identity = self._identity
         if identity.roots is None:

@@ -1,12 +1,17 @@
 """The frame that opens a session, or opens it again with the output that the device has."""
 
+from collections.abc import Sequence
+
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.live.protocol import verification_pb2 as messages
 
 
-def open_frame(session: Session, name: str, sampler: Sampler, seed: int) -> messages.Open:
-    """Return the frame that opens a request's session under a name at the server."""
+def open_frame(session: Session, name: str, sampler: Sampler, seed: int, layers: Sequence[int] = ()) -> messages.Open:
+    """Return the frame that opens a request's session under a name at the server.
+
+    Its verdicts bring the hidden states of `layers`.
+    """
     prompt = session.request.prompt_ids
     sampling = messages.Sampling(
         temperature=sampler.temperature,
@@ -15,4 +20,5 @@ def open_frame(session: Session, name: str, sampler: Sampler, seed: int) -> mess
         seed=seed,
         request=session.request.id,
     )
-    return messages.Open(session=name, prompt=prompt, output=session.tokens[len(prompt) :], sampling=sampling)
+    output = session.tokens[len(prompt) :]
+    return messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers)

@@ -31,6 +31,9 @@ class TargetDescription:
     bitwise: bool
     """True if the target computes a request bit for bit the same in every batch."""
     parameters: int | None = None
+    layers: int = 0
+    """Layers of the target whose hidden states verdicts can bring; 0 if the server sends none."""
+    hidden_size: int = 0
 
 
 class ServedTarget(LoadedModel):
@@ -64,6 +67,12 @@ class ServedPair(Pair):
     """A pair of a served target and `local_models`, the only models that are loaded here."""
 
     local_models: dict[str, LoadedModel] = field(default_factory=dict)
+    refused_heads: dict[str, SkitError] = field(default_factory=dict)
+
+    def require_head(self, name: str) -> None:
+        """Raise SkitError if a head could not be loaded."""
+        if name in self.refused_heads:
+            raise self.refused_heads[name]
 
     @property
     def loaded(self) -> dict[str, LoadedModel]:
@@ -73,6 +82,14 @@ class ServedPair(Pair):
     def vocabulary(self) -> int:
         """The number of token ids that all models have."""
         return min(int(model.text_config.vocab_size) for model in (self.target, *self.local_models.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class ServedHeads:
+    """The heads that were loaded for a target on a server, by name, and the reasons why others were not."""
+
+    loaded: dict[str, LoadedModel] = field(default_factory=dict)
+    refused: dict[str, SkitError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +106,12 @@ class DraftModels:
         """The number of token ids that the tokenizer and all draft models have."""
         return min([len(self.tokenizer), *(int(model.text_config.vocab_size) for model in self.models.values())])
 
-    def with_target(self, target: TargetDescription) -> ServedPair:
-        """Return the pair of these draft models and a target on a server."""
-        others = {name: model for name, model in self.models.items() if name != DRAFT}
-        return ServedPair(
-            ServedTarget(target), self.models.get(DRAFT), self.tokenizer, self.masked, others, self.models
-        )
+    def with_target(self, target: TargetDescription, heads: ServedHeads) -> ServedPair:
+        """Return the pair of these draft models and a target on a server, with the heads that draft from its states."""
+        models = {**self.models, **heads.loaded}
+        others = {name: model for name, model in models.items() if name != DRAFT}
+        draft = self.models.get(DRAFT)
+        return ServedPair(ServedTarget(target), draft, self.tokenizer, self.masked, others, models, heads.refused)
 
 
 def load_draft_models(
@@ -102,10 +119,11 @@ def load_draft_models(
 ) -> DraftModels:
     """Load the draft models that methods need, by name, and the tokenizer of `draft`, which is always needed.
 
+    Heads are left to `load_heads`, since they have to fit the server's target.
+
     `target` is what the server is expected to hold; its tokenizer is used if no draft model belongs to it.
     """
-    if heads := [name for name in names if name.startswith(HEAD)]:
-        raise SkitError(f"{heads[0]} reads the target's hidden states, which stay on the server: name another drafter")
+    names = [name for name in names if not name.startswith(HEAD)]
     sources = {name: find_draft(draft if name == DRAFT else name, target) for name in names}
     tokenizer = from_pretrained(AutoTokenizer, target if is_missing_draft(draft, target) else find_draft(draft, target))
     differing = set[int]()

@@ -1,5 +1,6 @@
 """The servers that can verify for a benchmark: a `skit serve`, or another inference engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,8 +37,10 @@ class VerificationServer(Protocol):
     def reconnections(self) -> int:
         """The number of times that the connection was lost and made again."""
 
-    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
-        """Return a verifier for the engine of one method."""
+    def verifier(
+        self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
+    ) -> RemoteVerifier:
+        """Return a verifier for the engine of one method, whose verdicts bring the hidden states of `layers`."""
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         """Return the responses that the server decodes by itself, with a method of its offer or plainly."""
@@ -74,14 +77,18 @@ class SkitServer:
             eos_ids=tuple(welcome.eos_ids),
             bitwise=welcome.bitwise,
             parameters=welcome.parameters,
+            layers=welcome.layers,
+            hidden_size=welcome.hidden_size,
         )
 
     @property
     def reconnections(self) -> int:
         return self.connection.reconnections
 
-    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
-        return WireVerifier(self.connection, sampler, seed, clock)
+    def verifier(
+        self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
+    ) -> RemoteVerifier:
+        return WireVerifier(self.connection, sampler, seed, clock, layers)
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         return WireStream(self.connection, sampler, seed, method)
@@ -117,7 +124,11 @@ class EngineServer:
     target: TargetDescription
     reconnections: int = 0
 
-    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
+    def verifier(
+        self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
+    ) -> RemoteVerifier:
+        if layers:
+            raise SkitError(f"{self.address.address} sends no hidden states: name a drafter that reads none")
         if not (sampler.greedy or self.engine.supports_sampling):
             raise SkitError(f"{self.address.address} scores greedy drafts alone: ask it by completions://")
         return EngineVerifier(self.engine, sampler, seed)

@@ -1,7 +1,7 @@
 """A verifier whose target is on a `skit serve`: drafts go out as frames, and verdicts come back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from threading import Event
 
@@ -17,6 +17,7 @@ from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
 from specbench_kit.live.open_frame import open_frame
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.states import from_bytes
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
 
 MAX_TRIES = 200
@@ -39,11 +40,15 @@ class _SentRound:
 
 @dataclass(slots=True)
 class _OpenSession:
-    """A session with its name at the server and the number of its latest round."""
+    """A session with its name at the server and the number of its latest round.
+
+    The device has the hidden states of its first `states` tokens.
+    """
 
     session: Session
     name: str
     round: int = 0
+    states: int = 0
 
 
 @dataclass
@@ -51,12 +56,14 @@ class WireVerifier:
     """Verifies over a connection, which several verifiers may use in turn.
 
     A round whose answer was lost is sent again: the server recognises it by its number and verifies it only once.
+    Verdicts bring the target's hidden states of `layers`.
     """
 
     connection: Connection
     sampler: Sampler
     seed: int
     clock: MeasuringClock
+    layers: Sequence[int] = ()
     asynchronous: bool = True
     _sessions: dict[str, _OpenSession] = field(default_factory=dict)
     """Sessions by request id."""
@@ -95,6 +102,7 @@ class WireVerifier:
                 base=len(draft.session.tokens),
                 tokens=[tree.tokens[node] for node in nodes],
                 parents=[] if parents == list(range(len(nodes))) else parents,  # a chain needs none
+                states=opened.states,
             )
             if tree.sampled:
                 _add_distributions(message, tree, nodes, self.connection.welcome.limits.candidates)
@@ -136,7 +144,9 @@ class WireVerifier:
             answer = frame.verdict
             sent = rounds.get(answer.session)
             if sent is not None and sent.verdict is None and answer.round == sent.frame.draft.round:
-                sent.verdict, sent.arrived_s, sent.answer = _read_verdict(sent, answer), arrived_s, answer
+                verdict = _read_verdict(sent, answer)
+                sent.verdict = self._with_states(verdict, answer.states) if self.layers else verdict
+                sent.arrived_s, sent.answer = arrived_s, answer
         elif kind == "refused":
             sent = rounds.get(frame.refused.session)
             if sent is not None and sent.verdict is None:
@@ -156,8 +166,17 @@ class WireVerifier:
 
     def _open(self, opened: _OpenSession) -> None:
         """Open a session, with the output that it has if the server forgot it."""
-        frame = open_frame(opened.session, opened.name, self.sampler, self.seed)
+        frame = open_frame(opened.session, opened.name, self.sampler, self.seed, self.layers)
         self.connection.send(Up(open=frame))
+
+    def _with_states(self, verdict: Verdict, content: bytes) -> Verdict:
+        """Return the verdict with the hidden states that came with it."""
+        opened = self._sessions[verdict.draft.request_id]
+        # Those of all committed tokens that the device lacks, the last one before the draft included, and of the
+        # accepted ones; the bonus token has none yet.
+        tokens = verdict.draft.context_length - opened.states + len(verdict.path)
+        opened.states += tokens
+        return replace(verdict, states=from_bytes(content, tokens))
 
 
 def _read_verdict(sent: _SentRound, answer: messages.Verdict) -> Verdict:

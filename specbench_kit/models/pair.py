@@ -94,6 +94,10 @@ class Pair:
             raise SkitError("no draft model was loaded, since no method here drafts with one: name a method that does")
         return self.draft
 
+    def require_head(self, name: str) -> None:
+        """Raise SkitError, with the way to get it, if a head does not exist."""
+        find(name, self.target.source)
+
     @property
     def loaded(self) -> dict[str, LoadedModel]:
         """Return all models by role or name."""

@@ -13,7 +13,7 @@ from specbench_kit.live.connection import ServerAddress
 from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
-from specbench_kit.live.pair import DraftModels
+from specbench_kit.live.pair import DraftModels, ServedHeads
 from specbench_kit.live.servers import connect
 from specbench_kit.methods.spec import parse_method
 
@@ -123,7 +123,7 @@ def test_an_engine_is_reached_by_its_name_if_it_has_the_same_tokenizer() -> None
         server = ServerAddress(base.replace("http", "vllm"))
         drafts = DraftModels(Bytes(), {}, ())
         target = connect(server, drafts).target
-        assert drafts.with_target(target).all_runners(slots=1, length=16) == {}
+        assert drafts.with_target(target, ServedHeads()).all_runners(slots=1, length=16) == {}
         assert (target.name, target.context, target.bitwise) == ("tiny", CAPACITY, False)
         with pytest.raises(SkitError, match="has another tokenizer than the draft model"):
             connect(server, DraftModels(Bytes(1), {}, ()))

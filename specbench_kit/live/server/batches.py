@@ -9,12 +9,12 @@ import torch
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import ModelVerifier, Verdict
+from specbench_kit.decoding.verification import Verdict
 from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
 from specbench_kit.live.server.priority import lower_priority
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.sessions import ServerSession
+from specbench_kit.live.server.verifiers import TargetVerifiers, states_to_send
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -36,10 +36,10 @@ class BatchRunner(Thread):
         drafting: DraftingOffer | None = None,
     ) -> None:
         super().__init__(name="verification", daemon=True)
-        self._runner, self._slots, self._estimator = runner, runner.executor.slots, estimator
+        self._slots, self._estimator = runner.executor.slots, estimator
         self.limits = BatchLimits(min(max_batch, self._slots))
         self._queue = scheduler.queue(estimator, self.limits)
-        self._verifiers: dict[Sampler, ModelVerifier] = {}
+        self._verifiers = TargetVerifiers(runner)
         self._drafters = ServerDrafters(drafting or DraftingOffer(), runner.capacity)
         self._in_kv: OrderedDict[str, ServerSession] = OrderedDict()
         """Sessions that hold a slot, the least recently used one first."""
@@ -135,7 +135,7 @@ class BatchRunner(Thread):
         drafted_s = monotonic_s()
         try:
             with self._drafters.verifying(sound):
-                verdicts = self._forward(sound)
+                verdicts = self._verifiers.forward(sound)
         except SkitError:
             verdicts = self._verify_alone(sound, faults)
         results = [(verdicts.get(pending), faults.get(pending, "")) for pending in rounds]
@@ -159,6 +159,7 @@ class BatchRunner(Thread):
                     base,
                     tokens,
                     goes_on=verdict is not None and self._go_on(pending, ended_s),
+                    states=states_to_send(pending, verdict, base),
                 )
                 for pending, (verdict, error), in_kv, base, tokens in zip(
                     rounds, results, cached, bases, committed, strict=True
@@ -172,7 +173,7 @@ class BatchRunner(Thread):
         root = self._drafters.next_root(session, verdict)
         tokens = verdict.tokens if pending.generation is None else pending.generation.cut(verdict.tokens)
         session.text.commit(tokens)
-        self._verifier(session.sampler).commit(verdict)
+        self._verifiers.of(session).commit(verdict)
         self._drafters.commit(session, verdict, root)
         # The bonus token is not in KV: the next round computes it.
         session.cached = len(session.text.tokens) - 1
@@ -192,19 +193,6 @@ class BatchRunner(Thread):
         self.submit(generated_round(session, generation, now_s))
         return True
 
-    def _forward(self, rounds: Sequence[PendingRound]) -> dict[PendingRound, Verdict]:
-        """Return the verdicts on rounds, with one forward per sampler among their sessions."""
-        by_sampler: dict[Sampler, list[PendingRound]] = {}
-        for pending in rounds:
-            by_sampler.setdefault(pending.session.sampler, []).append(pending)
-        verdicts: dict[PendingRound, Verdict] = {}
-        for sampler, group in by_sampler.items():
-            answer = self._verifier(sampler).send(
-                [pending.draft for pending in group], [pending.nodes for pending in group]
-            )
-            verdicts.update(zip(group, answer(), strict=True))
-        return verdicts
-
     def _verify_alone(
         self, rounds: Sequence[PendingRound], faults: dict[PendingRound, str]
     ) -> dict[PendingRound, Verdict]:
@@ -215,16 +203,11 @@ class BatchRunner(Thread):
             self._evict(pending.session)
             try:
                 self._bring_into_kv(pending.session, [pending])
-                verdicts |= self._forward([pending])
+                verdicts |= self._verifiers.forward([pending])
             except SkitError as error:
                 self._evict(pending.session)
                 faults[pending] = str(error)
         return verdicts
-
-    def _verifier(self, sampler: Sampler) -> ModelVerifier:
-        if sampler not in self._verifiers:
-            self._verifiers[sampler] = ModelVerifier(self._runner, sampler)
-        return self._verifiers[sampler]
 
     def _bring_into_kv(self, session: ServerSession, batch: Iterable[PendingRound]) -> int:
         """Give a session a slot and return its tokens in KV.
@@ -238,7 +221,7 @@ class BatchRunner(Thread):
             needed = {pending.session for pending in batch}
             self._evict(next(holder for holder in self._in_kv.values() if holder not in needed))
             self.evictions += 1
-        self._verifier(session.sampler).admit(session.text)
+        self._verifiers.of(session).admit(session.text)
         self._in_kv[session.name] = session
         session.cached = 0
         return 0
@@ -249,7 +232,7 @@ class BatchRunner(Thread):
         if self._in_kv.get(session.name) is not session:
             return
         del self._in_kv[session.name]
-        self._verifier(session.sampler).release(session.text)
+        self._verifiers.of(session).release(session.text)
         self._drafters.release(session)
         session.cached = 0
         if (waiting := self._waiting_of.get(session)) is not None:

@@ -16,7 +16,7 @@ class PendingRound:
     """A round that waits to be verified; the draft of a `degraded` one is not verified.
 
     `round_s` and `remaining_s` are the times from arrival to the deadlines of the round and of the response. A round of
-    a `generation` has no draft of a device.
+    a `generation` has no draft of a device. The device has the hidden states of the first `states` tokens.
     """
 
     session: ServerSession
@@ -27,6 +27,7 @@ class PendingRound:
     remaining_s: float
     degraded: bool = False
     generation: Generation | None = None
+    states: int = 0
     chosen: list[int] | None = None
     """The nodes to verify of a tree that was drafted here."""
     draft_s: float = 0.0
@@ -61,6 +62,7 @@ class VerifiedRound(NamedTuple):
 
     `queue_s` is the time from its arrival to the start of its batch, `cached` its tokens in KV at that start. `tokens`
     were committed after the first `base` tokens. If it `goes_on`, the next round of its generation waits already.
+    `states` are the hidden states that the device lacks, as they are sent; empty if it asked for none.
     """
 
     pending: PendingRound
@@ -72,3 +74,4 @@ class VerifiedRound(NamedTuple):
     base: int = 0
     tokens: Sequence[int] = ()
     goes_on: bool = False
+    states: bytes = b""

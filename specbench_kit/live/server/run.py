@@ -70,6 +70,8 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         scheduler=settings.scheduler,
         drafting=list(drafting.methods),
         draft_hash=drafting.draft_hash,
+        layers=pair.target.text_config.num_hidden_layers,
+        hidden_size=pair.target.text_config.hidden_size,
     )
     limits = ServerLimits(context=context, sessions=settings.sessions)
     batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch, drafting)
@@ -120,7 +122,7 @@ def make_frame_handler(
         ),
     )
     welcome.MergeFrom(target)
-    return FrameHandler(SessionTable(limits, vocabulary), batch_runner, welcome, tokens)
+    return FrameHandler(SessionTable(limits, vocabulary, welcome.layers), batch_runner, welcome, tokens)
 
 
 def serve(settings: ServeSettings, service: VerificationService, ready: Callable[[int], None]) -> None:

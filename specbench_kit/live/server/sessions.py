@@ -1,6 +1,7 @@
 """The server's sessions: the text of every request; the KV that the target holds of it is only a cache."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Protocol
@@ -15,6 +16,8 @@ from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import Down, Status
 
+MOST_LAYERS = 8
+"""Layers whose hidden states a session may ask for; a feature head reads three."""
 UNLIMITED = 1 << 40
 """The length limit of a response here: the device decides where its response ends."""
 
@@ -37,6 +40,8 @@ class ServerSession:
     number: int
     text: Session
     sampler: Sampler
+    layers: tuple[int, ...] = ()
+    """The target's layers whose hidden states the verdicts bring."""
     stream: AnswerStream | None = None
     """The stream that takes the answers; None while the device is not connected."""
     round: int | None = None
@@ -70,6 +75,7 @@ class SessionTable:
 
     limits: ServerLimits
     vocabulary: int
+    target_layers: int = 0
     _sessions: OrderedDict[str, ServerSession] = field(default_factory=OrderedDict)
     _opened: int = 0
 
@@ -92,10 +98,11 @@ class SessionTable:
         Any other session of the name is replaced.
         """
         sampler, existing = _read_sampler(frame.sampling), self._sessions.get(frame.session)
+        layers = self._read_layers(frame.layers)
         if existing is not None:
             text, received = existing.text, [*frame.prompt, *frame.output]
             continues = list(text.request.prompt_ids) == list(frame.prompt) and text.tokens[: len(received)] == received
-            if continues and existing.sampler == sampler:
+            if continues and (existing.sampler, existing.layers) == (sampler, layers):
                 return self.find(frame.session, now_s), None
         require_tokens(frame.prompt, self.vocabulary)
         require_tokens(frame.output, self.vocabulary)
@@ -113,8 +120,17 @@ class SessionTable:
             RequestRecord(frame.session, "", []),
         )
         text.tokens.extend(frame.output)
-        session = self._sessions[frame.session] = ServerSession(self._opened, text, sampler, used_s=now_s)
+        session = self._sessions[frame.session] = ServerSession(self._opened, text, sampler, layers, used_s=now_s)
         return session, dropped
+
+    def _read_layers(self, layers: Sequence[int]) -> tuple[int, ...]:
+        """Return the layers whose hidden states a device asks for; raise Refusal if the target does not have them."""
+        if len(layers) > MOST_LAYERS or max(layers, default=0) > self.target_layers:
+            raise Refusal(
+                Status.BROKEN_STATES,
+                f"at most {MOST_LAYERS} layers from 0 to {self.target_layers} can be asked for, not {list(layers)}",
+            )
+        return tuple(layers)
 
     def drop(self, name: str) -> ServerSession | None:
         """Forget a session, and return it if it was known."""

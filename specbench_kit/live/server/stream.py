@@ -71,6 +71,8 @@ class FrameHandler:
         text = session.text
         if frame.base > len(text.tokens) or frame.base < len(text.request.prompt_ids):
             raise Refusal(Status.WRONG_BASE, f"after {frame.base} tokens; the session has {len(text.tokens)}")
+        if session.layers:
+            self._require_states(frame, session)
         if frame.base < len(text.tokens):
             # The device missed an answer: it gets the tokens that it lacks in place of a verdict.
             session.round = frame.round
@@ -86,9 +88,22 @@ class FrameHandler:
         round_s, remaining_s = (ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms))
         degraded = waiting >= self.limits.waiting
         self.batch_runner.submit(
-            PendingRound(session, frame.round, draft, monotonic_s(), round_s, remaining_s, degraded)
+            PendingRound(
+                session, frame.round, draft, monotonic_s(), round_s, remaining_s, degraded, states=frame.states
+            )
         )
         return None
+
+    def _require_states(self, frame: messages.Draft, session: ServerSession) -> None:
+        """Raise Refusal if the next forward cannot give the hidden states that a device lacks."""
+        if frame.states >= frame.base:
+            raise Refusal(Status.BROKEN_STATES, f"states of {frame.states} tokens before a draft after {frame.base}")
+        if frame.base < len(session.text.tokens) or frame.states < session.cached:
+            # The device missed an answer. A forward gives the states of tokens that are not in KV: the session starts
+            # over, with the text that the device has.
+            self.sessions.drop(session.name)
+            self.batch_runner.forget(session)
+            raise Refusal(Status.UNKNOWN_SESSION, "open it again: hidden states that the device lacks are gone")
 
     def generate(self, frame: messages.Generate, stream: "DeviceStream") -> Down | None:
         """Begin a generation; return an answer if there is one at once."""
@@ -216,6 +231,7 @@ def _verdict_frame(verified: VerifiedRound, credit: int) -> Down:
             batch_number=batch.number,
             waiting=batch.waiting,
             cached=verified.cached,
+            states=verified.states,
             computed=verdict.computed,
             credit=credit,
         )

@@ -1,8 +1,9 @@
 """Heads on disk: config.json and model.safetensors, as the `speculators` library writes them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -24,20 +25,35 @@ def is_head(folder: Path) -> bool:
         return False
 
 
+class TargetSizes(NamedTuple):
+    """The sizes of a target that a head has to fit."""
+
+    layers: int
+    hidden_size: int
+    vocabulary: int
+
+
 def load_head(folder: Path, target: Any) -> HeadModel:
     """Load the head of a target, a transformers model, on the target's device and in its data type."""
     text = target.config.get_text_config()
+    sizes = TargetSizes(text.num_hidden_layers, text.hidden_size, text.vocab_size)
+    head = load_head_for(folder, sizes, lambda: target.get_input_embeddings().weight)
+    return head.to(device=target.device, dtype=target.dtype)
+
+
+def load_head_for(folder: Path, target: TargetSizes, embedding: Callable[[], Tensor]) -> HeadModel:
+    """Load the head of a target of these sizes; `embedding` returns the target's, for a head that has none."""
     weights = _read(folder / WEIGHTS)
-    config = read_config(folder, text.num_hidden_layers, fc_bias="fc.bias" in weights)
-    if (config.target_hidden_size, config.layer.vocab_size) != (text.hidden_size, text.vocab_size):
+    config = read_config(folder, target.layers, fc_bias="fc.bias" in weights)
+    if (config.target_hidden_size, config.layer.vocab_size) != (target.hidden_size, target.vocabulary):
         raise SkitError(
             f"the head in '{folder}' reads states of width {config.target_hidden_size} and {config.layer.vocab_size} "
-            f"tokens, and the target has {text.hidden_size} and {text.vocab_size}: choose a head made for this target"
+            f"tokens, and the target has {target.hidden_size} and {target.vocabulary}: choose a head made for it"
         )
     head = HeadModel(config)
     head.owns_embedding = EMBEDDING in weights
-    if not head.owns_embedding and text.hidden_size == config.layer.hidden_size:
-        weights[EMBEDDING] = target.get_input_embeddings().weight
+    if not head.owns_embedding and target.hidden_size == config.layer.hidden_size:
+        weights[EMBEDDING] = embedding()
     weights.setdefault("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
     expected = head.state_dict()
     used = {name: weight for name, weight in weights.items() if name in expected}
@@ -45,9 +61,9 @@ def load_head(folder: Path, target: Any) -> HeadModel:
     if wrong:
         raise SkitError(f"the head in '{folder}' is not whole: {min(wrong)} is missing or has another shape")
     head.load_state_dict(used)
-    if not 0 <= int(head.tokens.min()) <= int(head.tokens.max()) < text.vocab_size:
+    if not 0 <= int(head.tokens.min()) <= int(head.tokens.max()) < target.vocabulary:
         raise SkitError(f"the head in '{folder}' drafts tokens that the target does not have: its d2t is damaged")
-    return head.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
+    return head.eval().requires_grad_(False)
 
 
 def save_head(head: HeadModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:

@@ -45,13 +45,14 @@ def build(
     sides: dict[str, Row] = {name: overall}
     if summary.get("baseline"):
         sides[BASELINE] = summary["baseline"]["overall"]
+    sent_states = [] if run.get("deployment") else deployment.states_row(summary.get("hidden_states"))
     cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
     return Document.of(
         f"{code(name)} on {(run.get('dataset') or {}).get('name', 'unnamed dataset')}",
         caution(machine.warnings(run), severe=True),
         [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
-        [Heading("What was run"), facts(setting(run))],
+        [Heading("What was run"), facts([*setting(run), *sent_states])],
         methods.section([run]),
         deployment.section(run, summary.get("hidden_states")),
         lossless_section(run, summary),

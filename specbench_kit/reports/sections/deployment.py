@@ -25,15 +25,20 @@ def section(run: RunFile, hidden_states: Summary | None = None) -> Blocks:
     if not deployment:
         return []
     rows = description(deployment)
-    if hidden_states:
-        layers = ", ".join(map(str, hidden_states["layers"]))
-        text = (
-            f"of layers {layers}: {data(hidden_states['bytes_per_token'])} for every token that the target keeps "
-            f"cross the link with the verdicts, {data(hidden_states['bytes'])} in all, of which "
-            f"{data(hidden_states['prompt_bytes'])} for prompts"
-        )
-        rows.append(("hidden states", text))
-    return [Heading("Deployment (modelled)"), facts(rows), Paragraph(NOTE)]
+    return [Heading("Deployment (modelled)"), facts([*rows, *states_row(hidden_states)]), Paragraph(NOTE)]
+
+
+def states_row(hidden_states: Summary | None) -> list[tuple[str, str]]:
+    """Return the row on the hidden states that crossed the link, modelled or real; none if there were none."""
+    if not hidden_states:
+        return []
+    layers = ", ".join(map(str, hidden_states["layers"]))
+    text = (
+        f"of layers {layers}: {data(hidden_states['bytes_per_token'])} for every token that the target keeps "
+        f"cross the link with the verdicts, {data(hidden_states['bytes'])} in all, of which "
+        f"{data(hidden_states['prompt_bytes'])} for prompts"
+    )
+    return [("hidden states", text)]
 
 
 def description(deployment: RunFile) -> list[tuple[str, str]]:

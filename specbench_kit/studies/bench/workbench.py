@@ -15,11 +15,12 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
 from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.pair import load_draft_models
+from specbench_kit.live.states import NUMBER_BYTES
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import ModelSource, locate
 from specbench_kit.models.draft_library import find_draft, is_missing_draft
-from specbench_kit.models.head_library import HEAD, find, is_missing_head
+from specbench_kit.models.head_library import HEAD, is_missing_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
@@ -101,7 +102,7 @@ class Workbench:
             return remote_engine(
                 method,
                 self.runners,
-                lambda clock: server.verifier(self.sampler, settings.seed, clock),
+                lambda clock: server.verifier(self.sampler, settings.seed, clock, method.drafting.layers(self.runners)),
                 sampler=self.sampler,
                 seed=settings.seed,
                 eos_ids=self.pair.eos_ids,
@@ -147,7 +148,11 @@ class Workbench:
         return min([server.target.context, *(runner.capacity for runner in self.runners.values())])
 
     def describe_hidden_states(self, method: Method) -> dict[str, object]:
-        """Return the part `hidden_states` of `run.json` if verdicts carry hidden states over the deployment's link."""
+        """Return the part `hidden_states` of `run.json` if verdicts carry hidden states over a link."""
+        if self.server is not None:
+            layers = list(method.drafting.layers(self.runners))
+            bytes_per_token = NUMBER_BYTES * self.server.target.hidden_size * len(layers)
+            return {"hidden_states": {"layers": layers, "bytes_per_token": bytes_per_token}} if layers else {}
         if self.settings.deployment is None:
             return {}
         states = hidden_states(method, self.settings.deployment, self.runners["target"], self.runners)
@@ -164,7 +169,7 @@ class Workbench:
         method = _method(spec, self.settings)
         for name in method.drafting.models:
             if name.startswith(HEAD):
-                find(name, self.pair.target.source)
+                self.pair.require_head(name)
             elif name == DRAFT and self.pair.draft is None:
                 find_draft(self.settings.draft, self.pair.target.source)
         method = method.prepare(self.measured.environment_of(method.drafting))
@@ -201,9 +206,10 @@ def _method(spec: str, settings: BenchSettings) -> Method:
     """Return the method of a spec with the drafter that the target allows: some take its head if it has one."""
 
     def exists(model: str) -> bool:
-        # The hidden states that a head reads do not leave a server.
-        reads_states = settings.server is not None and model.startswith(HEAD)
-        return not reads_states and not _is_missing(model, settings.draft, locate(settings.target, "target"))
+        # The hidden states that a head reads do not leave another engine.
+        if settings.server is not None and "://" in settings.server and model.startswith(HEAD):
+            return False
+        return not _is_missing(model, settings.draft, locate(settings.target, "target"))
 
     method = parse_method(spec)
     drafting = method.drafting
@@ -225,13 +231,16 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
     }
     if settings.server is not None:
         from specbench_kit.live.connection import ServerAddress  # needs the extra `live`
+        from specbench_kit.live.heads import load_heads
         from specbench_kit.live.servers import connect
 
         kind = {"device": settings.device, "dtype": settings.dtype, "executor": settings.executor}
         drafts = load_draft_models(settings.draft, list(needed), target, **kind)
         address = ServerAddress(settings.server, settings.server_token, settings.server_ca, settings.link)
         server = connect(address, drafts)
-        return server, drafts.with_target(server.target)
+        names = [name for name in needed if name.startswith(HEAD)]
+        heads = load_heads(names, server.target, target, device=settings.device, dtype=settings.dtype)
+        return server, drafts.with_target(server.target, heads)
     pair = load_pair(
         settings.target,
         settings.draft if DRAFT in needed else None,
