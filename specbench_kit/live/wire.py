@@ -1,6 +1,6 @@
 """The wire format: the messages of protocol/verification.proto, the statuses and the version of both."""
 
-from enum import IntEnum
+from enum import IntEnum, unique
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ SERVICE = "specbench_kit.live.Verification"
 METHOD = f"/{SERVICE}/Decode"
 
 
+@unique
 class Status(IntEnum):
     """The outcome of a frame; from `UNKNOWN_SESSION` on it was refused, by that name in logs, metrics and errors."""
 
@@ -36,8 +37,8 @@ class Status(IntEnum):
     BROKEN_SAMPLING = 25
     EMPTY_PROMPT = 26
     BROKEN_DEADLINE = 27
-    BROKEN_STATES = 28
     UNKNOWN_METHOD = 28
+    BROKEN_STATES = 29
     TOO_MANY_SESSIONS = 30
     OVERLOADED = 31
     GOING_AWAY = 32
