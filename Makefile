@@ -84,13 +84,19 @@ soak: $(INSTALLED)
 	$(BIN)/python scripts/soak.py
 
 REFERENCE := build/reference
-ASKED := --method all --dataset gsm8k --limit 12 --max-new-tokens 64
+REAL := --target smollm2
+TASKS := $(REFERENCE)/tasks.jsonl
+ASKED := $(REAL) --method all --dataset $(TASKS) --max-new-tokens 48
 CLOCKS := local specedge wan wisp
 TO_REFERENCE := --format md,csv,svg --out results/reference
-# All methods as they come and tuned, on this machine's clock (local) and under three deployments; then in a pipeline.
+# All methods on a real model as they come and tuned, on this machine's clock (local) and under three deployments; then in
+# a pipeline, with sampled answers, and in batches. The prompts come from SKIT_DATA_DIR.
 reference: $(INSTALLED)
-	rm -rf $(REFERENCE) $(addprefix results/reference/,measured specedge wan wisp tuned specpipe/plots)
-	$(BIN)/skit record --dataset gsm8k --train-split --limit 40 --max-draft 12 --max-new-tokens 64 \
+	rm -rf $(REFERENCE) $(addprefix results/reference/,measured specedge wan wisp sampled tuned batch-sizes specpipe/plots)
+	$(BIN)/skit fetch smollm2
+	$(BIN)/python scripts/task_prompts.py --each 2 --out $(TASKS)
+	$(BIN)/python scripts/mixed_prompts.py --data-dir $(SKIT_DATA_DIR) --count 2000 --seed 1 --out $(REFERENCE)/mixed.jsonl
+	$(BIN)/skit record $(REAL) --dataset $(REFERENCE)/mixed.jsonl --limit 80 --max-draft 12 --max-new-tokens 64 \
 		--out $(REFERENCE)/train.parquet
 	for clock in $(CLOCKS); do \
 		$(BIN)/skit tune --method all --replay $(REFERENCE)/train.parquet --deployment $$clock \
@@ -100,12 +106,19 @@ reference: $(INSTALLED)
 			--tuned $(REFERENCE)/tuned-$$clock.json || exit 1; \
 	done
 	$(BIN)/skit bench $(ASKED) --deployment specpipe --out $(REFERENCE)/specpipe
-	for clock in $(filter-out local,$(CLOCKS)) specpipe; do \
+	$(BIN)/skit bench $(ASKED) --deployment wan --temperature 0.7 --out $(REFERENCE)/sampled
+	for clock in $(filter-out local,$(CLOCKS)) specpipe sampled; do \
 		$(BIN)/skit report $(REFERENCE)/$$clock $(TO_REFERENCE)/$$clock || exit 1; \
 	done
 	$(BIN)/skit report $(REFERENCE)/local $(TO_REFERENCE)/measured
 	$(BIN)/skit report $(REFERENCE)/specedge --format latex --out results/reference/specedge
 	$(BIN)/python scripts/default_and_tuned.py $(REFERENCE) $(CLOCKS) --out results/reference/tuned
+	$(BIN)/skit batch-sizes $(REAL) --method suffix --method eagle --method fixed-k --method threshold --sizes 1,2,4,8 \
+		--limit 16 --dataset everyday --max-new-tokens 48 --out $(REFERENCE)/batch-sizes
+	mkdir -p results/reference/batch-sizes/plots
+	sed 's/\.png)/.svg)/g' $(REFERENCE)/batch-sizes/*/report.md > results/reference/batch-sizes/report.md
+	cp $(REFERENCE)/batch-sizes/*/curves.csv results/reference/batch-sizes
+	cp $(REFERENCE)/batch-sizes/*/plots/*.svg results/reference/batch-sizes/plots
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \

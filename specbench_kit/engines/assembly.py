@@ -28,7 +28,7 @@ from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.models.executors.base import make_executor, name_of
 from specbench_kit.models.head_library import HEAD
-from specbench_kit.models.pair import SLACK, LoadedModel, load_model
+from specbench_kit.models.pair import SLACK, LoadedModel, load_apart, load_draft_tokenizer
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.tokenizers import unshared
 from specbench_kit.predictors.library import PairHashes
@@ -138,9 +138,11 @@ def _load_models(method: Method, facts: EngineFacts, options: EngineOptions) -> 
     if sources:
         tokenizer = from_pretrained(AutoTokenizer, target)
         for source in sources.values():
-            own = from_pretrained(AutoTokenizer, source)
+            own = load_draft_tokenizer(source, target)
             masked |= set(unshared(tokenizer, own, (target.label, source.label)))
-    loaded = {name: load_model(source, device=options.device, dtype=options.dtype) for name, source in sources.items()}
+    loaded = {
+        name: load_apart(source, target, device=options.device, dtype=options.dtype) for name, source in sources.items()
+    }
     draft = _hash(sources[DRAFT]) if DRAFT in sources else ""
     return _Models(loaded, tuple(sorted(masked)), PairHashes(_hash(target), draft))
 

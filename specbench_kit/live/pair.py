@@ -7,14 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
-from specbench_kit.models.catalogue import ModelSource, from_pretrained
+from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.draft_library import find_draft, is_missing_draft
 from specbench_kit.models.head_library import HEAD
-from specbench_kit.models.pair import AUTO, LoadedModel, Pair, load_model
+from specbench_kit.models.pair import AUTO, LoadedModel, Pair, load_apart, load_draft_tokenizer
 from specbench_kit.models.tokenizers import unshared
 
 
@@ -125,12 +124,14 @@ def load_draft_models(
     """
     names = [name for name in names if not name.startswith(HEAD)]
     sources = {name: find_draft(draft if name == DRAFT else name, target) for name in names}
-    tokenizer = from_pretrained(AutoTokenizer, target if is_missing_draft(draft, target) else find_draft(draft, target))
+    shared = target if is_missing_draft(draft, target) else find_draft(draft, target)
+    tokenizer = load_draft_tokenizer(shared, target)
     differing = set[int]()
     for name in names:
         if name != DRAFT:
-            differing |= set(unshared(tokenizer, from_pretrained(AutoTokenizer, sources[name]), (draft, name)))
+            differing |= set(unshared(tokenizer, load_draft_tokenizer(sources[name], target), (draft, name)))
     models = {
-        name: load_model(source, device=device, dtype=dtype, executor=executor) for name, source in sources.items()
+        name: load_apart(source, target, device=device, dtype=dtype, executor=executor)
+        for name, source in sources.items()
     }
     return DraftModels(tokenizer, models, tuple(sorted(differing)))

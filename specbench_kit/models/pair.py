@@ -13,11 +13,12 @@ from transformers.utils import logging
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.draft_library import find_draft
-from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft
+from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft, load_draft_for
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
+from specbench_kit.models.heads.embedding import read_embedding
 from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.rope import hold_scale, scaled_from
@@ -173,8 +174,8 @@ def load_pair(
             f"a synthetic model agrees with no other: give --target {SYNTHETIC} and --draft {SYNTHETIC}:ranks=0.8+0.1, "
             "or neither"
         )
-    tokenizer = _load_tokenizer(sources[0])
-    tokenizers = [tokenizer if _is_reduced(source) else _load_tokenizer(source) for source in sources[1:]]
+    tokenizer = _load_tokenizer(target_source)
+    tokenizers = [load_draft_tokenizer(source, target_source) for source in sources[1:]]
     differing = [
         unshared(tokenizer, draft_tokenizer, (target, name))
         for draft_tokenizer, name in zip(tokenizers, drafts, strict=True)
@@ -202,6 +203,25 @@ def load_model(source: ModelSource, *, device: str = AUTO, dtype: str = AUTO, ex
     torch_device = resolve_device(device)
     torch_dtype = resolve_dtype(dtype, torch_device, executor)
     return LoadedModel(_load_model(source, torch_device, torch_dtype), source, executor)
+
+
+def load_apart(
+    source: ModelSource, target: ModelSource, *, device: str = AUTO, dtype: str = AUTO, executor: str = AUTO
+) -> LoadedModel:
+    """Load a draft model without its target, which runs elsewhere.
+
+    One that `skit train-draft` made for the target reads the embedding in the target's files on this machine.
+    """
+    if not _is_reduced(source):
+        return load_model(source, device=device, dtype=dtype, executor=executor)
+    torch_device = resolve_device(device)
+    draft = load_draft_for(Path(source.location), read_config(target), lambda: read_embedding(Path(target.location)))
+    return LoadedModel(draft.to(device=torch_device, dtype=resolve_dtype(dtype, torch_device)), source)
+
+
+def load_draft_tokenizer(source: ModelSource, target: ModelSource) -> Any:
+    """Load the tokenizer of a draft model: the target's for one that `skit train-draft` made for it."""
+    return _load_tokenizer(target if _is_reduced(source) else source)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -20,6 +20,7 @@ from specbench_kit.live.states import from_bytes, to_bytes
 from specbench_kit.live.wire import Down, Status
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.states import summarise_states
+from specbench_kit.models.drafts.reduced import new_draft, save_draft
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.heads.files import save_head
 from specbench_kit.models.heads.model import HeadModel
@@ -184,3 +185,18 @@ def test_a_benchmark_with_a_head_whose_target_is_on_a_server(tiny: TinyPair, tmp
     assert run["hidden_states"]["layers"] == [0, 1, 1]
     assert "cross the link with the verdicts" in (folder / "report.md").read_text(encoding="utf-8")
     assert len(read_rows(folder / "requests.jsonl")) == 2
+
+
+@pytest.mark.slow
+def test_a_benchmark_with_a_draft_that_was_trained_for_the_target_on_a_server(tiny: TinyPair, tmp_path: Path) -> None:
+    target = load_pair(str(tiny.target), None).target.model
+    save_draft(new_draft(target, (0, 1), torch.arange(256)), tmp_path / "draft")
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "0", "prompt": "Say it."})
+    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--target", tiny.target)
+    service, _ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    with serving(service) as (_, address):
+        method = ("--method", "fixed-k:k=2", "--draft", tmp_path / "draft")
+        done = skit_here("bench", "--server", address, *method, *options)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "out").iterdir()
+    assert read_object(folder / "summary.json")["lossless"]["identical"] == 1

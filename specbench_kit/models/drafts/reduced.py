@@ -6,6 +6,7 @@ the number of each of these tokens to the target's token id. Matrices may be sto
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,13 @@ def save_draft(draft: Any, folder: Path, *, in_8_bits: bool = False) -> None:
 
 def load_draft(folder: Path, target: Any) -> Any:
     """Load a draft on its target's device and in its data type; raise SkitError if it was made for another target."""
-    text = target.config.get_text_config()
+    draft = load_draft_for(folder, target.config, lambda: target.get_input_embeddings().weight)
+    return draft.to(device=target.device, dtype=target.dtype)
+
+
+def load_draft_for(folder: Path, target: Any, embedding: Callable[[], Tensor]) -> Any:
+    """Load the draft of a target with this configuration; `embedding` returns the input embeddings of the target."""
+    text = target.get_text_config()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         tensors = load_file(folder / WEIGHTS)
@@ -140,14 +147,14 @@ def load_draft(folder: Path, target: Any) -> Any:
     )
     draft = _construct(config, tokens)
     weights = {name: _widened(tensors, name) for name in tensors if not name.endswith(SCALE)}
-    weights[EMBEDDING] = target.get_input_embeddings().weight
+    weights[EMBEDDING] = embedding()
     expected = draft.state_dict()
     wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
     require(
         not wrong, f"the draft in '{folder}' is not whole: {min(wrong, default='')} is missing or has another shape"
     )
     draft.load_state_dict({name: weights[name] for name in expected})
-    return draft.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
+    return draft.eval().requires_grad_(False)
 
 
 def _widened(tensors: dict[str, Tensor], name: str) -> Tensor:

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import TinyPair
 from tiny_heads import put_beside
 from tiny_models import decode, make_requests, make_runner, plain_greedy, random_prompts, tiny_llama
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.catalogue import locate
 from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, save_draft
 from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.pair import load_apart, load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.studies.training.answers.store import Answer, AnswerKey, AnswerStore
 from specbench_kit.studies.training.answers.teach import require_fresh, teach
@@ -188,6 +191,16 @@ def test_a_saved_draft_drafts_the_same_on_every_executor(model: Any, in_8_bits: 
         forward = runner.forward([Append(runner.acquire(), prompt, keep=len(prompt))])
         assert forward.argmax()[0] == expected.argmax(-1).tolist()
         assert torch.allclose(forward[0], expected, atol=1e-4)
+
+
+def test_a_draft_without_its_target_reads_the_embedding_in_the_targets_files(tiny: TinyPair, tmp_path: Path) -> None:
+    target, folder = load_pair(str(tiny.target), None).target, tmp_path / "draft"
+    save_draft(new_draft(target.model, (1,), torch.arange(0, 64, 2)), folder)
+    with_target = load_pair(str(tiny.target), str(folder)).draft
+    apart = load_apart(locate(str(folder), "draft"), target.source)
+    text = torch.tensor([list(b"How far?")])
+    assert with_target is not None
+    assert torch.equal(apart.model(text).logits, with_target.model(text).logits)
 
 
 def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(model: Any, tmp_path: Path) -> None:
