@@ -15,4 +15,6 @@ def profile_server(settings: ServerProfileSettings) -> None:
         outcome = run(settings, report)
     console = Console()
     say(console, outcome.text)
+    for doubt in outcome.doubts:
+        say(console, doubt, style="bold red")
     say(console, f"profile: {settings.to}")

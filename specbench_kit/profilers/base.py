@@ -42,6 +42,8 @@ COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     "served": ("token_s", "pair_s", "cached_s", "head_s", "request_s", "forward_s"),
 }
 """The names of each form's coefficients, in the order of `features_of`: seconds per unit of that feature."""
+LEAST_SERVED_R2 = 0.9
+"""Least R2 of a server's profile on its test loads, each of which lasts less than a second, for the fit to count."""
 HOST_TERMS = 2
 """The last two terms of the form `hosted` are the host's."""
 

@@ -9,7 +9,7 @@ from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.execution import Drafted
 from specbench_kit.serving.link_delays import LinkDelays
 from specbench_kit.serving.round_rows import RECORDED, RoundRows
-from specbench_kit.serving.round_table import RoundTable
+from specbench_kit.serving.round_table import RoundOutcomes, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -28,11 +28,14 @@ class AnsweredRounds(NamedTuple):
 
 
 class Devices:
-    """The state of every device; arrays are [devices], and most methods take the devices that they are about."""
+    """The state of every device; arrays are [devices], and most methods take the devices that they are about.
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    Devices of a real server follow its answers: these say which tokens are accepted, and not the scenario's source.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, *, follow_answers: bool = False) -> None:
         count = scenario.devices
-        self._scenario, self._table = scenario, RoundTable(scenario, seed)
+        self._scenario, self._table = scenario, RoundTable(scenario, seed, follows_answers=follow_answers)
         self._on_edge, self._keeps_kv = scenario.system.drafting == "edge", scenario.system.prefix_cache
         self._longest = scenario.longest_response
         self._delays: LinkDelays | None = None
@@ -100,12 +103,15 @@ class Devices:
         rows = self._table.current(np.array([device]))
         return bool(rows["context"] <= rows["prompt"])
 
-    def receive_answers(self, devices: Integers, ended_s: float | Floats, drafted: Drafted) -> AnsweredRounds:
+    def receive_answers(
+        self, devices: Integers, ended_s: float | Floats, drafted: Drafted, outcomes: RoundOutcomes | None = None
+    ) -> AnsweredRounds:
         """Deliver the answers of verifications that ended at `ended_s`, and let the devices send their next rounds.
 
-        `drafted` is the most tokens that the server drafted for each request, if it drafts.
+        `drafted` is the most tokens that the server drafted for each request, if it drafts. `outcomes` are the answers
+        of a real server.
         """
-        rows = self._table.advance(devices, drafted)
+        rows = self._table.advance(devices, drafted, outcomes)
         answered_s = ended_s + rows["down_s"]
         if self._delays is not None:
             answered_s = answered_s + self._delays.downlink_excess_s(devices, rows, ended_s)

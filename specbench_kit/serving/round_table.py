@@ -6,6 +6,7 @@ start does not. So they are computed for all devices in blocks of array operatio
 
 from collections.abc import Iterable
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,20 +28,31 @@ PRIOR_TOKENS = 32.0
 """Weight of the source's mean acceptance in a device's running estimate, in submitted tokens."""
 
 
-class RoundTable:
-    """A ring of rounds for each device: round n of device d stands in row n % depth * devices + d."""
+class RoundOutcomes(NamedTuple):
+    """What a real server made of one round of each of several devices: tokens submitted and accepted, [devices]."""
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    submitted: Integers
+    accepted: Integers
+
+
+class RoundTable:
+    """A ring of rounds for each device: round n of device d stands in row n % depth * devices + d.
+
+    If it `follows_answers`, a round's outcome is what the caller of `advance` says and not what the source says.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, *, follows_answers: bool = False) -> None:
         count, system = scenario.devices, scenario.system
         self._scenario, self.fleet = scenario, Fleet(scenario.kinds, count)
         self._on_edge, self._speculates = system.drafting == "edge", system.drafting != "none"
         self._half_rtt_s, *_ = self.fleet.link(np.arange(count), up=False)
         self._half_rtt_s /= 2
-        self._server_drafts = system.drafting == "server"
+        # Where the outcome is known with the answer only, no more than the next round can be set up: a server that
+        # drafts decides by its batch how much, and a real server decides which tokens it accepts.
+        self._next_only = system.drafting == "server" or follows_answers
         self.draft_times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
         self._random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
-        # A server that drafts decides by its batch how much, so that only the next round can be set up.
-        self._depth = 2 if self._server_drafts else AHEAD
+        self._depth = 2 if self._next_only else AHEAD
         self._rows = np.zeros((self._depth * count, len(FIELDS)))
         self._columns = RoundRows(self._rows)
         self.slo = np.array([scenario.slo.class_index((number + 0.5) / count) for number in range(count)])
@@ -61,13 +73,14 @@ class RoundTable:
         """Return the rounds that the devices are at."""
         return RoundRows(self._rows.take(self._current_row[devices], axis=0))
 
-    def advance(self, devices: Integers, drafted: Drafted) -> RoundRows:
+    def advance(self, devices: Integers, drafted: Drafted, outcomes: RoundOutcomes | None = None) -> RoundRows:
         """Return the outcome of the current rounds, and move the devices on to their next ones.
 
-        `drafted` is the most tokens that the server drafted for each request, if it drafts.
+        `drafted` is the most tokens that the server drafted for each request, if it drafts. `outcomes` replace those of
+        the source, in a table that follows answers.
         """
-        if self._server_drafts:
-            self._conclude(devices, drafted)
+        if self._next_only:
+            self._conclude(devices, drafted, outcomes)
             self._set_up(devices)
         elif self._pending[devices].min() < 2:
             self._set_up_block()
@@ -106,9 +119,11 @@ class RoundTable:
             self._set_up(devices)
             devices = devices[self._pending[devices] < self._depth]
 
-    def _conclude(self, devices: Integers, drafted: Drafted) -> None:
+    def _conclude(self, devices: Integers, drafted: Drafted, outcomes: RoundOutcomes | None = None) -> None:
         """Fill in the outcome of the last rounds set up, on which the next ones build."""
         columns, rows = self._columns, self._rows_of(devices, self._generated[devices] - 1)
+        if outcomes is not None:
+            columns["submitted"][rows], columns["accepted"][rows] = outcomes
         if drafted is not None:  # an array if it differs between requests
             for name in ("submitted", "accepted"):
                 columns[name][rows] = np.minimum(columns[name][rows], drafted)

@@ -1,23 +1,31 @@
 """Many devices at a real server, and the simulator beside them."""
 
+from dataclasses import replace
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from command_line import BUSY, READINGS
-from live_server import TARGET, VOCABULARY, serving
+from command_line import BUSY, QUIET, READINGS, skit_here
+from live_server import CAPACITY, TARGET, VOCABULARY, serving
 from tiny_models import plain_greedy, random_prompts
 from trace_builders import write_trace
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.restoring import restore
+from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.reports.live.report import deviations, mean_of, values_of
+from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation
-from specbench_kit.studies.load.settings import LoadSettings
-from specbench_kit.traces.trace import RequestTrace
+from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
+from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 pytestmark = pytest.mark.slow
 
 LENGTH, DRAFT = 20, 3
+PROMPTS = [(str(number), prompt) for number, prompt in enumerate(random_prompts([5, 9], VOCABULARY))]
 MODELS = {"target": {"name": "tiny", "hash": "0"}, "draft": {"name": "tinier", "hash": "1"}}
 PROFILE = """
 name = "made"
@@ -31,16 +39,22 @@ date = "2026-01-01"
 
 [coefficients]
 form = "interactions"
-a_s = 1e-5
+a_s = 1e-4
 b_compute_s = 0.0
 b_read_s = 0.0
-c_s = 1e-3
+c_s = 1e-2
+
+[fit.test]
+r2 = 0.5
 """
+"""Ten times as slow as the server's own scheduler expects."""
 
 
-def request(name: str, prompt: list[int]) -> RequestTrace:
-    """The target's own answer, drafted with every fourth token wrong."""
+def request(name: str, prompt: list[int], wrong: int | None = None) -> RequestTrace:
+    """The target's own answer, drafted with every fourth token wrong; another target's at the token `wrong`."""
     answer = np.array(plain_greedy(TARGET, prompt, LENGTH + DRAFT)[0])
+    if wrong is not None:
+        answer[wrong] = (answer[wrong] + 1) % VOCABULARY
     drafted = np.lib.stride_tricks.sliding_window_view(answer, DRAFT)[:LENGTH].astype(np.int32)
     drafted[::4] = (drafted[::4] + 1) % VOCABULARY
     statistics = np.full((LENGTH, DRAFT, 5), 0.5, np.float32)
@@ -50,8 +64,7 @@ def request(name: str, prompt: list[int]) -> RequestTrace:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> LoadSettings:
-    texts = [request(str(n), prompt) for n, prompt in enumerate(random_prompts([5, 9], VOCABULARY))]
-    trace = write_trace(tmp_path / "trace.parquet", texts, MODELS)
+    trace = write_trace(tmp_path / "trace.parquet", [request(*prompt) for prompt in PROMPTS], MODELS)
     (tmp_path / "profile.toml").write_text(PROFILE)
     return LoadSettings(
         server="127.0.0.1:1",
@@ -59,7 +72,7 @@ def settings(tmp_path: Path) -> LoadSettings:
         method="fixed-k:k=2",
         devices=(3,),
         slo="7.5/s",
-        duration_s=1.0,
+        duration_s=1.5,
         warmup_s=0.2,
         draft_s=0.001,
         profile=str(tmp_path / "profile.toml"),
@@ -67,32 +80,146 @@ def settings(tmp_path: Path) -> LoadSettings:
     )
 
 
+def load_of(settings: LoadSettings, address: str, **changes: Any) -> run.LoadOutcome:
+    return run.load(replace(settings, server=address, **changes), lambda *_: None)
+
+
+def events(outcome: run.LoadOutcome, kind: str) -> pd.DataFrame:
+    (path,) = (outcome.folder / "events").glob(f"*{kind}*")
+    return pd.read_parquet(path)
+
+
 def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside(
     settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     with serving() as (service, address):
-        outcome = run.load(LoadSettings(**{**_fields(settings), "server": address}), lambda *_: None)
+        outcome = load_of(settings, address)
         assert service.handler.batch_runner.evictions == 0
     (row,) = outcome.summary["rows"]
     assert row["figures"]["overall"]["acceptance_length"] > 1
+    assert row["answers"]["rounds"] > row["answers"]["responses"] > 1
+    assert (row["answers"]["differing"], row["answers"]["degraded"], row["answers"]["refusals"]) == (0, 0, 0)
     assert outcome.run["time_kind"] == "measured"
     validated = validation.validate(outcome.folder, lambda *_: None)
     (row_of_both,) = validated.summary["rows"]
     assert row_of_both["measured"] == row
-    # The made-up profile knows nothing of this server; what its batches took is known all the same.
-    taken_s = [values["verify"] for values in (values_of(row), row_of_both["simulated"], row_of_both["as_fast"])]
-    assert taken_s[2] / taken_s[1] == pytest.approx(row["slower"], rel=0.5)
-    assert abs(taken_s[2] - taken_s[0]) < abs(taken_s[1] - taken_s[0])
-    assert "| 3 | measured |" in (outcome.folder / "validation.md").read_text()
+    assert "| 3 | closed loop | measured |" in (outcome.folder / "validation.md").read_text()
     for name in ("report.md", "validation.md"):
-        assert "DISTURBED MACHINE: the host withheld" in (outcome.folder / name).read_text()
+        text = (outcome.folder / name).read_text()
+        assert "DISTURBED MACHINE: " in text
+        assert "the host withheld" in text
+        assert "POOR FIT: R² of the server's profile is 0.5000" in text
+
+
+def test_what_batches_took_is_compared_with_the_profile_and_not_with_the_servers_own_estimates(
+    settings: LoadSettings,
+) -> None:
+    with serving() as (_, address):
+        outcome = load_of(settings, address, events=True)
+    (row,) = outcome.summary["rows"]
+    batches = events(outcome, "batches")[1:]
+    batches = batches[batches.started_s >= settings.warmup_s]
+    profile_s = (1e-4 * batches.new + 1e-2).sum()
+    assert row["slower"] == pytest.approx((batches.ended_s - batches.started_s).sum() / profile_s, rel=0.1)
+    assert row["estimate"] == pytest.approx(0.1, rel=0.01)
+    (row_of_both,) = validation.validate(outcome.folder, lambda *_: None).summary["rows"]
+    simulated, as_fast = row_of_both["simulated"], row_of_both["as_fast"]
+    assert as_fast["verify"] / simulated["verify"] == pytest.approx(row["slower"], rel=0.5)
+    # Its scheduler expects of every batch what the server's expected.
+    assert simulated["estimated / true"] == pytest.approx(0.1, rel=0.01)
+
+
+def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(settings: LoadSettings) -> None:
+    write_trace(settings.trace, [request(*prompt, wrong=7) for prompt in PROMPTS], MODELS)
+    with serving() as (service, address):
+        outcome = load_of(settings, address, duration_s=3.0, events=True)
+        texts = [session.text for session in service.handler.sessions._sessions.values()]
+    answers = outcome.summary["rows"][0]["answers"]
+    assert 0 < answers["differing"] < 1
+    assert 0 < answers["left_trace"] <= 1
+    # The server's text is the target's own, and every response has as many tokens as the recorded one.
+    for text in texts:
+        prompt = list(text.request.prompt_ids)
+        assert text.tokens[len(prompt) :] == plain_greedy(TARGET, prompt, len(text.tokens) - len(prompt))[0]
+    rounds, responses = events(outcome, "rounds"), events(outcome, "responses")
+    finished = responses[np.isfinite(responses.end_s)]
+    assert set(finished.tokens) == {LENGTH}
+    committed = rounds[np.isfinite(rounds.ended_s)].groupby(["client", "response"]).committed.sum()
+    assert (committed == LENGTH).sum() == len(finished) > 1
+    validation.validate(outcome.folder, lambda *_: None)
+    for name in ("report.md", "validation.md"):
+        assert "OTHER ANSWERS at 3 devices" in (outcome.folder / name).read_text()
+
+
+def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> None:
+    with serving(slots=6, limits=ServerLimits(context=CAPACITY, waiting=1)) as (_, address):
+        outcome = load_of(settings, address, devices=(6,), draft_s=1e-6)
+    answers = outcome.summary["rows"][0]["answers"]
+    assert answers["degraded"] > 0
+    assert answers["refusals"] > 0
+    assert answers["differing"] == 0
+    assert "OVERLOADED at 6 devices" in outcome.text
+
+
+def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettings) -> None:
+    with serving() as (_, address):
+        outcome = load_of(settings, address, devices=(4,), rate=(4.0, 40.0), events=True)
+    assert [(row["devices"], row["rate"]) for row in outcome.summary["rows"]] == [(4, 4.0), (4, 40.0)]
+    trace = TraceFile(settings.trace)
+    for point in (LoadPoint(4, 4.0), LoadPoint(4, 40.0)):
+        (path,) = (outcome.folder / "events").glob(f"devices-4-rate-{point.rate:g}-responses.parquet")
+        scenario = run.make_scenario(outcome.run["config"], point, trace, restore(outcome.run["deployment"]))
+        assert sorted(pd.read_parquet(path).start_s) == pytest.approx(sorted(simulate(scenario).responses["start_s"]))
+    report = validation.validate(outcome.folder, lambda *_: None).text
+    assert "| 4 | 4/s | measured |" in report
+    assert "| 4 | 40/s | measured |" in report
+
+
+def test_a_server_that_goes_away_ends_the_load_with_one_line(settings: LoadSettings) -> None:
+    with serving() as (service, address):
+        Timer(1.0, service.stop).start()
+        with pytest.raises(SkitError, match="the server is gone"):
+            load_of(settings, address, duration_s=60.0)
+        service._loop = None  # it cannot be stopped twice
+
+
+def test_both_commands_say_that_the_machine_was_disturbed(
+    settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--trace", settings.trace, "--profile", settings.profile, "--devices", 3, "--out", settings.out)
+    times = ("--duration", 1, "--warm-up", 0.2, "--draft-s", 0.001, "--method", "fixed-k:k=2")
+    for readings, disturbed in ((BUSY, True), (QUIET, False)):
+        monkeypatch.setenv(READINGS, str(readings))
+        with serving() as (_, address):
+            loaded = skit_here("load", "--server", address, *options, *times)
+        folder = max(settings.out.iterdir())
+        validated = skit_here("validate", folder)
+        for done in (loaded, validated):
+            assert done.returncode == 0, done.stderr
+            assert ("DISTURBED MACHINE" in done.stdout) is disturbed
+            assert "POOR FIT" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"rate": (0.0,)}, "--rate must be above 0"), ({"rate": (float("inf"),)}, "and finite")],
+)
+def test_rates_that_mean_nothing(changes: dict[str, Any], reason: str, settings: LoadSettings) -> None:
+    with pytest.raises(SkitError, match=reason):
+        replace(settings, **changes)
+
+
+def test_sessions_that_are_too_short_for_the_trace_are_refused_before_the_load(settings: LoadSettings) -> None:
+    with serving(limits=ServerLimits(context=25)) as (_, address), pytest.raises(SkitError, match="--session-tokens"):
+        load_of(settings, address)
+    assert not settings.out.exists()
 
 
 def test_a_trace_of_another_target_is_refused(settings: LoadSettings) -> None:
     write_trace(settings.trace, [request("0", [1, 2])], {**MODELS, "target": {"name": "tiny", "hash": "2"}})
     with serving() as (_, address), pytest.raises(SkitError, match="WRONG_TOKENIZER"):
-        run.load(LoadSettings(**{**_fields(settings), "server": address}), lambda *_: None)
+        load_of(settings, address)
 
 
 def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
@@ -106,7 +233,3 @@ def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     off = deviations(values_of(measured), simulated)
     within = {name: error["within"] for name, error in off.items() if error["within"] is not None}
     assert within == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}
-
-
-def _fields(settings: LoadSettings) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}

@@ -11,7 +11,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ServedModel, sums_of
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.profilers import loading
-from specbench_kit.profilers.base import COEFFICIENTS
+from specbench_kit.profilers.base import COEFFICIENTS, Profile
 from specbench_kit.studies.server_profile import run
 from specbench_kit.studies.server_profile.load_generator import (
     BatchGap,
@@ -111,8 +111,11 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
     with serving() as (_, address):
         monkeypatch.setattr(run, "_connect", lambda _: Connection(address, CALLER))
         monkeypatch.setenv(READINGS, str(BUSY))
-        assert "DISTURBED MACHINE: the host withheld" in run.profile_server(settings, lambda *_: None).text
+        outcome = run.profile_server(settings, lambda *_: None)
+    assert outcome.doubts[0].startswith("DISTURBED MACHINE: the host withheld")
     profile = loading.load(str(settings.to))
+    # Such short loads may fit or not; a fit that does not is said.
+    assert any("POOR FIT" in doubt for doubt in outcome.doubts) is not (profile.test_r2 >= 0.9)
     assert (profile.form, profile.source, profile.model_hash) == ("served", "measured", "0")
     assert set(profile.coefficients) == set(COEFFICIENTS["served"])
     assert profile.latency().seconds([(5, 50)]) > 0
@@ -120,6 +123,12 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
     assert profile.fit["frame_s"] > 0
     assert profile.fit["busy_s"] >= 0
     assert profile.fit["answer_s"] >= 0
+
+
+@pytest.mark.parametrize(("r2", "words"), [(0.5, ["POOR FIT"]), (None, ["POOR FIT"]), (0.97, [])])
+def test_a_profile_that_does_not_fit_its_test_loads_says_so(r2: float | None, words: list[str]) -> None:
+    profile = Profile("p", "verifier", "cpu", "tiny", "float32", "measured", "served", {}, fit={"test": {"r2": r2}})
+    assert [doubt.partition(":")[0] for doubt in run._doubts(profile)] == words
 
 
 def test_what_cannot_be_measured_is_one_line(tmp_path: Path) -> None:

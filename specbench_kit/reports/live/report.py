@@ -18,8 +18,7 @@ from specbench_kit.reports.document import (
     code,
     facts,
 )
-from specbench_kit.reports.sections import machine
-from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.live.cautions import load_cautions
 from specbench_kit.reports.sections.provenance import provenance
 from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds
@@ -49,6 +48,8 @@ COLUMNS = (
     ComparedColumn("estimated / true", "number", "figures.server.estimate_over_true"),
     ComparedColumn("busy", "share", "figures.server.utilisation"),
 )
+POINT = ("devices", "requests")
+"""Columns that name a load: the devices, and how many requests arrive."""
 SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, with the measured batch times"}
 TOLERANCES = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
 
@@ -81,27 +82,43 @@ def deviations(measured: Values, simulated: Values) -> dict[str, dict[str, float
 
 def load_report(run: RunFile, summary: Summary) -> str:
     """Return the report of `skit load`."""
-    late = [
-        f"LATE DRAFTS at {count(devices)} devices: the machine that generates the load was too slow."
-        for devices in summary["late"]
-    ]
     rows = [
-        [row["devices"], *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
+        [*_point(row), *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
     ]
-    columns = (Column("devices", "count"), *COLUMNS, "drafts sent late by (p50, p99)")
-    cautions = caution([*machine.warnings(run), *setting_cautions(run), *late])
-    return _render("Load on", run, cautions, [Table(columns, rows)])
+    columns = (*POINT, *COLUMNS, "drafts sent late by (p50, p99)")
+    cautions = caution(load_cautions(run, summary["rows"]))
+    return _render("Load on", run, cautions, [Table(columns, rows)], _answers(summary))
+
+
+def _answers(summary: Summary) -> Blocks:
+    """Return the section on how the server's answers and its speed relate to trace and profile."""
+    columns = (
+        *POINT,
+        Column("rounds answered", "count"),
+        Column("not as in the trace", "share"),
+        Column("responses that left the trace", "share"),
+        Column("drafts not verified", "share"),
+        Column("drafts sent again later", "count"),
+        Column("verify / profile", "number"),
+        Column("server's estimate / profile", "number"),
+    )
+    names = ("rounds", "differing", "left_trace", "degraded", "refusals")
+    rows = [
+        [*_point(row), *(row["answers"][name] for name in names), row["slower"], row["estimate"]]
+        for row in summary["rows"]
+    ]
+    return [Heading("The server's answers"), Table(columns, rows)]
 
 
 def validation_report(run: RunFile, result: Summary) -> str:
     """Return the report on the simulation of the same load."""
     rows: list[list[Cell]] = []
     for row in result["rows"]:
-        rows.append([count(row["devices"]), "measured", *values_of(row["measured"]).values()])
+        rows.append([*_point(row), "measured", *values_of(row["measured"]).values()])
         for name, words in SIMULATED.items():
             errors = row[f"{name}_apart"]
-            rows.append(["", words, *(row[name][column.title] for column in COLUMNS)])
-            rows.append(["", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
+            rows.append(["", "", words, *(row[name][column.title] for column in COLUMNS)])
+            rows.append(["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
     counts = []
     for name, words in SIMULATED.items():
         errors = [error for row in result["rows"] for error in row[f"{name}_apart"].values()]
@@ -111,8 +128,14 @@ def validation_report(run: RunFile, result: Summary) -> str:
         f"Within the tolerances ({TOLERANCES}): {'; '.join(counts)}. Simulated figures are means over "
         f"{result['seeds']} seeds."
     )
-    cautions = caution(machine.warnings(run), severe=True)
-    return _render("Validation of", run, cautions, [Paragraph(text), Table(("devices", "", *COLUMNS), rows)])
+    cautions = caution(load_cautions(run, [row["measured"] for row in result["rows"]]), severe=True)
+    return _render("Validation of", run, cautions, [Paragraph(text), Table((*POINT, "", *COLUMNS), rows)])
+
+
+def _point(row: Row) -> list[Cell]:
+    """Return the cells of `POINT`; a closed loop has no rate."""
+    rate = row.get("rate")
+    return [count(row["devices"]), "closed loop" if rate is None else f"{rate:g}/s"]
 
 
 def _error(error: Summary, column: ComparedColumn) -> str:

@@ -1,7 +1,7 @@
 """`skit load`: a server under the load of many devices."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,32 +11,35 @@ import torch
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.description import describe, finite
-from specbench_kit.live.connection import ServerAddress
+from specbench_kit.live.connection import Connection, ServerAddress
 from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
+from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.live import report
+from specbench_kit.reports.live.cautions import LATE_S
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
-from specbench_kit.runs.machine.watch import Watch
+from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.serving.acceptance_spec import trace_source
-from specbench_kit.serving.arrivals import ClosedLoop
+from specbench_kit.serving.arrivals import ClosedLoop, Poisson
 from specbench_kit.serving.events import write_events
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.server_overhead import answers_leaving
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
-from specbench_kit.studies.load.drive import LATE_S, LoadDriver
-from specbench_kit.studies.load.settings import LoadSettings
+from specbench_kit.studies.load.drive import LoadDriver
+from specbench_kit.studies.load.server_speed import server_speed
+from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment
-from specbench_kit.traces.trace import TraceFile
+from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile
 
 TRACE = "trace.parquet"
 NETWORK_TIMES = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
@@ -58,8 +61,9 @@ class LoadOutcome:
 
 
 def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
-    """Load the server with every number of devices in turn, and write a run directory with a report."""
+    """Load the server with every number of devices, at every rate, and write a run directory with a report."""
     trace = TraceFile(settings.trace)
+    trace.header.require(TOKEN_IDS, "skit load sends drafted tokens")
     address = ServerAddress(settings.server, settings.server_token, settings.server_ca)
     # The server refuses a trace that was recorded with another target than its own.
     connection = address.connect(model_hash=str(trace.provenance("models", "target", "hash")))
@@ -69,27 +73,24 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
             f"the server holds the KV of {welcome.limits.slots} sessions, and evictions are not simulated: start it "
             f"with --slots {max(settings.devices)}"
         )
-    deployment, overhead = _deployment(settings, trace, welcome.model_hash)
+    profile = _profile(settings, welcome.model_hash)
+    deployment = _deployment(settings, trace, profile)
+    overhead = {name: float(profile.fit.get(name, 0.0)) for name in MEASURED_OVERHEAD}
     config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
     config["method"] = fit_spec(settings.method, trace.header)
-    scenarios = {devices: make_scenario(config, devices, trace, deployment) for devices in settings.devices}
+    scenarios = {point: make_scenario(config, point, trace, deployment) for point in settings.points}
+    requests = [request for request in trace if request.output_ids]  # the source of rounds skips the others as well
+    _require_context(requests, trace.header.max_draft, welcome.limits.context)
     folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
-    description = {**_describe(settings, config, trace, deployment, welcome), **overhead}
+    description = {**_describe(settings, config, trace, deployment, welcome), **_describe_profile(profile), **overhead}
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
-    requests = [request for request in trace if request.output_ids]  # the source of rounds skips the others as well
     rows, machine = list[JsonObject](), list[JsonObject]()
-    for done, (devices, scenario) in enumerate(scenarios.items()):
-        progress(f"{devices} devices", done, len(scenarios))
-        watch = Watch(probe_here(), torch.device("cpu"))
-        driven = LoadDriver(scenario, settings.seed, connection, requests).run()
-        machine.append(watch.end({}))
-        slowdown = _slowdown(scenario, driven.result, overhead)
-        rows.append(
-            {**summary_row(scenario, devices, driven.result), "slower": slowdown, "late_s": list(driven.late_s)}
-        )
-        if settings.events:
-            write_events(folder / "events", f"devices-{devices}", driven.result)
+    for done, (point, scenario) in enumerate(scenarios.items()):
+        progress(str(point), done, len(scenarios))
+        row, readings = _run_load(scenario, point, settings, connection, requests, overhead, folder)
+        rows.append(row)
+        machine.append(readings)
         # A new stream drops the answers to the rounds that were in flight at the end of this load.
         connection.reconnect()
     progress("done", len(scenarios), len(scenarios))
@@ -103,19 +104,63 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     return LoadOutcome(folder, run, summary, text)
 
 
-def _deployment(settings: LoadSettings, trace: TraceFile, target: str) -> tuple[Deployment, dict[str, float]]:
-    """Return the deployment to simulate, and the overhead of the server beyond its verifications.
+def _run_load(
+    scenario: Scenario,
+    point: LoadPoint,
+    settings: LoadSettings,
+    connection: Connection,
+    requests: Sequence[RequestTrace],
+    overhead: Mapping[str, float],
+    folder: Path,
+) -> tuple[JsonObject, JsonObject]:
+    """Run one load, and return its row of the summary and the readings of the machine."""
+    watch, before = Watch(probe_here(), torch.device("cpu")), read_processor_time()
+    driven = LoadDriver(scenario, settings.seed, connection, requests).run()
+    speed = server_speed(scenario, driven, overhead)
+    # The server may run on another machine, so that nothing is known of its processor seconds.
+    lane = LaneTimes(read_processor_time().since(before), speed.steps, children_s=None)
+    readings = watch.end({"the server": lane})
+    if settings.events:
+        rate = "" if point.rate is None else f"-rate-{point.rate:g}"
+        write_events(folder / "events", f"devices-{point.devices}{rate}", driven.result)
+    row = {
+        **summary_row(scenario, point, driven.result),
+        "slower": speed.slower,
+        "estimate": speed.estimate,
+        "late_s": list(driven.late_s),
+        "answers": driven.answers.describe(),
+    }
+    return row, readings
 
-    Devices are as fast as the trace's machine, the link is the emulated one, and the server is as fast as its profile.
-    """
-    recording = recording_deployment(trace.header)
+
+def _require_context(requests: Sequence[RequestTrace], longest_draft: int, context: int) -> None:
+    """Raise SkitError if a session of the server is too short for a response and a draft behind it."""
+    needed = longest_draft - 1 + max(len(request.prompt_ids) + len(request.output_ids) for request in requests)
+    if needed > context:
+        raise SkitError(
+            f"the server's sessions hold {context} tokens, and the trace needs {needed}: start the server with "
+            f"--session-tokens {needed}"
+        )
+
+
+def _profile(settings: LoadSettings, target: str) -> Profile:
+    """Return the profile that is given, or else one of the target that was measured on this machine."""
     profile = loading.load(settings.profile) if settings.profile else loading.find_measured(target, "verifier", "auto")
     if profile is None:
         raise SkitError(
             "no profile of the server's target on this machine: run skit profile-server, and give it as --profile"
         )
+    return profile
+
+
+def _deployment(settings: LoadSettings, trace: TraceFile, profile: Profile) -> Deployment:
+    """Return the deployment to simulate.
+
+    Devices are as fast as the trace's machine, the link is the emulated one, and the server is as fast as its profile.
+    """
+    recording = recording_deployment(trace.header)
     draft_times = TableModel((settings.draft_s or trace.header.draft_s,))
-    deployment = replace(
+    return replace(
         recording,
         name="load",
         drafter=Endpoint("device", draft_times, origin=recording.drafter.origin),
@@ -125,19 +170,19 @@ def _deployment(settings: LoadSettings, trace: TraceFile, target: str) -> tuple[
         cached_prompts=False,
         description="Devices that draft for a real server; only their own time and the link are modelled.",
     )
-    return deployment, {name: float(profile.fit.get(name, 0.0)) for name in MEASURED_OVERHEAD}
 
 
-def make_scenario(config: JsonObject, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
-    """Return the scenario of a load with `devices` devices."""
+def make_scenario(config: JsonObject, point: LoadPoint, trace: TraceFile, deployment: Deployment) -> Scenario:
+    """Return the scenario of one load."""
+    ramp_s = min(LONGEST_RAMP_S, config["warmup_s"] / 2)
     method = prepare_for_replay(parse_method(config["method"]), trace, deployment)
     return Scenario(
         deployment,
         ServingSystem("a server of skit serve", method=config["method"], scheduler=config["scheduler"]),
         trace_source(trace, method, deployment),
-        devices,
+        point.devices,
         slo=parse_slo(config["slo"][0]),
-        arrivals=ClosedLoop(ramp_s=min(LONGEST_RAMP_S, config["warmup_s"] / 2)),
+        arrivals=ClosedLoop(ramp_s=ramp_s) if point.rate is None else Poisson(point.rate),
         scheduler=config["scheduler"],
         max_batch=config["max_batch"],
         learned=method.learned,
@@ -146,7 +191,7 @@ def make_scenario(config: JsonObject, devices: int, trace: TraceFile, deployment
     )
 
 
-def summary_row(scenario: Scenario, devices: int, result: SimulationResult) -> dict[str, object]:
+def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) -> dict[str, object]:
     """Return the summary's row of a load or of its simulation: metrics, and percentiles of the round trips."""
     metrics, rounds = compute_metrics(scenario, result), result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
@@ -154,23 +199,12 @@ def summary_row(scenario: Scenario, devices: int, result: SimulationResult) -> d
     percentiles = {
         name: float(np.quantile(round_s, share)) if len(round_s) else None for name, share in PERCENTILES.items()
     }
-    return {"devices": devices, "round_s": percentiles, "figures": metrics}
+    return {**point._asdict(), "round_s": percentiles, "figures": metrics}
 
 
-def _slowdown(scenario: Scenario, result: SimulationResult, overhead: Mapping[str, float]) -> float | None:
-    """Return the time that batches took over the time that the profile expects; None without batches.
-
-    The profile's time includes one answer sent per request. It is corrected by the answers of the previous batch that
-    were really being sent when each batch began.
-    """
-    started_s, ended_s, expected_end_s, size = (
-        result.batches[name] for name in ("started_s", "ended_s", "expected_s", "size")
-    )
-    leaving = answers_leaving(size[:-1], started_s[1:] - ended_s[:-1], overhead["frame_s"])
-    expected_s = expected_end_s[1:] - started_s[1:] + overhead["answer_s"] * (leaving - size[1:])
-    counted = started_s[1:] >= scenario.warmup_s
-    measured, expected = (ended_s - started_s)[1:][counted].sum(), expected_s[counted].sum()
-    return float(measured / expected) if expected > 0 else None
+def _describe_profile(profile: Profile) -> JsonObject:
+    """Return what `run.json` says about how far the profile is to be trusted."""
+    return {"profile": {"name": profile.name, "r2": profile.test_r2, "disturbed": list(profile.disturbances)}}
 
 
 def _describe(

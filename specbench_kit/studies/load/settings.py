@@ -1,8 +1,9 @@
 """The settings of `skit load`. Imports nothing heavy."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from specbench_kit.core.common_options import Out, Seed
 from specbench_kit.core.errors import SkitError
@@ -10,8 +11,18 @@ from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.link_option import parse_link
-from specbench_kit.serving.number_lists import parse_devices
+from specbench_kit.serving.number_lists import Numbers, numbers_of, parse_devices
 from specbench_kit.serving.options import LOAD
+
+
+class LoadPoint(NamedTuple):
+    """One load: its devices and the requests per second; None if devices request again after each response."""
+
+    devices: int
+    rate: float | None
+
+    def __str__(self) -> str:
+        return f"{self.devices} devices" + ("" if self.rate is None else f", {self.rate:g} requests/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,15 @@ class LoadSettings:
         tuple[int, ...],
         Option("Numbers of devices, one load each: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices),
     ] = (8,)
+    rate: Annotated[
+        Numbers,
+        Option(
+            "Requests per second over all devices, at random times (Poisson), one load each, as in 0.5,1,2. By default "
+            "a device requests again as soon as it has its response.",
+            LOAD,
+            parse=numbers_of("--rate"),
+        ),
+    ] = ()
     slo: Annotated[
         str,
         Option("Promised speed: a class (1-4 for 2, 4, 6, 8 tokens/s), a speed (7.5/s), or a mix (1:0.5,4:0.5).", LOAD),
@@ -62,14 +82,22 @@ class LoadSettings:
     def __post_init__(self) -> None:
         if min(self.devices) < 1:
             raise SkitError(f"--devices must be at least 1, not {min(self.devices)}")
+        if not all(0 < rate < inf for rate in self.rate):
+            raise SkitError("--rate must be above 0 requests per second, and finite")
         if not 0 <= self.warmup_s < self.duration_s:
             raise SkitError(f"--warm-up must end before the {self.duration_s:g} s of --duration that are measured")
+
+    @property
+    def points(self) -> list[LoadPoint]:
+        """The loads, in the order in which they run."""
+        return [LoadPoint(devices, rate) for devices in self.devices for rate in self.rate or (None,)]
 
     def described(self) -> JsonObject:
         """Return the settings that decide the result, as `run.json` holds them."""
         return {
             "method": self.method,
             "devices": list(self.devices),
+            **({"rate": list(self.rate)} if self.rate else {}),
             "slo": [self.slo],
             "duration_s": self.duration_s,
             "warmup_s": self.warmup_s,

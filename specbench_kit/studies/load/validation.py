@@ -15,6 +15,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load.run import NETWORK_TIMES, TRACE, LoadOutcome, make_scenario, summary_row
+from specbench_kit.studies.load.settings import LoadPoint
 from specbench_kit.traces.trace import TraceFile
 
 VALIDATION = "validation"
@@ -38,7 +39,8 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
     """Simulate the scenarios of a load, and write the comparison with the measurement into its run directory.
 
     Each is simulated twice, with the server as fast as its profile, and as fast as its batches were during the load:
-    the errors of the profile and of the simulator can thus be told apart.
+    the errors of the profile and of the simulator can thus be told apart. In both, the scheduler's estimates are off
+    from the profile as far as the server's own were.
     """
     run, summary = _read(folder / "run.json"), _read(folder / "summary.json")
     if run.get("command") != "load":
@@ -46,13 +48,13 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
     trace, seed = TraceFile(folder / TRACE), run["config"]["seed"]
     rows = list[dict[str, object]]()
     for done, measured in enumerate(summary["rows"]):
-        devices = measured["devices"]
-        progress(f"{devices} devices", done, len(summary["rows"]))
-        scenario = _scenario(run, devices, trace)
+        point = LoadPoint(measured["devices"], measured.get("rate"))
+        progress(str(point), done, len(summary["rows"]))
+        scenario = _scenario(run, point, trace, measured.get("estimate") or 1.0)
         variants = {"simulated": scenario, "as_fast": _slowed(scenario, measured.get("slower") or 1.0)}
-        row: dict[str, object] = {"devices": devices, "measured": measured}
+        row: dict[str, object] = {**point._asdict(), "measured": measured}
         for name, variant in variants.items():
-            drawn = [summary_row(variant, devices, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
+            drawn = [summary_row(variant, point, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
             row[name] = simulated = report.mean_of(drawn)
             row[f"{name}_apart"] = report.deviations(report.values_of(measured), simulated)
         rows.append(row)
@@ -64,23 +66,26 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
     return LoadOutcome(folder, run, result, text)
 
 
-def _scenario(run: JsonObject, devices: int, trace: TraceFile) -> Scenario:
-    """Return the scenario of a load, with the overhead of server and network that its profile measured."""
+def _scenario(run: JsonObject, point: LoadPoint, trace: TraceFile, estimate: float) -> Scenario:
+    """Return the scenario of a load, with the overhead of server and network that its profile measured.
+
+    The scheduler estimates `estimate` times the profile's seconds, as the server's own did.
+    """
     frame_s, wire_s = run.get("frame_s", 0.0), run.get("wire_s", 0.0) + run.get("busy_s", 0.0)
     deployment = restore(run["deployment"])
     # `wire_s` contains the sending of one message each way, which the simulated network adds as `frame_s`.
     link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * frame_s))
-    scenario = make_scenario(run["config"], devices, trace, replace(deployment, link=link))
+    scenario = make_scenario(run["config"], point, trace, replace(deployment, link=link))
     network = Network(**{name: run.get(name, 0.0) for name in NETWORK_TIMES})
-    return replace(scenario, network=network, verify_cv=run.get("verify_cv", 0.0))
+    estimator = EstimatorError(estimate, model=deployment.verifier.latency)
+    return replace(scenario, network=network, verify_cv=run.get("verify_cv", 0.0), estimator=estimator)
 
 
 def _slowed(scenario: Scenario, factor: float) -> Scenario:
     """Return the scenario with verifications that take `factor` times as long, unknown to the scheduler."""
     deployment = scenario.deployment
     verifier = replace(deployment.verifier, latency=ScaledLatency(deployment.verifier.latency, factor))
-    unaware = EstimatorError(model=deployment.verifier.latency)
-    return replace(scenario, deployment=replace(deployment, verifier=verifier), estimator=unaware)
+    return replace(scenario, deployment=replace(deployment, verifier=verifier))
 
 
 def _read(path: Path) -> JsonObject:

@@ -16,10 +16,12 @@ from specbench_kit.live.connection import Connection, ServerAddress
 from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.models.catalogue import from_pretrained, locate
-from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
+from specbench_kit.profilers.base import COEFFICIENTS, LEAST_SERVED_R2, Form, Profile, features
 from specbench_kit.profilers.fit import metrics, non_negative
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measurement import hardware_text
+from specbench_kit.reports.live.cautions import poor_fit
+from specbench_kit.reports.sections.profiles import score
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
@@ -53,10 +55,11 @@ Loads = Sequence[Sequence[ObservedBatch]]
 
 @dataclass(frozen=True, slots=True)
 class ServerProfileOutcome:
-    """The profile, and the text to show about it."""
+    """The profile, the text to show about it, and why it should be measured again, if so."""
 
     profile: Profile
     text: str
+    doubts: Sequence[str]
 
 
 def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) -> ServerProfileOutcome:
@@ -95,7 +98,7 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     }
     profile = _profile(settings, welcome, _coefficients(times), fit)
     save(settings.to, profile)
-    return ServerProfileOutcome(profile, _text(profile))
+    return ServerProfileOutcome(profile, _text(profile), _doubts(profile))
 
 
 def _profile(
@@ -248,12 +251,20 @@ def _text(profile: Profile) -> str:
     us = {name: f"{1e6 * fit[name]:.0f} us" for name in fit if name.endswith("_s")}
     parts = [
         ", ".join(f"{name} {1e6 * value:.1f} us" for name, value in profile.coefficients.items()),
-        f"{100 * fit['test']['mape']:.1f} % error on loads that were not fitted",
+        f"{100 * fit['test']['mape']:.1f} % error on loads that were not fitted (R² {score(profile.test_r2)})",
         f"besides that {us['wire_s']} per round, and {us['busy_s']} more while the server is busy",
         f"{us['frame_s']} between two answers, each of which delays the next verification by {us['answer_s']}",
         f"gap between verifications {us['turn_s']}, and {us['turn_answer_s']} per answer",
         f"verifications of equal batches scatter by {100 * fit['verify_cv']:.0f} %",
     ]
-    if "disturbed" in fit:
-        parts.append(f"DISTURBED MACHINE: {'; '.join(fit['disturbed'])}: measure it again")
     return "; ".join(parts)
+
+
+def _doubts(profile: Profile) -> list[str]:
+    """Return why the profile should be measured again; none if it can be used."""
+    lines = []
+    if profile.disturbances:
+        lines.append(f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}: measure it again.")
+    if profile.test_r2 is None or profile.test_r2 < LEAST_SERVED_R2:
+        lines.append(poor_fit(profile.test_r2))
+    return lines
