@@ -24,10 +24,22 @@ def best(tokens: list[int]) -> list[tuple[int, float]]:
     return list(zip(found.tolist(), values.tolist(), strict=True))
 
 
-def vllm(body: Body) -> Body:
+V2_RUNNER: Body = {"cached": None, "begun": 0}
+"""Of a vLLM with its model runner V2: the tokens that its prefix cache has of any prompt, None for an older runner.
+
+It counts the prompts that were scored from behind the cache.
+"""
+
+
+def vllm(body: Body) -> Body | None:
     tokens, sampling = body["token_ids"], body["sampling_params"]
+    if "prompt_logprob_token_ids" in sampling and V2_RUNNER["cached"] is None:
+        return None
     after = best(tokens)
     rows = [None, *({str(token): {"logprob": score, "rank": 1}} for token, score in after[:-1])]
+    if sampling.get("skip_reading_prefix_cache") is False:
+        V2_RUNNER["begun"] += 1
+        rows = [None, *rows[1 + V2_RUNNER["cached"] :]]
     return {
         "choices": [{"index": 0, "token_ids": [after[-1][0]], "finish_reason": "length"}],
         "prompt_logprobs": rows if "prompt_logprobs" in sampling else None,

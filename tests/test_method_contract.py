@@ -62,6 +62,7 @@ class TopTwoTree(Method):
 
     depth: int
     proposal = "top"
+    required_capability = Capability.TREES
 
     def policy(self) -> Policy:
         return _TopTwoPolicy(self.depth)
@@ -205,6 +206,19 @@ def test_the_greedy_test_saw_accepted_and_rejected_drafts(
     rounds = [step for record in records.values() for step in record.rounds]
     assert sum(step.accepted for step in rounds) > 20
     assert sum(step.drafted - step.accepted for step in rounds) > 20
+
+
+SHAPED = ["specinfer:branching=1-1-1", "specedge:tree=chain,depth=3", "ssd", "specinfer", "specedge", "fixed-k"]
+
+
+@pytest.mark.parametrize("method", [*dict.fromkeys([*MODELLED, *SHAPED])], indirect=True)
+def test_a_method_says_if_it_submits_trees(method: Method, runners: Runners, prompts: list[list[int]]) -> None:
+    """A server that verifies chains alone relies on it; a tree has more nodes than levels."""
+    records = run(method, runners, make_requests(prompts, LONG), batch_size=3)
+    branched = any(
+        step.submitted > (step.deepest or 0) for record in records.values() for step in record.rounds if step.submitted
+    )
+    assert branched == (method.submits_trees or method.pipeline is not None)
 
 
 @every_method

@@ -31,12 +31,19 @@ def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
         options = ", ".join(f"{key}={value}" for key, value in row.get("options", {}).items())
         needs = row.get("needs") and f"Needs {'; '.join(row['needs'])}."
         missing = row.get("missing") and f"NOT AVAILABLE: it {row['missing']}."
-        text = " ".join(filter(None, (row["summary"], options and f"({options})", needs, missing)))
+        text = " ".join(filter(None, (row["summary"], options and f"({options})", needs, missing, _tried(row))))
         lines = wrap(one_line(text), max(columns - width, 1), break_on_hyphens=False)
         if len(name) + GAP > width:
             lines.insert(0, "")
         for label, line in zip_longest([name], lines, fillvalue=""):
             print(f"{label:{width}}{line}".rstrip())
+
+
+def _tried(row: Mapping[str, Any]) -> str:
+    """Return with which versions an adapter was run; empty for what is no adapter."""
+    if "run_with" not in row:
+        return ""
+    return f"Run with {row['run_with']}." if row["run_with"] else "NEVER RUN against a real server."
 
 
 def _styled(text: str, style: str) -> str:

@@ -188,6 +188,7 @@ def _list_engines() -> list[ListEntry]:
             "name": f"{name}://HOST:PORT",
             "summary": (engine.__doc__ or "").strip().partition("\n")[0],
             "draws": engine.supports_sampling,
+            "run_with": engine.run_with,
         }
         for name, engine in engines.all().items()
     ]

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
@@ -18,6 +20,13 @@ THREADS = 64
 SEED_BYTES = 4
 
 
+class _Answer(NamedTuple):
+    """The target's tokens for one draft, and when they arrived."""
+
+    tokens: list[int]
+    arrived_s: float
+
+
 @dataclass
 class EngineVerifier:
     """Accepts drafted tokens that equal the engine's own; the engine's prefix cache alone remembers the text."""
@@ -25,9 +34,11 @@ class EngineVerifier:
     engine: EngineAdapter
     sampler: Sampler
     seed: int
+    clock: MeasuringClock | None = None
+    """Told which part of a round an emulated link took."""
     asynchronous: bool = True
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "verification"))
-    _answers: list[Future[list[int]]] = field(default_factory=list)
+    _answers: list[Future[_Answer]] = field(default_factory=list)
 
     def admit(self, session: Session) -> None:
         """Do nothing: every request to the engine holds the whole text."""
@@ -41,12 +52,24 @@ class EngineVerifier:
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Ask for the target tokens of all drafts at the same time."""
         requests = [self._scoring_request(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
-        self._answers = [self._pool.submit(self.engine.target_tokens, request) for request in requests]
+        if self.engine.link is not None:
+            self.engine.link.take_server_s()  # leave out what other loops asked before
+        sent_s = monotonic_s()
+        self._answers = [self._pool.submit(self._ask, request) for request in requests]
+        sending_s = monotonic_s() - sent_s
 
         def verdicts() -> list[Verdict]:
+            began_s = monotonic_s()
+            answers = [answer.result() for answer in self._answers]
+            if self.engine.link is not None and self.clock is not None:
+                # The engine charges the whole wait to the phase "verify"; the link took what the server did not.
+                server_s = self.engine.link.take_server_s()
+                link_s = max(0.0, max(answer.arrived_s for answer in answers) - sent_s - server_s)
+                charged_s = sending_s + monotonic_s() - began_s
+                self.clock.split("verify", server_s, charged_s, [("link", link_s, 2)])
             results = []
-            for draft, nodes, answer in zip(drafts, chosen, self._answers, strict=True):
-                path, bonus = walk(draft.tree, nodes, answer.result().__getitem__)
+            for draft, nodes, answer in zip(drafts, chosen, answers, strict=True):
+                path, bonus = walk(draft.tree, nodes, answer.tokens.__getitem__)
                 results.append(Verdict(draft, nodes, path, bonus, len(nodes) + 1))
             return results
 
@@ -55,6 +78,10 @@ class EngineVerifier:
     def answer_arrived(self) -> bool:
         """Return True if all answers have arrived."""
         return all(answer.done() for answer in self._answers)
+
+    def _ask(self, request: ScoringRequest) -> _Answer:
+        tokens = self.engine.target_tokens(request)
+        return _Answer(tokens, monotonic_s())
 
     def _scoring_request(self, draft: Draft, nodes: list[int]) -> ScoringRequest:
         """Return the request for a draft; raise SkitError for a tree or sampled tokens, which no engine can verify."""

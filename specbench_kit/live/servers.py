@@ -37,6 +37,13 @@ class VerificationServer(Protocol):
     def reconnections(self) -> int:
         """The number of times that the connection was lost and made again."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines for the user about how the server verifies."""
+
+    def require_verifiable(self, method: Method, sampler: Sampler) -> None:
+        """Raise SkitError if the server cannot verify what a method drafts."""
+
     def verifier(
         self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
     ) -> RemoteVerifier:
@@ -85,6 +92,13 @@ class SkitServer:
     def reconnections(self) -> int:
         return self.connection.reconnections
 
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def require_verifiable(self, method: Method, sampler: Sampler) -> None:
+        """Accept every method: the target verifies whatever the kit drafts."""
+
     def verifier(
         self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
     ) -> RemoteVerifier:
@@ -122,27 +136,57 @@ class EngineServer:
     address: ServerAddress
     engine: EngineAdapter
     target: TargetDescription
+    route: str = ""
+    """How the engine verifies, in words."""
     reconnections: int = 0
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return [f"{self.address.address} verifies {self.route}"] if self.route else ()
+
+    def require_verifiable(self, method: Method, sampler: Sampler) -> None:
+        name, server = method.display_name, self.address.address
+        self._require_sampling(sampler)
+        if method.drafting.reads_states:
+            raise SkitError(f"{name}: {server} sends no hidden states: name a drafter that reads none")
+        if method.submits_trees:
+            raise SkitError(
+                f"{name} submits trees, and {server} verifies chains alone: name a method that drafts a chain, such "
+                "as fixed-k or threshold, or a skit serve"
+            )
+        if method.draws_tokens and not sampler.greedy:
+            raise SkitError(
+                f"{name} draws its tokens, and {server} does not return the probabilities that these need: name a "
+                "method that drafts the likeliest tokens, such as prompt-lookup, or leave out --temperature"
+            )
 
     def verifier(
         self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
     ) -> RemoteVerifier:
-        if layers:
-            raise SkitError(f"{self.address.address} sends no hidden states: name a drafter that reads none")
-        if not (sampler.greedy or self.engine.supports_sampling):
-            raise SkitError(f"{self.address.address} scores greedy drafts alone: ask it by completions://")
-        return EngineVerifier(self.engine, sampler, seed)
+        self._require_sampling(sampler)
+        return EngineVerifier(self.engine, sampler, seed, clock)
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
-        if not (sampler.greedy or self.engine.supports_sampling):
-            raise SkitError(f"{self.address.address} scores greedy drafts alone: ask it by completions://")
+        self._require_sampling(sampler)
         return EngineStream(self.engine, sampler, seed)
+
+    def _require_sampling(self, sampler: Sampler) -> None:
+        if not (sampler.greedy or self.engine.supports_sampling):
+            raise SkitError(
+                f"{self.address.address} scores greedy drafts alone: ask it by completions://, or leave out "
+                "--temperature"
+            )
 
     def offered(self, method: Method, draft_hash: str | None) -> str | None:
         return None
 
     def describe(self) -> dict[str, object]:
-        return {"server": {"kind": self.address.address.partition("://")[0], "baseline": "streamed"}}
+        link, kind = self.address.link, self.address.address.partition("://")[0]
+        return {
+            "server": {"kind": kind, "baseline": "streamed"},
+            **({"verification": self.route} if self.route else {}),
+            **({"shaped_link": finite(link)} if link is not None else {}),
+        }
 
     def close(self) -> None:
         self.engine.close()
@@ -158,8 +202,10 @@ def connect(address: ServerAddress, drafts: DraftModels) -> VerificationServer:
 
 
 def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: DraftModels) -> EngineServer:
-    if (address.token_file, address.roots, address.link) != (None, None, None):
-        raise SkitError("--server-token, --server-ca and --link are for a skit serve: leave them out for an engine")
+    if (address.token_file, address.roots) != (None, None):
+        raise SkitError("--server-token and --server-ca are for a skit serve: leave them out for an engine")
+    if address.link is not None:
+        engine.emulate_link(address.link)
     name, context = engine.model()
     own_ids = drafts.tokenizer.encode(PROBE, add_special_tokens=False)
     if (engine_ids := engine.tokenize(PROBE)) not in (None, own_ids):
@@ -176,4 +222,4 @@ def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: Draft
         eos_ids=() if eos_id is None else (eos_id,),
         bitwise=False,
     )
-    return EngineServer(address, engine, target)
+    return EngineServer(address, engine, target, engine.verification_route())

@@ -212,6 +212,16 @@ class Method(ABC):
             require(0 <= value <= 1, f"{self.display_name}: {option} must lie in 0..1, not {value}")
 
     @property
+    def submits_trees(self) -> bool:
+        """Return True if it submits trees that may branch, which servers of other engines cannot verify."""
+        return self.required_capability >= Capability.TREES
+
+    @property
+    def draws_tokens(self) -> bool:
+        """Return True if sampled decoding draws its draft tokens at random, so that verification needs their odds."""
+        return self.proposal == "sample" and self.uses_drafter and self.drafting.drawn
+
+    @property
     def overlaps(self) -> bool:
         """Return True if the method drafts while the target verifies."""
         return False

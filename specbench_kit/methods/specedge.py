@@ -55,6 +55,10 @@ class SpecEdge(Method):
             self.depth == "auto" or self.depth >= 1, f"specedge: depth must be auto or at least 1, not {self.depth}"
         )
 
+    @property
+    def submits_trees(self) -> bool:
+        return self.tree == "tree"
+
     def policy(self) -> Policy:
         return _SpecEdgePolicy(self)
 

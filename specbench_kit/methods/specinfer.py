@@ -42,6 +42,10 @@ class SpecInfer(Method):
     def overlaps(self) -> bool:
         return self.guesses > 0
 
+    @property
+    def submits_trees(self) -> bool:
+        return max(self.branching, default=1) > 1
+
     def policy(self) -> Policy:
         return _SpecInferPolicy(self.branching, self.guesses)
 

