@@ -19,9 +19,10 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
 from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.loop import run_loop
 from specbench_kit.live.server.run import make_frame_handler
-from specbench_kit.live.server.service import ListenAddress, VerificationService
+from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method

@@ -65,13 +65,20 @@ class Distributions(Protocol):
         """Return the scorer's score of `token`, drawn from distribution `row` at that depth of its draft."""
 
 
+class ProbabilityRows(Protocol):
+    """Probabilities by row; a tensor [rows, vocabulary] is one kind."""
+
+    def __getitem__(self, row: int, /) -> Tensor:
+        """Return one row's distribution [vocabulary]."""
+
+
 @runtime_checkable
 class FullDistributions(Protocol):
     """Distributions that are known in full, as the residual rule needs them."""
 
     @property
-    def probabilities(self) -> Tensor:
-        """The distributions [rows, vocabulary]."""
+    def probabilities(self) -> ProbabilityRows:
+        """The distributions by row."""
 
 
 class DraftForward:

@@ -61,7 +61,8 @@ def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Unif
     """
     for index, node in enumerate(nodes):
         source, row = tree.source(node)
-        draft, token = cast(FullDistributions, source).probabilities[row], tree.tokens[node]
+        # A device's distributions arrive in main memory, wherever the target is.
+        draft, token = cast(FullDistributions, source).probabilities[row].to(target.device), tree.tokens[node]
         if random.uniform("accept") * float(draft[token]) > float(target[index, token]):
             surplus = (target[index] - draft).clamp_(min=0)
             # Where p and q are equal up to rounding, p - q has no positive part, and any draw from p is right.

@@ -122,20 +122,11 @@ class ModelVerifier:
         self._runner.release(self._slots.pop(session.request.id))
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Start one batched forward over the chosen nodes of all drafts.
-
-        A row holds the committed tokens that are not in KV yet (the prompt in a request's first round, later the last
-        token alone, which is the root) and behind them the nodes. Logits are needed for the root and the nodes; a
-        drafter that reads hidden states needs all committed tokens too.
-        """
-        rows = []
-        for draft, nodes in zip(drafts, chosen, strict=True):
-            slot, tree = self._slots[draft.request_id], draft.tree
-            pending = draft.session.tokens[self._runner.length(slot) :]
-            index = dict(zip((0, *nodes), count(len(pending) - 1), strict=False))
-            parents = [*range(-1, len(pending) - 1), *[index[tree.parents[node]] for node in nodes]]
-            keep = (len(pending) if self._layers else 1) + len(nodes)
-            rows.append(Append(slot, pending + [tree.tokens[node] for node in nodes], parents, keep))
+        """Start one batched forward over the chosen nodes of all drafts."""
+        rows = [
+            appended_row(self._runner, self._slots[draft.request_id], draft, nodes, bool(self._layers))
+            for draft, nodes in zip(drafts, chosen, strict=True)
+        ]
         forward = self._runner.begin(rows, self._layers)
         if self.asynchronous:
             return lambda: self._verdicts(drafts, chosen, rows, forward())
@@ -145,9 +136,7 @@ class ModelVerifier:
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the KV of the tokens up to the root and of the accepted nodes."""
-        slot = self._slots[verdict.draft.request_id]
-        root = self._runner.provisional(slot) - len(verdict.submitted) - 1
-        self._runner.commit(slot, _committed_rows(verdict.submitted, verdict.path, root))
+        commit_verdict(self._runner, self._slots[verdict.draft.request_id], verdict)
 
     def _verdicts(
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], forward: Forward
@@ -155,10 +144,8 @@ class ModelVerifier:
         padding = [padded if padded.rows > 1 else () for padded in forward.padding] or [()] * len(rows)
         verdicts = []
         for row, (path, bonus) in enumerate(self._judge(drafts, chosen, forward)):
-            nodes, states = chosen[row], None
-            if self._layers:
-                all_states = forward.states(row, self._layers)
-                states = all_states[_committed_rows(nodes, path, root=len(all_states) - len(nodes) - 1)]
+            nodes = chosen[row]
+            states = committed_states(forward, row, self._layers, nodes, path) if self._layers else None
             verdict = Verdict(drafts[row], nodes, path, bonus, len(rows[row].tokens), states, padding[row])
             verdicts.append(verdict)
         return verdicts
@@ -174,14 +161,50 @@ class ModelVerifier:
                 walk(draft.tree, nodes, row[-1 - len(nodes) :].__getitem__)
                 for draft, nodes, row in zip(drafts, chosen, best, strict=True)
             ]
-        judged = []
-        for row, (draft, nodes) in enumerate(zip(drafts, chosen, strict=True)):
-            target = self._sampler.probabilities(logits[row][-1 - len(nodes) :])
-            refuse_nan_in(target)
-            rule = rule_for(draft.tree, nodes)
-            random = draft.session.random.from_position(draft.session.produced)
-            judged.append(rule(draft.tree, nodes, target, random))
-        return judged
+        return [
+            judge_sampled(self._sampler, draft, nodes, logits[row])
+            for row, (draft, nodes) in enumerate(zip(drafts, chosen, strict=True))
+        ]
+
+
+def appended_row(target: Target, slot: int, draft: Draft, nodes: Sequence[int], with_states: bool) -> Append:
+    """Return the row of a forward that verifies the chosen nodes of a draft.
+
+    It holds the committed tokens that are not in KV yet (the prompt in a request's first round, later the last token
+    alone, which is the root) and behind them the nodes. Logits are needed for the root and the nodes; a drafter that
+    reads hidden states needs all committed tokens too.
+    """
+    tree = draft.tree
+    pending = draft.session.tokens[target.length(slot) :]
+    index = dict(zip((0, *nodes), count(len(pending) - 1), strict=False))
+    parents = [*range(-1, len(pending) - 1), *[index[tree.parents[node]] for node in nodes]]
+    keep = (len(pending) if with_states else 1) + len(nodes)
+    return Append(slot, pending + [tree.tokens[node] for node in nodes], parents, keep)
+
+
+def judge_sampled(sampler: Sampler, draft: Draft, nodes: Sequence[int], logits: Tensor) -> tuple[list[int], int]:
+    """Return a draft's accepted nodes and bonus token under sampling, by the rule for how its tokens were drafted.
+
+    `logits` [kept, vocabulary] are those of the draft's row.
+    """
+    target = sampler.probabilities(logits[-1 - len(nodes) :])
+    refuse_nan_in(target)
+    random = draft.session.random.from_position(draft.session.produced)
+    return rule_for(draft.tree, nodes)(draft.tree, nodes, target, random)
+
+
+def committed_states(
+    forward: Forward, row: int, layers: Sequence[int], nodes: Sequence[int], path: Sequence[int]
+) -> Tensor:
+    """Return the hidden states [tokens, layers x width] of a row's newly committed tokens and accepted nodes."""
+    states = forward.states(row, layers)
+    return states[_committed_rows(nodes, path, root=len(states) - len(nodes) - 1)]
+
+
+def commit_verdict(target: Target, slot: int, verdict: Verdict) -> None:
+    """Keep the KV of a slot's tokens up to the root and of the accepted nodes."""
+    root = target.provisional(slot) - len(verdict.submitted) - 1
+    target.commit(slot, _committed_rows(verdict.submitted, verdict.path, root))
 
 
 def _committed_rows(submitted: Sequence[int], path: Sequence[int], root: int) -> list[int]:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from secrets import token_hex
 from threading import Event, Thread
 from typing import Protocol
 
@@ -39,6 +40,8 @@ class ClientIdentity:
     token: str = ""
     model_hash: str = ""
     """Hash of the target with which the drafts were recorded, for a client that has no tokenizer."""
+    device: str = ""
+    """A secret of this device, without which its sessions are not found."""
     roots: bytes | None = None
     """Certificates, PEM, one of which must have signed the server's; without them nothing is encrypted."""
 
@@ -109,6 +112,7 @@ class Connection:
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.use_local_subchannel_pool", 1),  # else all streams of a process share one connection
             ("grpc.max_receive_message_length", -1),  # a verdict may bring the hidden states of a long prompt
         ]
         identity = self._identity
@@ -123,6 +127,7 @@ class Connection:
             vocabulary=identity.vocabulary,
             token=identity.token,
             model_hash=identity.model_hash,
+            device=identity.device,
         )
         self._stream.send(Up(hello=hello))
         _, frame = self.receive(WELCOME_TIMEOUT_S)
@@ -206,7 +211,7 @@ class ServerAddress:
         """Return a connection to a `skit serve`; raise SkitError with one line if there is none."""
         token = read_file(self.token_file).decode().strip() if self.token_file else ""
         roots = read_file(self.roots) if self.roots else None
-        identity = ClientIdentity(tokenizer, vocabulary, token, model_hash, roots)
+        identity = ClientIdentity(tokenizer, vocabulary, token, model_hash, token_hex(16), roots)
         try:
             return Connection(self.address, identity, self.link)
         except ConnectionLostError as lost:

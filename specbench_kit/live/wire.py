@@ -50,6 +50,8 @@ class Status(IntEnum):
     MALFORMED_FRAME = 44
     FLOOD = 45
     IDLE = 46
+    TOO_MANY_STREAMS = 47
+    WRONG_VOCABULARY = 48
 
 
 RETRYABLE = (Status.OVERLOADED, Status.GOING_AWAY, Status.IN_FLIGHT, Status.TOO_MANY_SESSIONS)

@@ -24,8 +24,10 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.rounds import VerifiedRound
+from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.server.stream import DeviceStream
 from specbench_kit.live.wire import Down, Status, Up
 from specbench_kit.methods.spec import parse_method
@@ -92,7 +94,7 @@ def test_a_cancelled_generation_ends_and_its_session_takes_drafts() -> None:
         connection.send(Up(draft=messages.Draft(session="s", round=2, base=len(prompt))))
         connection.send(Up(cancel=messages.Cancel(session="s")))
         frames = until_last(connection)
-        in_flight = service.handler.sessions.find("s", 0.0).in_flight
+        in_flight = own_session(service.handler).in_flight
         committed = frames[-1].base + len(frames[-1].tokens)
         connection.send(Up(draft=messages.Draft(session="s", round=2, base=committed)))
         while (answer := connection.receive(PATIENCE_S)[1]).WhichOneof("kind") != "verdict":
@@ -111,7 +113,7 @@ def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
     stream.receive(Up(open=messages.Open(session="s", prompt=PROMPTS[0])))
     stream.answers.get_nowait()
     stream.receive(Up(generate=messages.Generate(session="s", round=1, base=len(PROMPTS[0]), max_tokens=100)))
-    session = handler.sessions.find("s", 0.0)
+    session = own_session(handler)
     generation = session.generation
     assert generation is not None
     while not generation.parked:
@@ -124,7 +126,7 @@ def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
             answer = stream.answers.get_nowait()
             assert isinstance(answer, Down)
             tokens += answer.generated.tokens
-            stream.written()
+            stream.written(answer)
         if session.in_flight:
             handler.answer(batches.get(timeout=PATIENCE_S))
     runner.stop()
@@ -141,7 +143,7 @@ def test_a_device_that_is_gone_ends_its_generation_and_takes_it_up_where_it_was(
         while gone.receive(PATIENCE_S)[1].WhichOneof("kind") != "generated":
             pass
         gone.close()
-        until(lambda: not service.handler.sessions.find("s", 0.0).in_flight)
+        until(lambda: not own_session(service.handler).in_flight)
         back = Connection(address, CALLER)
         begin(back, "s", prompt, 100)
         tokens = [token for frame in until_last(back) for token in frame.tokens]
@@ -182,6 +184,11 @@ def test_a_server_of_an_older_kit_is_one_line() -> None:
             generate_remotely(Connection(address, CALLER), REQUESTS)
 
 
+def own_session(handler: FrameHandler) -> ServerSession:
+    (session,) = handler.sessions
+    return session
+
+
 def begin(connection: Connection, session: str, prompt: tuple[int, ...], tokens: int) -> None:
     connection.send(Up(open=messages.Open(session=session, prompt=prompt)))
     frame = messages.Generate(session=session, round=1, base=len(prompt), max_tokens=tokens)
@@ -214,4 +221,4 @@ def test_a_turn_leaves_nothing_in_flight() -> None:
         while len(records) < 2:
             records += loop.step()
         assert (loop.idle, loop.sessions) == (False, [])
-        assert all(not session.in_flight for session in service.handler.sessions._sessions.values())
+        assert all(not session.in_flight for session in service.handler.sessions)

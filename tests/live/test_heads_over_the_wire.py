@@ -99,7 +99,7 @@ def test_a_session_that_the_server_dropped_goes_on_with_the_states_that_the_devi
             answer(batch)
             if next(rounds) % 2:
                 for verified in batch:
-                    service.handler.sessions.drop(verified.pending.session.name)
+                    service.handler.sessions.drop(verified.pending.session)
                     service.handler.batch_runner.forget(verified.pending.session)
 
         service.handler.answer = answer_and_forget

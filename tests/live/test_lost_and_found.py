@@ -17,7 +17,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
 from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
-from specbench_kit.live.server.service import ListenAddress
+from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.wire import SERVICE
 from specbench_kit.methods.spec import parse_method

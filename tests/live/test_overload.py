@@ -8,9 +8,10 @@ from live_server import CAPACITY, TARGET, make_server
 from tiny_models import plain_greedy
 
 from specbench_kit.live.refusal import Refusal
+from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.rounds import VerifiedRound
-from specbench_kit.live.server.stream import DeviceStream, FrameHandler
+from specbench_kit.live.server.stream import DeviceStream
 from specbench_kit.live.wire import Down, Status, Up
 
 PROMPT = [3, 14, 15, 9, 2, 6]

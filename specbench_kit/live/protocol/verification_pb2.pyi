@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "tokenizer", "vocabulary", "token", "model_hash")
+    __slots__ = ("protocol", "tokenizer", "vocabulary", "token", "model_hash", "device")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     tokenizer: str
     vocabulary: int
     token: str
     model_hash: str
-    def __init__(self, protocol: _Optional[int] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., token: _Optional[str] = ..., model_hash: _Optional[str] = ...) -> None: ...
+    device: str
+    def __init__(self, protocol: _Optional[int] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., token: _Optional[str] = ..., model_hash: _Optional[str] = ..., device: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("sessions", "nodes", "context", "frame_bytes", "credit", "candidates", "batch", "slots")
@@ -97,18 +99,24 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., request: _Optional[str] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "prompt", "output", "sampling", "layers")
+    __slots__ = ("session", "prompt", "output", "sampling", "layers", "silence_ms", "max_tokens", "ends")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     session: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     output: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
     layers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
+    silence_ms: int
+    max_tokens: int
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., silence_ms: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("session", "committed", "cached")

@@ -1,20 +1,21 @@
 """The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it."""
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from math import inf
 from threading import Condition, Thread
 
 import torch
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.verification import Verdict
+from specbench_kit.live.server.backlog import Backlog
 from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
+from specbench_kit.live.server.kv_slots import KvSlots
 from specbench_kit.live.server.priority import lower_priority
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.sessions import ServerSession
-from specbench_kit.live.server.verifiers import TargetVerifiers, states_to_send
+from specbench_kit.live.server.verifiers import BatchVerifier, fault_of, states_to_send
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -36,13 +37,13 @@ class BatchRunner(Thread):
         drafting: DraftingOffer | None = None,
     ) -> None:
         super().__init__(name="verification", daemon=True)
-        self._slots, self._estimator = runner.executor.slots, estimator
-        self.limits = BatchLimits(min(max_batch, self._slots))
+        slots, self._estimator = runner.executor.slots, estimator
+        self.limits = BatchLimits(min(max_batch, slots))
         self._queue = scheduler.queue(estimator, self.limits)
-        self._verifiers = TargetVerifiers(runner)
+        self._verifier = BatchVerifier(runner)
         self._drafters = ServerDrafters(drafting or DraftingOffer(), runner.capacity)
-        self._in_kv: OrderedDict[str, ServerSession] = OrderedDict()
-        """Sessions that hold a slot, the least recently used one first."""
+        self.slots = KvSlots(self._verifier, slots, self._lost_kv)
+        self._backlog = Backlog(slots)
         self._pending: dict[WaitingRound, PendingRound] = {}
         self._waiting_of: dict[ServerSession, WaitingRound] = {}
         self._arrived: deque[PendingRound] = deque()
@@ -51,9 +52,13 @@ class BatchRunner(Thread):
         self._stopping = False
         self.deliver: Callable[[list[VerifiedRound]], None] = lambda _: None
         """Called in this thread with the rounds of every batch."""
-        self.evictions = self._verified = 0
-        self.waiting = 0
-        """Rounds in the queue."""
+        self._verified = self.waiting = 0
+        """Batches so far, and rounds in the queue."""
+
+    @property
+    def evictions(self) -> int:
+        """The number of sessions that lost their KV to another one."""
+        return self.slots.evictions
 
     def submit(self, pending: PendingRound) -> None:
         """Queue a round that has arrived."""
@@ -88,11 +93,12 @@ class BatchRunner(Thread):
                     batch = [self._pending.pop(waiting) for waiting in decision.batch]
                     for pending in batch:
                         del self._waiting_of[pending.session]
+                    self._backlog.leave(batch)
                     with self._changed:
                         self.waiting -= len(batch)
                     self._verify(batch, expected_s)
                     # Rounds that this batch left behind may form the next one at once.
-                    retry_s = 0.0 if self._pending else inf
+                    retry_s = 0.0 if self._pending or self._backlog else inf
 
     def _wait(self, until_s: float) -> bool:
         """Wait for an arrival, an ended session or `until_s`; return False once the thread is to stop."""
@@ -107,9 +113,11 @@ class BatchRunner(Thread):
             arrived, self._arrived = self._arrived, deque()
             closed, self._closed = self._closed, deque()
         for session in closed:
-            self._evict(session)
-        requests = []
+            self.slots.release(session)
         for pending in arrived:
+            self._backlog.add(pending)
+        requests = []
+        for pending in self._backlog.take(self.slots.accounts()):
             session = pending.session
             waiting = WaitingRound(
                 client=session.number,
@@ -129,24 +137,21 @@ class BatchRunner(Thread):
         """Verify a batch, commit its verdicts and deliver them; rounds of closed sessions are dropped."""
         started_s = monotonic_s()
         rounds = [pending for pending in batch if not pending.session.closed]
-        cached = [self._bring_into_kv(pending.session, rounds) for pending in rounds]
+        needed = {pending.session for pending in rounds}
+        cached = [self.slots.bring(pending.session, needed) for pending in rounds]
         faults = self._drafters.draft(rounds)
-        sound = [pending for pending in rounds if pending not in faults]
         drafted_s = monotonic_s()
-        try:
-            with self._drafters.verifying(sound):
-                verdicts = self._verifiers.forward(sound)
-        except SkitError:
-            verdicts = self._verify_alone(sound, faults)
-        results = [(verdicts.get(pending), faults.get(pending, "")) for pending in rounds]
+        sound = [pending for pending in rounds if pending not in faults]
+        with self._drafters.verifying(sound):
+            verdicts, failed = self._verifier.verify(sound)
+        faults |= failed
         bases = [len(pending.session.text.tokens) for pending in rounds]
-        committed = [
-            [] if verdict is None else self._commit(pending, verdict)
-            for pending, (verdict, _) in zip(rounds, results, strict=True)
-        ]
+        committed = [self._commit(pending, verdicts, faults) for pending in rounds]
         ended_s = monotonic_s()
         self._verified += 1
-        verified = VerifiedBatch(self._verified, len(rounds), ended_s - drafted_s, expected_s, len(self._pending))
+        left = len(self._pending) + len(self._backlog)
+        verified = VerifiedBatch(self._verified, len(rounds), ended_s - drafted_s, expected_s, left)
+        results = [(verdicts.get(pending), faults.get(pending, "")) for pending in rounds]
         self.deliver(
             [
                 VerifiedRound(
@@ -159,28 +164,44 @@ class BatchRunner(Thread):
                     base,
                     tokens,
                     goes_on=verdict is not None and self._go_on(pending, ended_s),
-                    states=states_to_send(pending, verdict, base),
+                    states=states,
                 )
-                for pending, (verdict, error), in_kv, base, tokens in zip(
+                for pending, (verdict, error), in_kv, base, (tokens, states) in zip(
                     rounds, results, cached, bases, committed, strict=True
                 )
             ]
         )
 
-    def _commit(self, pending: PendingRound, verdict: Verdict) -> list[int]:
+    def _commit(
+        self, pending: PendingRound, verdicts: dict[PendingRound, Verdict], faults: dict[PendingRound, str]
+    ) -> tuple[list[int], bytes]:
+        """Commit a round's verdict and return its tokens and states to send, or move the round to the faults."""
+        session, tokens, states = pending.session, list[int](), b""
+        try:
+            if pending in verdicts:
+                states = states_to_send(pending, verdicts[pending], len(session.text.tokens))
+                tokens = self._commit_verdict(pending, verdicts[pending])
+        except Exception as error:
+            del verdicts[pending]
+            faults[pending] = fault_of(error)
+        if pending in faults:
+            self.slots.release(session)
+        return tokens, states
+
+    def _commit_verdict(self, pending: PendingRound, verdict: Verdict) -> list[int]:
         """Commit a verdict to text and KV, and return the tokens; a generation may end before the last of them."""
         session = pending.session
         root = self._drafters.next_root(session, verdict)
         tokens = verdict.tokens if pending.generation is None else pending.generation.cut(verdict.tokens)
         session.text.commit(tokens)
-        self._verifiers.of(session).commit(verdict)
+        self._verifier.commit(session, verdict)
         self._drafters.commit(session, verdict, root)
         # The bonus token is not in KV: the next round computes it.
         session.cached = len(session.text.tokens) - 1
         session.rounds += 1
         session.committed += len(tokens)
         if len(tokens) < len(verdict.tokens):
-            self._evict(session)  # its KV holds tokens beyond the end
+            self.slots.release(session)  # its KV holds tokens beyond the end
         return tokens
 
     def _go_on(self, pending: PendingRound, now_s: float) -> bool:
@@ -193,50 +214,11 @@ class BatchRunner(Thread):
         self.submit(generated_round(session, generation, now_s))
         return True
 
-    def _verify_alone(
-        self, rounds: Sequence[PendingRound], faults: dict[PendingRound, str]
-    ) -> dict[PendingRound, Verdict]:
-        """Verify each round of a batch that failed by itself, and note the error of the one that caused it."""
-        verdicts: dict[PendingRound, Verdict] = {}
-        for pending in rounds:
-            # The failed forward has left provisional tokens in KV: the session starts over in an empty slot.
-            self._evict(pending.session)
-            try:
-                self._bring_into_kv(pending.session, [pending])
-                verdicts |= self._verifiers.forward([pending])
-            except SkitError as error:
-                self._evict(pending.session)
-                faults[pending] = str(error)
-        return verdicts
-
-    def _bring_into_kv(self, session: ServerSession, batch: Iterable[PendingRound]) -> int:
-        """Give a session a slot and return its tokens in KV.
-
-        If no slot is free, the least recently used session that is not in the batch loses its own.
-        """
-        if self._in_kv.get(session.name) is session:
-            self._in_kv.move_to_end(session.name)
-            return session.cached
-        if len(self._in_kv) >= self._slots:
-            needed = {pending.session for pending in batch}
-            self._evict(next(holder for holder in self._in_kv.values() if holder not in needed))
-            self.evictions += 1
-        self._verifiers.of(session).admit(session.text)
-        self._in_kv[session.name] = session
-        session.cached = 0
-        return 0
-
-    def _evict(self, session: ServerSession) -> None:
-        """Free a session's slot if it has one."""
-        # A session that was opened anew has the name of its closed predecessor, but not its slot.
-        if self._in_kv.get(session.name) is not session:
-            return
-        del self._in_kv[session.name]
-        self._verifiers.of(session).release(session.text)
+    def _lost_kv(self, session: ServerSession) -> None:
+        """Free what a session without a slot holds in its drafter, and let the scheduler know of its new costs."""
         self._drafters.release(session)
-        session.cached = 0
         if (waiting := self._waiting_of.get(session)) is not None:
-            # Its waiting round must now compute the whole text, which the scheduler has to know.
+            # Its waiting round must now compute the whole text.
             waiting.new, waiting.cached = waiting.new + waiting.cached, 0
             self._estimator.estimate(waiting)
             self._queue.changed(waiting)

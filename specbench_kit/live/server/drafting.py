@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import require
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
 from specbench_kit.decoding.sampling import Sampler
@@ -14,6 +14,7 @@ from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.assembly import round_drafter, round_policy
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.sessions import ServerSession
+from specbench_kit.live.server.verifiers import fault_of
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 
@@ -103,9 +104,26 @@ class ServerDrafters:
         for drafter, group in groups.items():
             try:
                 drafter.draft(group)
-            except SkitError as error:
-                errors |= dict.fromkeys(group, str(error))
+            except Exception as error:  # drafters run models, and methods that others have written
+                self._draft_alone(drafter, group, fault_of(error), errors)
         return errors
+
+    def _draft_alone(
+        self, drafter: ServerDrafter, rounds: Sequence[PendingRound], fault: str, errors: dict[PendingRound, str]
+    ) -> None:
+        """Draft for each round of a group that failed by itself, from its text alone, and note who fails again."""
+        for pending in rounds:
+            self.release(pending.session)
+        for pending in rounds:
+            if len(rounds) == 1:
+                errors[pending] = fault
+                continue
+            try:
+                self._of_session[pending.session] = drafter
+                drafter.draft([pending])
+            except Exception as error:
+                self.release(pending.session)
+                errors[pending] = fault_of(error)
 
     @contextmanager
     def verifying(self, rounds: Sequence[PendingRound]) -> Iterator[None]:

@@ -1,7 +1,6 @@
 """Turns received drafts into token trees: every number of a device is checked before it comes near the target."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import accumulate
 from math import inf, isfinite
 
@@ -25,24 +24,32 @@ SUM_TOLERANCE = 1e-3
 class ReceivedDistributions:
     """The draft distributions that a device sent with sampled tokens; a greedy draft has none.
 
-    Token i has `counts[i]` entries.
+    Token i has `counts[i]` entries; the probabilities that were not sent are zero.
     """
 
     def __init__(self, draft: messages.Draft, vocabulary: int) -> None:
         self.sampled = bool(draft.counts)
         self._draft, self._vocabulary = draft, vocabulary
+        self._ends = list(accumulate(draft.counts))
 
-    @cached_property
-    def probabilities(self) -> Tensor:
-        """The probabilities [tokens, vocabulary]; those that were not sent are zero."""
-        draft = self._draft
-        rows = torch.repeat_interleave(torch.tensor(list(draft.counts)))
-        dense = torch.zeros(len(draft.counts), self._vocabulary)
-        dense[rows, torch.tensor(list(draft.ids))] = torch.tensor(list(draft.probabilities))
+    @property
+    def probabilities(self) -> "ReceivedDistributions":
+        """The distributions by row."""
+        return self
+
+    def __getitem__(self, row: int) -> Tensor:
+        """Return one token's distribution [vocabulary].
+
+        It is made when it is needed: those of all tokens would take a thousand times the bytes that were sent.
+        """
+        end = self._ends[row]
+        entries = slice(end - self._draft.counts[row], end)
+        dense = torch.zeros(self._vocabulary)
+        dense[torch.tensor(list(self._draft.ids[entries]))] = torch.tensor(list(self._draft.probabilities[entries]))
         return dense
 
     def probability(self, row: int, token: int) -> float:
-        return float(self.probabilities[row, token]) if self.sampled else 1.0
+        return float(self[row][token]) if self.sampled else 1.0
 
     def stats(self, row: int, token: int) -> NodeStats:
         raise NotImplementedError("devices do not send the statistics of their draft models")

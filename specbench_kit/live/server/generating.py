@@ -52,9 +52,22 @@ class Generations:
         session.round, session.last_answer = frame.round, None
         missed = generation.cut(text.tokens[base:])
         if not generation.finished:
-            session.in_flight, session.generation = True, generation
+            session.begin_round(generation)
             self._batch_runner.submit(generated_round(session, generation, monotonic_s()))
         return _frame(session, generation, base, missed, Status.REBASE, generation.finished) if missed else None
+
+    def go_on_alone(self, session: ServerSession) -> bool:
+        """Begin the rest of a silent device's response; return False if it has ended."""
+        text, bound, number = session.text, session.silence, session.round
+        assert bound is not None
+        assert number is not None
+        generation = bound.generation(number, text.tokens, len(text.request.prompt_ids))
+        if generation is None:
+            session.silence = None
+            return False
+        session.begin_round(generation)
+        self._batch_runner.submit(generated_round(session, generation, monotonic_s()))
+        return True
 
     def answer(self, verified: VerifiedRound, generation: Generation) -> None:
         """Stream the tokens of a round, and end or pause its generation."""
@@ -62,8 +75,8 @@ class Generations:
         session.used_s = monotonic_s()
         last = not verified.goes_on and (generation.finished or generation.cancelled)
         if last:
-            session.in_flight, session.generation = False, None
-        if stream is not None:
+            session.end_round()
+        if stream is not None and not generation.unasked:
             frame = _frame(session, generation, verified.base, verified.tokens, Status.OK, last)
             _add_times(frame.generated, verified)
             stream.answer(frame)
@@ -89,6 +102,11 @@ class Generations:
                 generation.parked = False
                 self._batch_runner.submit(generated_round(session, generation, monotonic_s()))
 
+    def cancel_unasked(self, session: ServerSession) -> None:
+        """End what was decoded for a device that was silent and is back."""
+        if session.generation is not None and session.generation.unasked:
+            self.cancel(session)
+
     def cancel(self, session: ServerSession) -> None:
         """End a session's generation after the round that is under way."""
         generation = session.generation
@@ -97,8 +115,8 @@ class Generations:
         generation.cancelled = True
         self._held_back.discard(session)
         if generation.parked:
-            session.in_flight, session.generation = False, None
-            if session.stream is not None:
+            session.end_round()
+            if session.stream is not None and not generation.unasked:
                 base = len(session.text.tokens)
                 session.stream.answer(_frame(session, generation, base, (), Status.OK, last=True))
 

@@ -25,6 +25,8 @@ class Generation:
     paused: bool = False
     """True while too many of its tokens were not read."""
     parked: bool = False
+    unasked: bool = False
+    """True if it goes on for a device that is silent: its tokens are not streamed."""
 
     def cut(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens up to an end or the limit; either finishes the generation."""

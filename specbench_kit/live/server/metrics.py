@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
 
 from specbench_kit.live.server.rounds import VerifiedRound
 
@@ -32,24 +41,47 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.rounds = Counter("skit_rounds", "Rounds verified.", registry=registry)
-        self.tokens = Counter("skit_committed_tokens", "Tokens committed.", registry=registry)
-        self.degraded = Counter(
-            "skit_degraded_rounds", "Rounds whose draft was not verified because of overload.", registry=registry
-        )
-        self.refused = Counter("skit_refused_frames", "Refused frames by status.", ["status"], registry=registry)
-        self.sessions = Gauge("skit_sessions", "Sessions remembered.", registry=registry)
-        self.streams = Gauge("skit_streams", "Devices connected.", registry=registry)
-        self.waiting = Gauge("skit_waiting_rounds", "Rounds waiting in the queue.", registry=registry)
-        self.evictions = Gauge(
-            "skit_evictions", "Sessions whose KV was evicted to make room for another session.", registry=registry
-        )
+        self._add_counters(registry)
+        self._add_gauges(registry)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
         self.queue_s = Histogram(
             "skit_queue_seconds", "Time from a round's arrival to its batch.", buckets=SECONDS, registry=registry
         )
         self.verify_s = Histogram("skit_verify_seconds", "Duration of a batch.", buckets=SECONDS, registry=registry)
         self.batch = Histogram("skit_batch_requests", "Requests in a batch.", buckets=SIZES, registry=registry)
-        self._batches = self._requests = self._tokens = 0
+        self._batches = self._requests = self._tokens = self._evictions = 0
+
+    def _add_counters(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"skit_{name}", help_text, labels, registry=registry)
+
+        self.rounds = counter("rounds", "Rounds verified.")
+        self.failed = counter("failed_rounds", "Rounds whose verification raised an error.")
+        self.degraded = counter("degraded_rounds", "Rounds whose draft was not verified because of overload.")
+        self.drafted = counter("drafted_tokens", "Draft tokens of verified rounds.")
+        self.accepted = counter("accepted_tokens", "Draft tokens that the target accepted.")
+        self.tokens = counter("committed_tokens", "Tokens committed, the target's own included.")
+        self.computed = counter("computed_tokens", "Tokens that the target computed, prompts included.")
+        self.evictions = counter("evictions", "Sessions whose KV was evicted to make room for another session.")
+        self.relieved = counter("silent_devices", "Times that the server went on by itself for a silent device.")
+        self.paused = counter("paused_reads", "Times that a stream was not read for a while because it sent too much.")
+        self.refused = counter("refused_frames", "Refused frames and streams by status.", "status")
+
+    def _add_gauges(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, help_text: str) -> Gauge:
+            return Gauge(f"skit_{name}", help_text, registry=registry)
+
+        self.sessions = gauge("sessions", "Sessions remembered.")
+        self.streams = gauge("streams", "Devices connected.")
+        self.waiting = gauge("waiting_rounds", "Rounds waiting in the queue.")
+        self.slots = gauge("kv_slots_used", "Sessions whose KV is held.")
+        self.most_slots = gauge("kv_slots", "Sessions whose KV can be held at a time.")
+
+    def evicted(self, total: int) -> None:
+        """Count the evictions since the last call; `total` are all so far."""
+        self.evictions.inc(total - self._evictions)
+        self._evictions = total
 
     def count(self, batch: list[VerifiedRound]) -> None:
         """Count the rounds of a verified batch."""
@@ -63,6 +95,12 @@ class ServerMetrics:
         self.tokens.inc(tokens)
         for verified in batch:
             self.queue_s.observe(verified.queue_s)
+            if (verdict := verified.verdict) is None:
+                self.failed.inc()
+                continue
+            self.drafted.inc(verdict.draft.tree.drafted)
+            self.accepted.inc(len(verdict.path))
+            self.computed.inc(verdict.computed)
         self._batches, self._requests, self._tokens = (
             self._batches + 1,
             self._requests + len(batch),

@@ -14,13 +14,14 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
 from specbench_kit.live.server.event_log import EventLog
+from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.latency import expected_latency
 from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.loop import run_loop
-from specbench_kit.live.server.service import ListenAddress, VerificationService
+from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.server.sessions import SessionTable
 from specbench_kit.live.server.settings import ServeSettings
-from specbench_kit.live.server.stream import FrameHandler
 from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.head_library import HEAD
@@ -122,7 +123,9 @@ def make_frame_handler(
         ),
     )
     welcome.MergeFrom(target)
-    return FrameHandler(SessionTable(limits, vocabulary, welcome.layers), batch_runner, welcome, tokens)
+    handler = FrameHandler(SessionTable(limits, vocabulary, welcome.layers), batch_runner, welcome, tokens)
+    handler.metrics.most_slots.set(runner.executor.slots)
+    return handler
 
 
 def serve(settings: ServeSettings, service: VerificationService, ready: Callable[[int], None]) -> None:

@@ -1,37 +1,41 @@
 """The gRPC service: one task per device stream, and an orderly start and end of the server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
-from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.event_log import EventLog
+from specbench_kit.live.server.handler import FrameHandler
+from specbench_kit.live.server.listening import ListenAddress, make_server
 from specbench_kit.live.server.metrics import ServerActivity
 from specbench_kit.live.server.rounds import VerifiedRound
-from specbench_kit.live.server.stream import DeviceStream, FrameHandler
+from specbench_kit.live.server.stream import DeviceStream
 from specbench_kit.live.wire import SERVICE, Down, Status, Up
 
 CODES = {
     Status.WRONG_TOKEN: grpc.StatusCode.UNAUTHENTICATED,
     Status.FLOOD: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Status.TOO_MANY_STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Status.IDLE: grpc.StatusCode.DEADLINE_EXCEEDED,
     Status.MALFORMED_FRAME: grpc.StatusCode.INVALID_ARGUMENT,
 }
 """gRPC's code for the end of a stream by its reason; any other reason is FAILED_PRECONDITION."""
 GRACE_S = 5.0
 """Time that streams have to take their last answers when the server stops."""
+OVERFULL_PAUSE_S = 0.01
+"""Interval at which a stream with too many bytes of unread answers is looked at again."""
 MAINTENANCE_S = 1.0
 """Interval at which idle sessions are dropped and gauges updated."""
+SILENCE_CHECK_S = 0.025
+"""Interval at which silent devices are looked for."""
 STOPPING_RETRY_MS = 500
 """After how long devices may try again when the server stops."""
 
@@ -48,17 +52,11 @@ class StreamContext(Protocol):
     def peer(self) -> str:
         """Return the device's address."""
 
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Return what is known of the device's certificate."""
+
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         """End the stream with an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
-    """The HOST:PORT at which the server listens, with its TLS certificate and key, if any."""
-
-    address: str
-    certificate: bytes | None = None
-    key: bytes | None = None
 
 
 class VerificationService:
@@ -66,7 +64,7 @@ class VerificationService:
 
     def __init__(self, handler: FrameHandler, listen: ListenAddress, log: EventLog | None = None) -> None:
         self.handler, self._listen = handler, listen
-        self.log = log or EventLog()
+        self.log = handler.log = log or EventLog()
         self.report: Callable[[ServerActivity], None] = lambda _: None
         """Called about every second with the server's activity."""
         self._streams: set[DeviceStream] = set()
@@ -77,7 +75,7 @@ class VerificationService:
         """Serve until `stop`; call `ready` with the port once the server listens."""
         self._loop = asyncio.get_running_loop()
         self.handler.batch_runner.deliver = self._deliver
-        server, health_status, port = self._make_server()
+        server, health_status, port = make_server(self._decode, self._listen, self.handler.limits)
         self.handler.batch_runner.start()
         await server.start()
         for name in ("", SERVICE):
@@ -85,9 +83,11 @@ class VerificationService:
         self.log.write("ready", port=port)
         ready(port)
         maintenance = asyncio.create_task(self._maintain())
+        relief = asyncio.create_task(self._relieve_silent_devices())
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait((stopped, maintenance), return_when=asyncio.FIRST_COMPLETED)
         maintenance.cancel()
+        relief.cancel()
         await health_status.enter_graceful_shutdown()
         await self._shut_down(server)
         if not stopped.done():
@@ -99,60 +99,31 @@ class VerificationService:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _make_server(self) -> tuple[grpc.aio.Server, health.aio.HealthServicer, int]:
-        """Return the gRPC server with its services, the health service, and the port."""
-        limits, listen = self.handler.limits, self._listen
-        heartbeat_ms = round(limits.heartbeat_s * 1000)
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", limits.frame_bytes),
-                ("grpc.keepalive_time_ms", heartbeat_ms),
-                ("grpc.keepalive_timeout_ms", heartbeat_ms // 2),
-                ("grpc.http2.ping_timeout_ms", heartbeat_ms // 2),  # else a minute, whatever the line above says
-                ("grpc.http2.max_pings_without_data", 0),  # else only the first two of a silent stream are sent
-                ("grpc.http2.min_ping_interval_without_data_ms", heartbeat_ms // 4),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
-        decode = grpc.stream_stream_rpc_method_handler(self._decode, _parse_frame, Down.SerializeToString)
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Decode": decode})])
-        health_status = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        try:
-            if listen.certificate is None or listen.key is None:
-                port = server.add_insecure_port(listen.address)
-            else:
-                credentials = grpc.ssl_server_credentials([(listen.key, listen.certificate)])
-                port = server.add_secure_port(listen.address, credentials)
-        except RuntimeError as error:
-            raise SkitError(
-                f"cannot listen on {listen.address}: choose another --listen, or end the program that uses it"
-            ) from error
-        return server, health_status, int(port)
-
     async def _decode(self, _: AsyncIterator[Up], context: StreamContext) -> None:
         """Serve one stream from its hello to its end."""
-        stream, handler = DeviceStream(self.handler), self.handler
+        handler, peer, stream, reason = self.handler, context.peer(), None, "ended"
         try:
-            await context.write(handler.greet(await self._hello(context)))
+            hello = await self._hello(context)
+            stream = DeviceStream(handler, handler.reception.greet(hello, peer, _certified(context)), peer)
             self._streams.add(stream)
-            self.log.write("stream", peer=context.peer())
-            handler.metrics.streams.set(len(self._streams))
+            handler.reception.join(stream)
+            self.log.write("stream", peer=peer, account=stream.caller.account.name)
+            await context.write(Down(welcome=handler.welcome))
             await self._serve(stream, context)
         except Refusal as refusal:
-            handler.metrics.refused.labels(refusal.status.name).inc()
-            self.log.write("refused", peer=context.peer(), status=refusal.status.name, reason=refusal.reason)
+            reason = refusal.status.name
+            handler.metrics.refused.labels(reason).inc()
+            self.log.write("refused", peer=peer, status=reason, reason=refusal.reason)
             # Before `abort`: it waits until the device reads, which a flooding device may never do.
-            self._remove(stream)
+            self._remove(stream, reason)
             await context.abort(CODES.get(refusal.status, grpc.StatusCode.FAILED_PRECONDITION), str(refusal))
         finally:
-            self._remove(stream)
+            self._remove(stream, reason)
 
-    def _remove(self, stream: DeviceStream) -> None:
-        self.handler.detach(stream)
-        self._streams.discard(stream)
-        self.handler.metrics.streams.set(len(self._streams))
+    def _remove(self, stream: DeviceStream | None, reason: str) -> None:
+        if stream is not None and stream in self._streams:
+            self._streams.discard(stream)
+            self.handler.leave(stream, reason)
 
     async def _hello(self, context: StreamContext) -> messages.Hello:
         """Return the first frame; raise Refusal if it is no hello, or does not come in time."""
@@ -186,13 +157,19 @@ class VerificationService:
                 raise Refusal(Status.MALFORMED_FRAME, "bytes that are no frame")
             stream.heard_s = monotonic_s()
             stream.receive(frame)
+            if (pause_s := stream.pause_s(frame)) > 0:
+                # What is not read fills the buffers of the network, and this device waits for itself.
+                self.handler.metrics.paused.inc()
+                await asyncio.sleep(pause_s)
+            while stream.overfull:
+                await asyncio.sleep(OVERFULL_PAUSE_S)
 
     async def _write(self, stream: DeviceStream, context: StreamContext) -> None:
         while (answer := await stream.answers.get()) is not None:
             if isinstance(answer, Refusal):
                 raise answer
             await context.write(answer)
-            stream.written()
+            stream.written(answer)
 
     def _deliver(self, batch: list[VerifiedRound]) -> None:
         """Hand a verified batch from the verification thread, which calls this, to the event loop."""
@@ -207,6 +184,11 @@ class VerificationService:
         with suppress(RuntimeError):  # the loop may have ended
             loop.call_soon_threadsafe(answer)
 
+    async def _relieve_silent_devices(self) -> None:
+        while True:
+            await asyncio.sleep(SILENCE_CHECK_S)
+            self.handler.relieve_silent()
+
     async def _maintain(self) -> None:
         """Drop idle sessions, end idle streams and update the gauges, until the verification thread ends."""
         handler, reported_s = self.handler, monotonic_s()
@@ -214,11 +196,11 @@ class VerificationService:
         while True:
             await asyncio.sleep(MAINTENANCE_S)
             now_s = monotonic_s()
-            for session in handler.sessions.drop_idle(now_s):
-                runner.forget(session)
+            handler.drop_idle()
             metrics.sessions.set(len(handler.sessions))
             metrics.waiting.set(runner.waiting)
-            metrics.evictions.set(runner.evictions)
+            metrics.slots.set(len(runner.slots))
+            metrics.evicted(runner.evictions)
             for stream in self._streams:
                 # A device that reads a long response has nothing to send meanwhile.
                 busy = any(session.in_flight for session in stream.sessions.values())
@@ -248,10 +230,7 @@ class VerificationService:
         await server.stop(GRACE_S)
 
 
-def _parse_frame(content: bytes) -> Up | None:
-    """Return a frame, or None for bytes that are none: an exception here would end more than this stream."""
-    try:
-        frame: Up = Up.FromString(content)  # Any where the stubs of protobuf are not installed
-        return frame
-    except DecodeError:
-        return None
+def _certified(context: StreamContext) -> str:
+    """Return the name in a device's certificate; empty if it needed none."""
+    names = context.auth_context().get("x509_common_name", [])
+    return names[0].decode(errors="replace") if names else ""

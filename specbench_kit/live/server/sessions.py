@@ -1,9 +1,8 @@
 """The server's sessions: the text of every request; the KV that the target holds of it is only a cache."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Protocol
 
 from specbench_kit.decoding.records import RequestRecord
@@ -11,13 +10,20 @@ from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
+from specbench_kit.live.server.accounts import Account, Caller
 from specbench_kit.live.server.drafts import require_tokens
 from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.server.silence import SilenceBound, read_silence_bound
 from specbench_kit.live.wire import Down, Status
 
 MOST_LAYERS = 8
 """Layers whose hidden states a session may ask for; a feature head reads three."""
+LONGEST_NAME = 256
+"""Characters in the name of a session, or of its stream of random numbers."""
+TEMPERATURES = 0.01, 100.0
+"""Temperatures above 0 at which logits of any model stay finite."""
+LEAST_TOP_P = 1e-4
 UNLIMITED = 1 << 40
 """The length limit of a response here: the device decides where its response ends."""
 
@@ -35,9 +41,14 @@ class AnswerStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ServerSession:
-    """One session. From a draft's arrival to its verdict, `text` belongs to the verification thread."""
+    """One session. From a draft's arrival to its verdict, `text` belongs to the verification thread.
+
+    Its `name` is the device's; other owners may use the same one for sessions of theirs.
+    """
 
     number: int
+    name: str
+    caller: Caller
     text: Session
     sampler: Sampler
     layers: tuple[int, ...] = ()
@@ -50,6 +61,8 @@ class ServerSession:
     """True from the arrival of a round to its answer, and through a whole generation."""
     generation: Generation | None = None
     """What the server decodes by itself at the moment."""
+    silence: SilenceBound | None = None
+    """When the server goes on by itself."""
     closed: bool = False
     last_answer: Down | None = None
     """The answer to the latest round, repeated if the device sends the round again."""
@@ -60,8 +73,18 @@ class ServerSession:
     committed: int = 0
 
     @property
-    def name(self) -> str:
-        return self.text.request.id
+    def account(self) -> Account:
+        return self.caller.account
+
+    def begin_round(self, generation: Generation | None = None) -> None:
+        """Note that a round, or a whole generation, is under way."""
+        self.account.in_flight += not self.in_flight
+        self.in_flight, self.generation = True, generation
+
+    def end_round(self) -> None:
+        """Note that nothing is under way any more."""
+        self.account.in_flight -= self.in_flight
+        self.in_flight, self.generation = False, None
 
     @property
     def expected_tokens(self) -> float:
@@ -76,51 +99,63 @@ class SessionTable:
     limits: ServerLimits
     vocabulary: int
     target_layers: int = 0
-    _sessions: OrderedDict[str, ServerSession] = field(default_factory=OrderedDict)
+    _sessions: OrderedDict[tuple[str, str], ServerSession] = field(default_factory=OrderedDict)
+    """Sessions by owner and name."""
     _opened: int = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, name: str, now_s: float) -> ServerSession:
-        """Return a session and mark it as used; raise Refusal if it is unknown."""
-        if name not in self._sessions:
+    def __iter__(self) -> Iterator[ServerSession]:
+        return iter(self._sessions.values())
+
+    def find(self, name: str, owner: str, now_s: float) -> ServerSession:
+        """Return an owner's session and mark it as used; raise Refusal if it is unknown."""
+        session = self._sessions.get((owner, name))
+        if session is None:
             raise Refusal(Status.UNKNOWN_SESSION, "open it, with its prompt and its committed tokens")
-        session = self._sessions[name]
         session.used_s = now_s
-        self._sessions.move_to_end(name)
+        self._sessions.move_to_end((owner, name))
         return session
 
-    def open(self, frame: messages.Open, now_s: float) -> tuple[ServerSession, ServerSession | None]:
+    def open(self, frame: messages.Open, caller: Caller, now_s: float) -> tuple[ServerSession, ServerSession | None]:
         """Return the session that a device opens or resumes, and the session that was dropped for it, if any.
 
         A session is resumed if the device's text is a prefix of its own: the device may have missed the last answers.
-        Any other session of the name is replaced.
+        Any other session of the owner with that name is replaced.
         """
-        sampler, existing = _read_sampler(frame.sampling), self._sessions.get(frame.session)
+        sampler, existing = _read_sampler(frame.sampling), self._sessions.get((caller.owner, frame.session))
         layers = self._read_layers(frame.layers)
+        if max(len(frame.session), len(frame.sampling.request)) > LONGEST_NAME:
+            raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
         if existing is not None:
             text, received = existing.text, [*frame.prompt, *frame.output]
             continues = list(text.request.prompt_ids) == list(frame.prompt) and text.tokens[: len(received)] == received
             if continues and (existing.sampler, existing.layers) == (sampler, layers):
-                return self.find(frame.session, now_s), None
+                return self.find(frame.session, caller.owner, now_s), None
         require_tokens(frame.prompt, self.vocabulary)
         require_tokens(frame.output, self.vocabulary)
         if not frame.prompt:
             raise Refusal(Status.EMPTY_PROMPT, "a session needs a prompt")
         if len(frame.prompt) + len(frame.output) > self.limits.context:
             raise Refusal(Status.CONTEXT_FULL, f"this server holds {self.limits.context} tokens")
-        dropped = self.drop(frame.session) if existing is not None else self._make_room()
+        silence = read_silence_bound(frame, self.limits.context, self.vocabulary)
+        dropped = self.drop(existing) if existing is not None else self._make_room(caller.account)
         self._opened += 1
         text = Session(
-            Request(frame.session, "", tuple(frame.prompt), UNLIMITED),
+            # The device's name for it may be that of another owner's session.
+            Request(f"{self._opened}", "", tuple(frame.prompt), UNLIMITED),
             RequestRandom(frame.sampling.seed, frame.sampling.request),
             frozenset(),
             now_s,
             RequestRecord(frame.session, "", []),
         )
         text.tokens.extend(frame.output)
-        session = self._sessions[frame.session] = ServerSession(self._opened, text, sampler, layers, used_s=now_s)
+        session = ServerSession(
+            self._opened, frame.session, caller, text, sampler, layers, silence=silence, used_s=now_s
+        )
+        self._sessions[caller.owner, frame.session] = session
+        caller.account.sessions += 1
         return session, dropped
 
     def _read_layers(self, layers: Sequence[int]) -> tuple[int, ...]:
@@ -132,11 +167,13 @@ class SessionTable:
             )
         return tuple(layers)
 
-    def drop(self, name: str) -> ServerSession | None:
-        """Forget a session, and return it if it was known."""
-        session = self._sessions.pop(name, None)
-        if session is not None:
+    def drop(self, session: ServerSession) -> ServerSession:
+        """Forget a session."""
+        if not session.closed:
             session.closed = True
+            session.end_round()
+            session.account.sessions -= 1
+            del self._sessions[session.caller.owner, session.name]
         return session
 
     def drop_idle(self, now_s: float) -> list[ServerSession]:
@@ -147,25 +184,48 @@ class SessionTable:
             if not session.in_flight and now_s - session.used_s > self.limits.idle_s
         ]
         for session in idle:
-            self.drop(session.name)
+            self.drop(session)
         return idle
 
-    def _make_room(self) -> ServerSession | None:
-        """Drop a session whose device is not connected if the table is full; raise Refusal if all are connected.
+    def silent(self, now_s: float) -> list[ServerSession]:
+        """Return the sessions whose devices sent nothing for longer than they said that they would."""
+        return [
+            session
+            for session in self
+            if session.silence is not None
+            and session.round is not None
+            and not session.in_flight
+            and now_s - session.used_s > session.silence.silence_s
+        ]
+
+    def _make_room(self, account: Account) -> ServerSession | None:
+        """Drop a session whose device is not connected if there is no room; raise Refusal if all are connected.
 
         Nothing is lost: a device that returns opens its session again with its prompt and output.
         """
-        if len(self) < self.limits.sessions:
+        full = len(self) >= self.limits.sessions
+        if not full and account.sessions < account.most_sessions:
             return None
-        for session in self._sessions.values():
-            if session.stream is None and not session.in_flight:
-                return self.drop(session.name)
-        raise Refusal(Status.TOO_MANY_SESSIONS, f"this server holds {self.limits.sessions}", retry_ms=1000)
+        unused = [session for session in self if session.stream is None and not session.in_flight]
+        own = [session for session in unused if session.account is account]
+        if own:
+            return self.drop(own[0])
+        if full and unused and account.sessions < account.most_sessions:
+            return self.drop(unused[0])
+        most = min(self.limits.sessions, account.most_sessions)
+        raise Refusal(Status.TOO_MANY_SESSIONS, f"this server holds {most} for {account.name}", retry_ms=1000)
 
 
 def _read_sampler(sampling: messages.Sampling) -> Sampler:
-    """Return the sampler that a device asks for; a top_p of 0 was not sent and means 1."""
-    top_p = sampling.top_p or 1.0
-    if not (isfinite(sampling.temperature) and sampling.temperature >= 0 and 0 < top_p <= 1):
-        raise Refusal(Status.BROKEN_SAMPLING, "a temperature is 0 or more, top_p above 0 and up to 1")
-    return Sampler(sampling.temperature, top_p, sampling.top_k)
+    """Return the sampler that a device asks for; a top_p of 0 was not sent and means 1.
+
+    Values beyond the bounds would make the target's distribution NaN, or are not meant by anybody.
+    """
+    temperature, top_p = sampling.temperature, sampling.top_p or 1.0
+    lowest, highest = TEMPERATURES
+    if not ((temperature == 0 or lowest <= temperature <= highest) and LEAST_TOP_P <= top_p <= 1):
+        raise Refusal(
+            Status.BROKEN_SAMPLING,
+            f"a temperature is 0 or from {lowest:g} to {highest:g}, and top_p from {LEAST_TOP_P:g} to 1",
+        )
+    return Sampler(temperature, top_p, sampling.top_k)

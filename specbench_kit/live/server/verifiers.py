@@ -2,46 +2,119 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import ModelVerifier, Verdict
+from specbench_kit.decoding.rules import walk
+from specbench_kit.decoding.verification import (
+    Verdict,
+    appended_row,
+    commit_verdict,
+    committed_states,
+    judge_sampled,
+)
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.states import to_bytes
-from specbench_kit.models.runner import Runner
+from specbench_kit.models.executors.base import Forward
+from specbench_kit.models.runner import Append, Runner, refuse_nan
 
 
-class TargetVerifiers:
-    """One verifier for each sampler and choice of layers, all over the same runner of the target."""
+class BatchVerifier:
+    """Verifies the rounds of a batch in one forward, or in two if some of its sessions ask for hidden states.
+
+    Whatever a forward raises is found by halves: the rounds that cause it fail, and all others get their verdicts.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._verifiers: dict[tuple[Sampler, tuple[int, ...]], ModelVerifier] = {}
+        self._slots: dict[ServerSession, int] = {}
 
-    def of(self, session: ServerSession) -> ModelVerifier:
-        """Return the verifier of a session."""
-        kind = session.sampler, session.layers
-        if kind not in self._verifiers:
-            self._verifiers[kind] = ModelVerifier(self._runner, *kind)
-        return self._verifiers[kind]
+    def admit(self, session: ServerSession) -> None:
+        """Acquire an empty slot for a session."""
+        self._slots[session] = self._runner.acquire()
 
-    def forward(self, rounds: Sequence[PendingRound]) -> dict[PendingRound, Verdict]:
-        """Return the verdicts on rounds, with one forward per verifier among their sessions."""
-        groups: dict[ModelVerifier, list[PendingRound]] = {}
-        for pending in rounds:
-            groups.setdefault(self.of(pending.session), []).append(pending)
+    def release(self, session: ServerSession) -> None:
+        """Free a session's slot."""
+        self._runner.release(self._slots.pop(session))
+
+    def commit(self, session: ServerSession, verdict: Verdict) -> None:
+        """Commit a verdict to a session's KV."""
+        commit_verdict(self._runner, self._slots[session], verdict)
+
+    def verify(self, rounds: Sequence[PendingRound]) -> tuple[dict[PendingRound, Verdict], dict[PendingRound, str]]:
+        """Return the verdicts on rounds, and the errors of those that failed; all their sessions have slots."""
         verdicts: dict[PendingRound, Verdict] = {}
-        for verifier, group in groups.items():
-            answer = verifier.send([pending.draft for pending in group], [pending.nodes for pending in group])
-            verdicts.update(zip(group, answer(), strict=True))
-        return verdicts
+        faults: dict[PendingRound, str] = {}
+        for with_states in (False, True):
+            group = [pending for pending in rounds if bool(pending.session.layers) is with_states]
+            if group:
+                self._verify(group, verdicts, faults)
+        return verdicts, faults
+
+    def _verify(
+        self, rounds: Sequence[PendingRound], verdicts: dict[PendingRound, Verdict], faults: dict[PendingRound, str]
+    ) -> None:
+        """Verify rounds in one forward; if it fails, each half of them in a forward of its own."""
+        try:
+            rows = [self._row(pending) for pending in rounds]
+            forward = self._runner.forward(rows, sorted({n for pending in rounds for n in pending.session.layers}))
+            best = self._likeliest(forward, rounds)
+        except Exception as error:  # the runner is a model's code, its compiler's and its driver's
+            for pending in rounds:
+                self._drop_provisional(pending.session)
+            if len(rounds) == 1:
+                faults[rounds[0]] = fault_of(error)
+                return
+            middle = len(rounds) // 2
+            for half in (rounds[:middle], rounds[middle:]):
+                self._verify(half, verdicts, faults)
+            return
+        for number, (pending, row) in enumerate(zip(rounds, rows, strict=True)):
+            try:
+                verdicts[pending] = _verdict(pending, row, forward, number, best)
+            except Exception as error:
+                self._drop_provisional(pending.session)
+                faults[pending] = fault_of(error)
+
+    def _row(self, pending: PendingRound) -> Append:
+        session = pending.session
+        return appended_row(self._runner, self._slots[session], pending.draft, pending.nodes, bool(session.layers))
+
+    def _likeliest(self, forward: Forward, rounds: Sequence[PendingRound]) -> list[list[int]]:
+        """Return the most likely tokens of every row if a session decodes greedily."""
+        if not any(pending.session.sampler.greedy for pending in rounds):
+            return []
+        refuse_nan(forward)
+        return forward.argmax()
+
+    def _drop_provisional(self, session: ServerSession) -> None:
+        """Drop what a failed forward appended; the committed KV before it is untouched."""
+        self._runner.commit(self._slots[session], [])
 
 
-def states_to_send(pending: PendingRound, verdict: Verdict | None, base: int) -> bytes:
+def _verdict(
+    pending: PendingRound, row: Append, forward: Forward, number: int, best: Sequence[Sequence[int]]
+) -> Verdict:
+    """Return the verdict on the round of row `number` of a forward."""
+    draft, nodes, session = pending.draft, pending.nodes, pending.session
+    if session.sampler.greedy:
+        path, bonus = walk(draft.tree, nodes, best[number][-1 - len(nodes) :].__getitem__)
+    else:
+        path, bonus = judge_sampled(session.sampler, draft, nodes, forward[number])
+    states = committed_states(forward, number, session.layers, nodes, path) if session.layers else None
+    return Verdict(draft, nodes, path, bonus, len(row.tokens), states)
+
+
+def fault_of(error: Exception) -> str:
+    """Return what a device is told of an exception: one line without the paths of a traceback."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def states_to_send(pending: PendingRound, verdict: Verdict, base: int) -> bytes:
     """Return the hidden states that a device lacks; `base` tokens were committed before the verdict.
 
     The forward gave those of all tokens that were not in KV, of which the device may have some.
     """
-    if verdict is None or verdict.states is None:
+    if verdict.states is None:
         return b""
     lacking = base - pending.states + len(verdict.path)
     return to_bytes(verdict.states[len(verdict.states) - lacking :])

@@ -1,0 +1,94 @@
+"""Accounts: what the devices of one access token, or of one host without tokens, use of the server together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hmac import compare_digest
+
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.refusal import Refusal
+from specbench_kit.live.server.byte_rate import ByteRate
+from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.wire import Status
+
+REMEMBERED = 1024
+"""Accounts beyond which those that use nothing are forgotten."""
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """The use of the server by those who share one access token, and what they may use at most.
+
+    Everything but the bounds belongs to the event loop.
+    """
+
+    name: str
+    """How logs name it; never the token itself."""
+    rate: ByteRate
+    most_sessions: int
+    most_streams: int
+    sessions: int = 0
+    streams: int = 0
+    in_flight: int = 0
+    """Rounds that wait or are verified."""
+    evictions: int = 0
+    """Sessions that lost their KV; belongs to the verification thread."""
+
+    @property
+    def idle(self) -> bool:
+        """Return True if it uses nothing."""
+        return not (self.sessions or self.streams or self.in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whom a stream speaks for: the account that is charged, and the owner without whom its sessions are not found."""
+
+    account: Account
+    owner: str = ""
+
+
+@dataclass
+class Accounts:
+    """All accounts of a server with these access tokens; without tokens, each host has its own account."""
+
+    limits: ServerLimits
+    tokens: Sequence[str] = ()
+    _accounts: dict[str, Account] = field(default_factory=dict)
+
+    def caller(self, hello: messages.Hello, peer: str, certified: str = "") -> Caller:
+        """Return whom a hello speaks for; raise Refusal if the server asks for tokens and has no such one.
+
+        `peer` is the address as gRPC gives it, and `certified` the name in the device's certificate, if it has one.
+        """
+        if not self.tokens:
+            name = f"certificate {certified}" if certified else f"host {_host(peer)}"
+            return Caller(self._account(name), f"{certified}/{hello.device}")
+        sent = hello.token.encode()
+        matches = [number for number, token in enumerate(self.tokens, 1) if compare_digest(sent, token.encode())]
+        if not matches:
+            raise Refusal(Status.WRONG_TOKEN, "this server needs a token from its --token-file")
+        return Caller(self._account(f"token {matches[0]}"), f"{matches[0]}/{certified}/{hello.device}")
+
+    @property
+    def active(self) -> int:
+        """The number of accounts that use anything at the moment, at least 1."""
+        return max(1, sum(not account.idle for account in self._accounts.values()))
+
+    def _account(self, name: str) -> Account:
+        """Return the account of a name; each has an equal share of what all tokens may use."""
+        if name not in self._accounts:
+            if len(self._accounts) >= REMEMBERED:
+                self._accounts = {known: account for known, account in self._accounts.items() if not account.idle}
+            limits, shares = self.limits, max(1, len(self.tokens))
+            self._accounts[name] = Account(
+                name,
+                ByteRate(limits.token_bytes_per_s),
+                limits.token_sessions or max(1, limits.sessions // shares),
+                limits.token_streams or max(1, limits.streams // shares),
+            )
+        return self._accounts[name]
+
+
+def _host(peer: str) -> str:
+    """Return the host of gRPC's `ipv4:127.0.0.1:5000`; other kinds of address are one host each."""
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer

@@ -1,0 +1,218 @@
+"""The frames of devices: sessions are opened, rounds queued, and faulty frames refused without harm to others."""
+
+from collections.abc import Sequence
+
+from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.refusal import Refusal
+from specbench_kit.live.server.accounts import Accounts
+from specbench_kit.live.server.batches import BatchRunner
+from specbench_kit.live.server.drafts import read_draft, require_times
+from specbench_kit.live.server.event_log import EventLog
+from specbench_kit.live.server.generating import Generations
+from specbench_kit.live.server.metrics import ServerMetrics
+from specbench_kit.live.server.reception import CallingStream, Reception
+from specbench_kit.live.server.rounds import PendingRound, VerifiedRound
+from specbench_kit.live.server.sessions import ServerSession, SessionTable
+from specbench_kit.live.server.verdict_frame import verdict_frame
+from specbench_kit.live.wire import Down, Status
+
+DEFAULT_DEADLINE_S = 60.0
+"""The deadline, from arrival, of a round whose device names none."""
+BACKOFF_MS = 100
+"""After how long a device may send a round again that an overloaded or stopping server refused."""
+
+
+KEPT_ANSWER_BYTES = 1 << 20
+"""Size up to which the latest answer of a session is kept, to be sent again after a lost connection."""
+
+
+class FrameHandler:
+    """Answers the frames of all streams. Everything but the verification itself runs in one thread, the event loop."""
+
+    def __init__(
+        self, sessions: SessionTable, batch_runner: BatchRunner, welcome: messages.Welcome, tokens: Sequence[str]
+    ) -> None:
+        self.sessions, self.batch_runner, self.welcome = sessions, batch_runner, welcome
+        self.limits, self.metrics = sessions.limits, ServerMetrics()
+        self.log = EventLog()
+        self.reception = Reception(self.limits, welcome, self.metrics, Accounts(self.limits, tokens))
+        self.generations = Generations(sessions, batch_runner, welcome.drafting)
+        self.stopping = False
+        """True from when on no new rounds are taken."""
+
+    def leave(self, stream: CallingStream, reason: str) -> None:
+        """Note that a device is gone; its sessions stay, so that it can resume them over another stream."""
+        self.reception.leave(stream)
+        self.log.write("left", peer=stream.peer, account=stream.caller.account.name, reason=reason)
+        for session in stream.sessions.values():
+            if session.stream is stream:
+                session.stream = None
+                if session.generation is not None and not session.generation.unasked:
+                    self.generations.cancel(session)
+
+    def open(self, frame: messages.Open, stream: CallingStream) -> Down:
+        """Open or resume a session, and return how far the server's text and KV of it reach."""
+        if frame.session not in stream.sessions and len(stream.sessions) >= self.limits.stream_sessions:
+            most = self.limits.stream_sessions
+            raise Refusal(Status.TOO_MANY_SESSIONS, f"a stream has up to {most}: close some", retry_ms=1000)
+        session, dropped = self.sessions.open(frame, stream.caller, monotonic_s())
+        if dropped is not None:
+            self._ended(dropped, "replaced" if dropped.name == session.name else "dropped for another session")
+        if session.stream is None and session.round is None:
+            self.log.write("opened", session=session.name, account=session.account.name)
+        stream.attach(session)
+        # While a round is in flight the text belongs to the verification thread.
+        committed = 0 if session.in_flight else len(session.text.tokens)
+        return Down(opened=messages.Opened(session=session.name, committed=committed, cached=session.cached))
+
+    def draft(self, frame: messages.Draft, stream: CallingStream) -> Down | None:
+        """Queue a new round; return an answer if there is one at once.
+
+        A device sends a round again after it lost its connection. Such a round is answered once more, or if it is in
+        flight, when its verdict comes; it is never verified twice.
+        """
+        session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
+        stream.attach(session)
+        unasked = session.generation is not None and session.generation.unasked
+        if session.round == frame.round and not unasked and (session.in_flight or session.last_answer is not None):
+            return None if session.in_flight else session.last_answer
+        if session.round == frame.round and session.layers:
+            self.drop(session, "its latest answer was too long to be kept")
+            raise Refusal(Status.UNKNOWN_SESSION, "open it again: the answer to this round is gone")
+        if session.in_flight:
+            self.generations.cancel_unasked(session)
+            raise Refusal(Status.IN_FLIGHT, f"round {session.round} is not answered yet", retry_ms=10)
+        if session.round is not None and frame.round != session.round + 1:
+            raise Refusal(Status.OUT_OF_ORDER, f"round {frame.round} after round {session.round}")
+        text = session.text
+        if frame.base > len(text.tokens) or frame.base < len(text.request.prompt_ids):
+            raise Refusal(Status.WRONG_BASE, f"after {frame.base} tokens; the session has {len(text.tokens)}")
+        if session.layers:
+            self._require_states(frame, session)
+        if frame.base < len(text.tokens):
+            # The device missed an answer: it gets the tokens that it lacks in place of a verdict.
+            session.round = frame.round
+            rebase = messages.Verdict(
+                session=session.name, round=frame.round, status=Status.REBASE, suffix=text.tokens[frame.base :]
+            )
+            session.last_answer = Down(verdict=rebase)
+            return session.last_answer
+        degraded = self._require_capacity(session)
+        require_times(frame)
+        draft = read_draft(frame, text, session.sampler, self.limits, self.sessions.vocabulary)
+        session.round, session.last_answer = frame.round, None
+        session.begin_round()
+        round_s, remaining_s = (ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms))
+        self.batch_runner.submit(
+            PendingRound(
+                session, frame.round, draft, monotonic_s(), round_s, remaining_s, degraded, states=frame.states
+            )
+        )
+        return None
+
+    def _require_states(self, frame: messages.Draft, session: ServerSession) -> None:
+        """Raise Refusal if the next forward cannot give the hidden states that a device lacks."""
+        if frame.states >= frame.base:
+            raise Refusal(Status.BROKEN_STATES, f"states of {frame.states} tokens before a draft after {frame.base}")
+        if frame.base < len(session.text.tokens) or frame.states < session.cached:
+            # The device missed an answer. A forward gives the states of tokens that are not in KV: the session starts
+            # over, with the text that the device has.
+            self.drop(session, "its hidden states are gone")
+            raise Refusal(Status.UNKNOWN_SESSION, "open it again: hidden states that the device lacks are gone")
+
+    def generate(self, frame: messages.Generate, stream: CallingStream) -> Down | None:
+        """Begin a generation; return an answer if there is one at once."""
+        session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
+        stream.attach(session)
+        self._require_capacity(session)
+        return self.generations.begin(session, frame)
+
+    def _require_capacity(self, session: ServerSession) -> bool:
+        """Return whether a new round's draft is left out because of overload; raise Refusal if it is not taken at all.
+
+        An account that has no more than its share of the rounds never meets the overload that others cause.
+        """
+        waiting, most = self.batch_runner.waiting, self.limits.waiting
+        if self.stopping:
+            raise Refusal(Status.GOING_AWAY, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
+        overloads = waiting >= most and session.account.in_flight >= most // self.reception.accounts.active
+        if overloads and waiting >= 2 * most:
+            raise Refusal(Status.OVERLOADED, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
+        return overloads
+
+    def cancel(self, frame: messages.Cancel, stream: CallingStream) -> None:
+        """End a generation after its current round."""
+        self.generations.cancel(self.sessions.find(frame.session, stream.caller.owner, monotonic_s()))
+
+    def close(self, frame: messages.Close, stream: CallingStream) -> None:
+        """End a session; one that is unknown has ended already."""
+        stream.sessions.pop(frame.session, None)
+        try:
+            session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
+        except Refusal:
+            return
+        self.drop(session, "closed")
+
+    def drop(self, session: ServerSession, reason: str) -> None:
+        """Forget a session and free what it holds."""
+        self._ended(self.sessions.drop(session), reason)
+
+    def relieve_silent(self) -> None:
+        """Go on with the responses of devices that sent nothing for longer than they said that they would."""
+        if self.stopping or self.batch_runner.waiting >= self.limits.waiting:
+            return
+        for session in self.sessions.silent(monotonic_s()):
+            if self.generations.go_on_alone(session):
+                self.metrics.relieved.inc()
+                self.log.write("goes on alone", session=session.name, account=session.account.name)
+
+    def drop_idle(self) -> None:
+        """Forget the sessions that nobody used for too long."""
+        for session in self.sessions.drop_idle(monotonic_s()):
+            self._ended(session, "idle")
+
+    def _ended(self, session: ServerSession, reason: str) -> None:
+        """Free what a session held that is no longer in the table, and log its end."""
+        self.batch_runner.forget(session)
+        self.log.write(
+            "ended",
+            session=session.name,
+            account=session.account.name,
+            reason=reason,
+            rounds=session.rounds,
+            committed=session.committed,
+        )
+
+    def answer(self, batch: list[VerifiedRound]) -> None:
+        """Send the answers of a verified batch to the devices that are connected."""
+        for verified in batch:
+            session = verified.pending.session
+            if verified.verdict is not None and verified.pending.generation is not None:
+                self.generations.answer(verified, verified.pending.generation)
+                continue
+            unasked = session.generation is not None and session.generation.unasked
+            session.end_round()
+            session.used_s = monotonic_s()
+            if verified.verdict is None:
+                answer = self._failed(verified)
+            else:
+                answer = verdict_frame(verified, self.limits.credit)
+                # A device that lost a longer answer opens its session again, see `draft`.
+                session.last_answer = answer if len(verified.states) <= KEPT_ANSWER_BYTES else None
+            if session.stream is not None and not unasked:
+                session.stream.answer(answer)
+
+    def _failed(self, verified: VerifiedRound) -> Down:
+        """End the session of a round that failed, and return the answer.
+
+        The device may open it again, with the text that it has.
+        """
+        session = verified.pending.session
+        session.last_answer = None
+        self.metrics.refused.labels(Status.FAILED.name).inc()
+        self.log.write("failed", session=session.name, account=session.account.name, error=verified.error)
+        failed = messages.Refused(session=session.name, round=verified.pending.number)
+        failed.status, failed.reason = Status.FAILED, verified.error
+        self.drop(session, "failed")
+        return Down(refused=failed)

@@ -1,0 +1,47 @@
+"""Devices that are silent: the server goes on with their responses, and they get its tokens when they return."""
+
+from dataclasses import dataclass
+
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.refusal import Refusal
+from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.generation import Generation
+from specbench_kit.live.wire import Status
+
+SHORTEST_MS = 50
+"""The shortest silence after which the server goes on by itself."""
+DEFAULT_ROUND_S = 60.0
+
+
+@dataclass(slots=True)
+class SilenceBound:
+    """After how long a silence the server decodes by itself, and up to where.
+
+    `end` is the length of the whole text, prompt included, that the response may reach.
+    """
+
+    silence_s: float
+    end: int
+    ends: frozenset[int]
+
+    def generation(self, round_number: int, text: list[int], prompt: int) -> Generation | None:
+        """Return the rest of a response as one generation; None if the response has ended."""
+        room = self.end - len(text)
+        if room <= 0 or not self.ends.isdisjoint(text[prompt:]):
+            return None
+        return Generation(round_number, room, self.ends, DEFAULT_ROUND_S, unasked=True)
+
+
+def read_silence_bound(frame: messages.Open, context: int, vocabulary: int) -> SilenceBound | None:
+    """Return the bound that a device gives with its session; raise Refusal if it is none that a server can keep."""
+    if frame.silence_ms == 0:
+        return None
+    if frame.silence_ms < SHORTEST_MS or frame.max_tokens == 0 or frame.layers:
+        raise Refusal(
+            Status.BROKEN_DEADLINE,
+            f"a silence has at least {SHORTEST_MS} ms, needs max_tokens, and goes with no hidden states",
+        )
+    require_tokens(frame.ends, vocabulary)
+    return SilenceBound(
+        frame.silence_ms / 1e3, min(context, len(frame.prompt) + frame.max_tokens), frozenset(frame.ends)
+    )

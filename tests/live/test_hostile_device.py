@@ -1,0 +1,242 @@
+"""One device with a valid token attacks a server: its neighbour gets the tokens and the rounds that it gets alone."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hostile_devices import PROMPT, SLOTS, Attacker, Neighbour, ask, attacked_server, opening, until
+from live_server import CAPACITY, VOCABULARY
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.live.connection import ConnectionLostError
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.wire import Status, Up
+
+Attack = Callable[[Attacker, Neighbour], None]
+ATTACKS: dict[str, tuple[dict[str, Any], Attack]] = {}
+
+
+def attack(**limits: Any) -> Callable[[Attack], Attack]:
+    """Add an attack to the list, on a server with these limits."""
+
+    def add(function: Attack) -> Attack:
+        ATTACKS[function.__name__] = limits, function
+        return function
+
+    return add
+
+
+@attack()
+def samplings_that_make_the_distribution_nan(attacker: Attacker, _: Neighbour) -> None:
+    broken: list[dict[str, float]] = [
+        {"temperature": value} for value in (1e-40, 1e-3, 1e300, -1.0, float("nan"), float("inf"))
+    ]
+    broken += [{"temperature": 1.0, "top_p": value} for value in (1e-50, -0.5, 1.5, float("nan"))]
+    connection = attacker.connect()
+    for number, sampling in enumerate(broken):
+        refused = ask(connection, open=opening(f"{number}", **sampling))
+        assert Status(refused.status) is Status.BROKEN_SAMPLING
+
+
+@attack()
+def the_extremes_that_are_allowed(attacker: Attacker, _: Neighbour) -> None:
+    connection = attacker.connect()
+    extremes = ({"temperature": 0.01, "top_p": 1e-4}, {"temperature": 100.0, "top_k": (1 << 32) - 1})
+    for number, sampling in enumerate(extremes):
+        ask(connection, open=opening(f"{number}", **sampling))
+        draft = {"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1, 2]}
+        assert ask(connection, draft=draft).status == Status.OK
+
+
+@attack()
+def a_sampler_for_every_session(attacker: Attacker, _: Neighbour) -> None:
+    connection = attacker.connect()
+    for number in range(40):
+        ask(connection, open=opening(f"{number}", temperature=0.5 + number / 100))
+    for number in range(40):
+        connection.send(Up(draft={"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1]}))
+    answers = [connection.receive(60)[1].verdict for _ in range(40)]
+    assert {answer.status for answer in answers} == {Status.OK}
+
+
+@attack()
+def more_sessions_than_slots(attacker: Attacker, _: Neighbour) -> None:
+    connection = attacker.connect()
+    for number in range(4 * SLOTS):
+        ask(connection, open=opening(f"{number}"))
+    for turn in range(1, 4):
+        for number in range(4 * SLOTS):
+            connection.send(Up(draft={"session": f"{number}", "round": turn, "base": len(PROMPT) + turn - 1}))
+        for _ in range(4 * SLOTS):
+            assert connection.receive(60)[1].verdict.status == Status.OK
+    until(lambda: attacker.sample("skit_evictions_total") > 0)
+
+
+@attack(waiting=4)
+def more_rounds_than_the_queue_takes(attacker: Attacker, _: Neighbour) -> None:
+    connection, sessions = attacker.connect(), range(40)
+    for number in sessions:
+        ask(connection, open=opening(f"{number}"))
+    for number in sessions:
+        connection.send(Up(draft={"session": f"{number}", "round": 1, "base": len(PROMPT)}))
+    for _ in sessions:
+        connection.receive(60)
+    assert attacker.refusals(Status.OVERLOADED) > 0
+
+
+@attack()
+def frames_for_sessions_of_the_neighbour(attacker: Attacker, _: Neighbour) -> None:
+    theirs = [attacker.connect(), attacker.connect(device="a guess")]
+    until(lambda: len(attacker.service.handler.sessions) > 0)
+    for connection in theirs:
+        name = next((session.name for session in tuple(attacker.service.handler.sessions)), "gone")
+        frames = (
+            {"draft": {"session": name, "round": 1, "base": len(PROMPT)}},
+            {"generate": {"session": name, "round": 9, "base": len(PROMPT), "max_tokens": 5}},
+            {"cancel": {"session": name}},
+        )
+        for frame in frames:
+            assert Status(ask(connection, **frame).status) is Status.UNKNOWN_SESSION
+        connection.send(Up(close={"session": name}))
+        # The name belongs to whoever uses it: another owner's session is another session.
+        assert ask(connection, open=opening(name)).committed == len(PROMPT)
+        assert ask(connection, draft={"session": name, "round": 1, "base": len(PROMPT)}).status == Status.OK
+
+
+@attack(sessions=16)
+def more_sessions_than_a_token_has(attacker: Attacker, _: Neighbour) -> None:
+    connection = attacker.connect()
+    answers = [ask(connection, open=opening(f"{number}")) for number in range(20)]
+    statuses = [Status(answer.status) for answer in answers if isinstance(answer, messages.Refused)]
+    assert statuses == [Status.TOO_MANY_SESSIONS] * 12
+
+
+@attack(stream_sessions=5)
+def more_sessions_than_a_stream_has(attacker: Attacker, _: Neighbour) -> None:
+    connection = attacker.connect()
+    answers = [ask(connection, open=opening(f"{number}")) for number in range(8)]
+    assert sum(isinstance(answer, messages.Refused) for answer in answers) == 3
+
+
+@attack(streams=6)
+def more_streams_than_a_token_has(attacker: Attacker, _: Neighbour) -> None:
+    for _ in range(3):
+        attacker.connect()
+    with pytest.raises(ConnectionLostError, match="TOO_MANY_STREAMS: 3 streams are open for token 2"):
+        attacker.connect()
+
+
+@attack(hello_s=1.0)
+def silent_sockets_and_streams(attacker: Attacker, _: Neighbour) -> None:
+    sockets = [attacker.open_socket() for _ in range(20)]
+    for silent in sockets:
+        while silent.recv(1 << 12):
+            pass
+        silent.close()
+    until(lambda: attacker.sample("skit_streams") == 1)
+
+
+@attack(stream_bytes_per_s=1e5)
+def a_flood_of_small_frames(attacker: Attacker, _: Neighbour) -> None:
+    def frames() -> Iterator[object]:
+        for number in range(250):
+            yield Up(ping={"count": number})
+        until(lambda: attacker.sample("skit_paused_reads_total") > 0)
+
+    answers = [answer.WhichOneof("kind") for answer in attacker.call(frames())]
+    assert answers == ["welcome"] + ["pong"] * 250
+
+
+@attack()
+def bytes_that_are_no_frames(attacker: Attacker, _: Neighbour) -> None:
+    for content in (b"\xff\xff\xff", b"", b"\x08\x96\x01"):
+        with pytest.raises(grpc.RpcError, match="MALFORMED_FRAME"):
+            list(attacker.call(iter([content])))
+
+
+@attack()
+def hellos_that_lie(attacker: Attacker, _: Neighbour) -> None:
+    for vocabulary in (0, VOCABULARY + 1, (1 << 32) - 1):
+        with pytest.raises(SkitError, match=f"WRONG_VOCABULARY: .* have {vocabulary} tokens"):
+            attacker.connect(vocabulary=vocabulary)
+    for token in ("", "good ", "x" * 100_000):
+        with pytest.raises(SkitError, match="WRONG_TOKEN"):
+            attacker.connect(token=token)
+
+
+@attack()
+def names_and_numbers_without_measure(attacker: Attacker, _: Neighbour) -> None:
+    connection = attacker.connect()
+    assert Status(ask(connection, open=opening("x" * 1000)).status) is Status.MALFORMED_FRAME
+    ask(connection, open=opening("s", seed=-(1 << 63)))
+    for frame, status in (
+        ({"base": (1 << 32) - 1}, Status.WRONG_BASE),
+        ({"tokens": [(1 << 32) - 1]}, Status.TOKEN_OUTSIDE_VOCABULARY),
+        ({"tokens": [1] * 100_000}, Status.TOO_MANY_NODES),
+        ({"tokens": [1], "parents": [(1 << 32) - 1]}, Status.BROKEN_TREE),
+        ({"round_ms": -1e308}, Status.BROKEN_DEADLINE),
+    ):
+        draft = {"session": "s", "round": 1, "base": len(PROMPT), **frame}
+        assert Status(ask(connection, draft=draft).status) is status
+    generate = {"session": "s", "round": 1, "base": len(PROMPT), "max_tokens": (1 << 32) - 1}
+    assert Status(ask(connection, generate=generate).status) is Status.CONTEXT_FULL
+
+
+@attack()
+def generations_that_begin_and_end(attacker: Attacker, _: Neighbour) -> None:
+    connection = attacker.connect()
+    for number in range(3 * SLOTS):
+        connection.send(Up(open=opening(f"{number}")))
+        generate = {"session": f"{number}", "round": 1, "base": len(PROMPT), "max_tokens": CAPACITY - len(PROMPT)}
+        connection.send(Up(generate=generate))
+    for _ in range(100):
+        connection.receive(60)
+    connection.close()
+
+
+@attack()
+def devices_that_come_and_go(attacker: Attacker, _: Neighbour) -> None:
+    for number in range(20):
+        connection = attacker.connect()
+        connection.send(Up(open=opening(f"{number}")))
+        connection.send(Up(draft={"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1, 2, 3]}))
+        connection.close()
+
+
+@attack()
+def a_context_that_makes_the_runner_raise(attacker: Attacker, _: Neighbour) -> None:
+    break_runner(attacker)
+    connection, sessions = attacker.connect(), range(30)
+    for number in sessions:
+        ask(connection, open=opening(f"{number}", [*POISON, number]))
+    for number in sessions:
+        connection.send(Up(draft={"session": f"{number}", "round": 1, "base": len(POISON) + 1}))
+    for _ in sessions:
+        refused = connection.receive(60)[1].refused
+        assert (Status(refused.status), refused.reason) == (Status.FAILED, "illegal memory access")
+    until(lambda: attacker.sample("skit_failed_rounds_total") == len(sessions))
+
+
+POISON = [63, 62, 63, 62, 63]
+
+
+def break_runner(attacker: Attacker) -> None:
+    """Let the server's model fail whenever a row begins with the poison, whatever else is in the batch."""
+    runner = attacker.service.handler.batch_runner._verifier._runner
+    forward = runner.executor.forward
+
+    def failing(rows: Any, layers: Any = ()) -> Any:
+        if any(list(row.tokens[: len(POISON)]) == POISON for row in rows):
+            raise RuntimeError("illegal memory access\nand what a driver adds")
+        return forward(rows, layers)
+
+    runner.executor.forward = failing
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_neighbour_gets_what_it_gets_alone(name: str, tmp_path: Path) -> None:
+    limits, function = ATTACKS[name]
+    with attacked_server(tmp_path, **limits) as (attacker, neighbour):
+        function(attacker, neighbour)
