@@ -222,6 +222,15 @@ def test_a_trace_of_another_target_is_refused(settings: LoadSettings) -> None:
         load_of(settings, address)
 
 
+def test_round_trips_of_a_busy_server_are_those_of_its_number_of_devices() -> None:
+    measured = {"busy_by_sessions": [[1.0, 0.0], [2.0, 1e-3], [4.0, 5e-3]]}
+    assert [validation._busy_s(measured, devices) for devices in (1, 2, 3, 4, 9)] == pytest.approx(
+        [0.0, 1e-3, 3e-3, 5e-3, 5e-3]
+    )
+    assert validation._busy_s({"busy_s": 2e-3}, 7) == 2e-3
+    assert validation._busy_s({}, 7) == 0.0
+
+
 def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     measured = {"round_s": {"p50": 0.1, "p95": 0.2}, "figures": {"overall": {"throughput": 100, "violation_rate": 0.1}}}
     drawn = [

@@ -121,7 +121,8 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
     assert profile.latency().seconds([(5, 50)]) > 0
     assert profile.fit["wire_s"] > 0
     assert profile.fit["frame_s"] > 0
-    assert profile.fit["busy_s"] >= 0
+    sessions, busy_s = zip(*profile.fit["busy_by_sessions"], strict=True)
+    assert (sessions, min(busy_s)) == ((1.0, 2.0, 3.0, 4.0), 0.0)
     assert profile.fit["answer_s"] >= 0
 
 

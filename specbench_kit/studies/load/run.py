@@ -44,7 +44,7 @@ from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile
 TRACE = "trace.parquet"
 NETWORK_TIMES = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
 """Fields of a server profile's fit that are parameters of the simulated network, too."""
-MEASURED_OVERHEAD = ("wire_s", "busy_s", "verify_cv", *NETWORK_TIMES)
+MEASURED_OVERHEAD = ("wire_s", "verify_cv", *NETWORK_TIMES)
 """Fields of a server profile's fit about what a round takes besides its verification."""
 LONGEST_RAMP_S = 5.0
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -203,8 +203,11 @@ def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) 
 
 
 def _describe_profile(profile: Profile) -> JsonObject:
-    """Return what `run.json` says about how far the profile is to be trusted."""
-    return {"profile": {"name": profile.name, "r2": profile.test_r2, "disturbed": list(profile.disturbances)}}
+    """Return what `run.json` says about the profile: how far it is to be trusted, and round trips of a busy server."""
+    # Older profiles hold one number for every busy server.
+    busy = profile.fit.get("busy_by_sessions") or [[1.0, float(profile.fit.get("busy_s", 0.0))]]
+    trust = {"name": profile.name, "r2": profile.test_r2, "disturbed": list(profile.disturbances)}
+    return {"profile": trust, "busy_by_sessions": busy}
 
 
 def _describe(

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, parse
@@ -71,7 +73,7 @@ def _scenario(run: JsonObject, point: LoadPoint, trace: TraceFile, estimate: flo
 
     The scheduler estimates `estimate` times the profile's seconds, as the server's own did.
     """
-    frame_s, wire_s = run.get("frame_s", 0.0), run.get("wire_s", 0.0) + run.get("busy_s", 0.0)
+    frame_s, wire_s = run.get("frame_s", 0.0), run.get("wire_s", 0.0) + _busy_s(run, point.devices)
     deployment = restore(run["deployment"])
     # `wire_s` contains the sending of one message each way, which the simulated network adds as `frame_s`.
     link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * frame_s))
@@ -79,6 +81,12 @@ def _scenario(run: JsonObject, point: LoadPoint, trace: TraceFile, estimate: flo
     network = Network(**{name: run.get(name, 0.0) for name in NETWORK_TIMES})
     estimator = EstimatorError(estimate, model=deployment.verifier.latency)
     return replace(scenario, network=network, verify_cv=run.get("verify_cv", 0.0), estimator=estimator)
+
+
+def _busy_s(run: JsonObject, devices: int) -> float:
+    """Return by how much round trips are longer than a single device's, between the numbers that were measured."""
+    sessions, seconds = zip(*run.get("busy_by_sessions", [[1.0, run.get("busy_s", 0.0)]]), strict=True)
+    return float(np.interp(devices, sessions, seconds))
 
 
 def _slowed(scenario: Scenario, factor: float) -> Scenario:

@@ -1,6 +1,6 @@
 """`skit profile-server`: loads that keep a server busy, and a latency profile fitted to its batches."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
@@ -68,7 +68,8 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     generator, welcome = LoadGenerator(connection), connection.welcome
     train, test = _loads(min(settings.sessions, welcome.limits.slots), welcome.limits.context)
     batches: dict[SessionLoad, list[ObservedBatch]] = {load: [] for load in [*train, *test]}
-    single, warm, gaps = list[ObservedRound](), list[list[ObservedRound]](), list[BatchGap]()
+    single, gaps = list[ObservedRound](), list[BatchGap]()
+    warm: dict[int, list[list[ObservedRound]]] = {}
     # Every load several times in a mixed order: a machine that is slow for a while then slows all of them alike.
     random, loads = Random(SEED), [*train, *test]
     order = [load for _ in range(REPETITIONS) for load in random.sample(loads, len(loads))]
@@ -79,7 +80,7 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
         batches[load] += observed_batches(rounds)
         gaps += batch_gaps(rounds)
         if not load.cold:
-            warm.append(rounds)
+            warm.setdefault(load.sessions, []).append(rounds)
         if load.sessions == 2 and not load.cold:
             single_load = SessionLoad(1, load.drafted, load.context, pause_s=PAUSE_S)
             single += generator.rounds(single_load, settings.window_s / 2 / REPETITIONS)
@@ -157,23 +158,34 @@ def _features(batch: ObservedBatch) -> Floats:
 
 
 def _overhead(
-    single: Sequence[ObservedRound], warm: Iterable[Sequence[ObservedRound]], loads: Loads, gaps: Sequence[BatchGap]
-) -> dict[str, float]:
+    single: Sequence[ObservedRound],
+    warm: Mapping[int, Sequence[Sequence[ObservedRound]]],
+    loads: Loads,
+    gaps: Sequence[BatchGap],
+) -> dict[str, float | list[list[float]]]:
     """Return what rounds take besides queue and verification, in seconds, by its name in the profile.
 
     `wire_s` is the round trip of a single device without its verification, `frame_s` the time between two answers of a
-    batch, `busy_s` by how much a round trip to a busy server is longer, `turn_s` the gap between two verifications and
-    `turn_answer_s` what each answer of the first adds to it.
+    batch, `turn_s` the gap between two verifications and `turn_answer_s` what each answer of the first adds to it.
+    `busy_by_sessions` are pairs of a number of sessions and of the seconds by which the round trip of each is longer
+    than that of a single device. `warm` are the rounds of each load by its number of sessions.
     """
     spacings_s = [batch.spacing_s for load in loads for batch in load if batch.spacing_s is not None]
     wire_s = max(0.0, median(answered.trip_s - answered.verify_s for answered in single))
     frame_s = median(spacings_s) if spacings_s else 0.0
-    busy_trip_s = fmean(transit_s for rounds in warm for transit_s in transit_times(rounds, frame_s))
+    # Of each number of devices on its own: many devices have many rounds, which would decide the mean of all.
+    transit_s = {
+        sessions: fmean(seconds for rounds in measured for seconds in transit_times(rounds, frame_s))
+        for sessions, measured in sorted(warm.items())
+    }
     turn_s, turn_answer_s = _gap_line(gaps)
     return {
         "wire_s": wire_s,
         "frame_s": frame_s,
-        "busy_s": max(0.0, busy_trip_s - wire_s),
+        "busy_by_sessions": [
+            [1.0, 0.0],
+            *([float(sessions), max(0.0, trip_s - wire_s)] for sessions, trip_s in transit_s.items()),
+        ],
         "turn_s": turn_s,
         "turn_answer_s": turn_answer_s,
     }
@@ -249,10 +261,11 @@ def _text(profile: Profile) -> str:
     """Return the coefficients, the error on the test loads and the overhead in one line."""
     fit = profile.fit
     us = {name: f"{1e6 * fit[name]:.0f} us" for name in fit if name.endswith("_s")}
+    most, busy_s = max(fit["busy_by_sessions"])
     parts = [
         ", ".join(f"{name} {1e6 * value:.1f} us" for name, value in profile.coefficients.items()),
         f"{100 * fit['test']['mape']:.1f} % error on loads that were not fitted (R² {score(profile.test_r2)})",
-        f"besides that {us['wire_s']} per round, and {us['busy_s']} more while the server is busy",
+        f"besides that {us['wire_s']} per round, and {1e6 * busy_s:.0f} us more with {most:.0f} devices",
         f"{us['frame_s']} between two answers, each of which delays the next verification by {us['answer_s']}",
         f"gap between verifications {us['turn_s']}, and {us['turn_answer_s']} per answer",
         f"verifications of equal batches scatter by {100 * fit['verify_cv']:.0f} %",
