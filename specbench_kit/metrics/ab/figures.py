@@ -91,7 +91,8 @@ def _gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
 def _speculation(answers: Sequence[StreamedAnswer], changes: Sequence[CounterChange]) -> Speculation | None:
     """Return acceptance by what the answers report, or by the server's counters; None for a server without any."""
     reported = [(answer.drafts, answer.tokens) for answer in answers if answer.drafts is not None]
-    if reported:
+    # Answers in which nothing was drafted count as rounds of one token each, unless the server never drafts.
+    if any(drafts.drafted != 0 for drafts, _ in reported):
         return _acceptance("each answer", _total([drafts for drafts, _ in reported]), sum(size for _, size in reported))
     return _acceptance("counters", _total([change.counts for change in changes]), None) if changes else None
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.ab.summary import FIGURES, AbSummary, LoadSummary, ServerFigures
+from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.reports.ab import wording
 from specbench_kit.reports.document import (
     Block,
@@ -24,7 +25,7 @@ from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.provenance import provenance
 from specbench_kit.reports.stored import RunFile
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, significant
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "end to end"}
 PERCENTILES = ("p50", "p95", "p99")
@@ -150,6 +151,7 @@ def _quoted(text: str) -> str:
 
 def _setting(run: RunFile, summary: AbSummary) -> Blocks:
     config, dataset = run.get("config") or {}, run.get("dataset") or {}
+    repeats = config.get("repeats")
     servers = [
         (
             code(entry["name"]),
@@ -166,8 +168,8 @@ def _setting(run: RunFile, summary: AbSummary) -> Blocks:
         *servers,
         ("prompts", f"{dataset.get('name')}, {count(dataset.get('count'))}"),
         ("most output tokens", count(config.get("max_new_tokens"))),
-        ("sampling", f"temperature {significant(config.get('temperature') or 0.0)}" if config else ABSENT),
-        ("asked", f"{count(config.get('repeats'))} times at each server" if config.get("repeats") else ABSENT),
+        ("sampling", sampling_sentence(config) if config else ABSENT),
+        ("asked", f"{'once' if repeats == 1 else f'{count(repeats)} times'} at each server" if repeats else ABSENT),
         ("turns (of requests each)", "; ".join(turns)),
         ("order", run.get("order") or ABSENT),
     ]

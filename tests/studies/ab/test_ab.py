@@ -52,6 +52,8 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     assert "4 turns of 2" in done.stderr
     report = (folder / "report.md").read_text()
     assert report.index("End to end, `spec` against `plain`") < report.index("plots/ratios.png") < report.index("## ")
+    assert "| sampling | greedy |" in report
+    assert f"skit ab plain=vllm://{one} spec=vllm://{two}" in report
     assert "<svg" in (folder / "report.html").read_text()
 
 
