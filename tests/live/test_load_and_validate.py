@@ -1,15 +1,17 @@
 """Many devices at a real server, and the simulator beside them."""
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Timer
+from time import sleep
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from command_line import BUSY, QUIET, READINGS, skit_here
-from live_server import CAPACITY, TARGET, VOCABULARY, serving
+from live_server import CAPACITY, TARGET, VOCABULARY, make_server, serving
 from tiny_models import plain_greedy, random_prompts
 from trace_builders import write_trace
 
@@ -160,6 +162,32 @@ def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> No
     assert answers["refusals"] > 0
     assert answers["differing"] == 0
     assert "OVERLOADED at 6 devices" in outcome.text
+
+
+def test_a_promise_that_no_batch_can_meet_ends_neither_load_nor_validation(settings: LoadSettings) -> None:
+    with serving() as (_, address):
+        outcome = load_of(settings, address, slo="5000/s")
+    (row,) = validation.validate(outcome.folder, lambda *_: None).summary["rows"]
+    assert row["simulated"]["violations"] == 1.0
+
+
+def test_batches_of_one_size_tell_how_evenly_the_server_worked(
+    settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(READINGS)
+    service = make_server()
+    verifier = service.handler.batch_runner._verifier
+    verify, numbers = verifier.verify, count()
+
+    def every_third_slowly(rounds: Any) -> Any:
+        sleep(0.05 * (next(numbers) % 3 == 0))
+        return verify(rounds)
+
+    verifier.verify = every_third_slowly
+    with serving(service) as (_, address):
+        outcome = load_of(settings, address, devices=(1,))
+    assert outcome.run["machine"][0]["lanes"]["the server"]["spread"] > 2
+    assert "the same step of the server took up to" in outcome.text
 
 
 def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettings) -> None:

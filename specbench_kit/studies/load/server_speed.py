@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench_kit.decoding.latency import sums_of
-from specbench_kit.runs.machine.steps import CONTEXT
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_overhead import answers_leaving
@@ -18,8 +16,8 @@ from specbench_kit.studies.load.drive import DrivenLoad
 class ServerSpeed:
     """Measured verification times over the profile's, and the server's own estimates over the profile's.
 
-    Both are ratios of sums over the batches behind the warm-up; None without batches. `steps` are the seconds of
-    batches that computed the same, one list for each kind.
+    Both are ratios of sums over the batches behind the warm-up; None without batches. `steps` are the ratios of single
+    batches, one list for each number of requests: all of a list are equal where nothing else runs on the server.
     """
 
     slower: float | None
@@ -41,11 +39,9 @@ def server_speed(scenario: Scenario, load: DrivenLoad, overhead: Mapping[str, fl
     profile_s = np.array([verifier.pass_s(rows) for rows in load.batch_rows])
     # The answers of a batch may be missing where the load ended, and another client may have had a part in one.
     counted = (started_s >= scenario.warmup_s) & (size == list(map(len, load.batch_rows)))
-    steps = defaultdict[tuple[int, ...], list[float]](list)
-    for index in np.flatnonzero(counted).tolist():
-        sums = sums_of(load.batch_rows[index])
-        kind = sums.requests, sums.linear, sums.cached // (CONTEXT * sums.requests)
-        steps[kind].append(float(ended_s[index] - started_s[index]))
+    steps = defaultdict[int, list[float]](list)
+    for index in np.flatnonzero(counted & (profile_s > 0)).tolist():
+        steps[len(load.batch_rows[index])].append(float((ended_s[index] - started_s[index]) / profile_s[index]))
     leaving = answers_leaving(size[:-1], started_s[1:] - ended_s[:-1], overhead["frame_s"])
     corrected_s = profile_s[1:] + overhead["answer_s"] * (leaving - size[1:])
     return ServerSpeed(
