@@ -21,6 +21,7 @@ from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.reports.live.report import deviations, mean_of, values_of
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation
+from specbench_kit.studies.load.server_speed import ServerSpeed
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
@@ -187,7 +188,16 @@ def test_batches_of_one_size_tell_how_evenly_the_server_worked(
     with serving(service) as (_, address):
         outcome = load_of(settings, address, devices=(1,))
     assert outcome.run["machine"][0]["lanes"]["the server"]["spread"] > 2
+    assert outcome.summary["rows"][0]["scatter"] > 0.5
     assert "the same step of the server took up to" in outcome.text
+
+
+def test_scatter_is_that_of_batches_of_one_size() -> None:
+    random = np.random.default_rng(0)
+    ratios = random.lognormal(0.0, np.sqrt(np.log(1 + 0.2**2)), 4000)
+    speed = ServerSpeed(1.0, 1.0, [ratios[:2000].tolist(), (3 * ratios[2000:]).tolist()])
+    assert speed.scatter == pytest.approx(0.2, rel=0.05)
+    assert ServerSpeed(None, None, []).scatter is None
 
 
 def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettings) -> None:

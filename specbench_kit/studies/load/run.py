@@ -127,6 +127,7 @@ def _run_load(
         **summary_row(scenario, point, driven.result),
         "slower": speed.slower,
         "estimate": speed.estimate,
+        "scatter": speed.scatter,
         "late_s": list(driven.late_s),
         "answers": driven.answers.describe(),
     }

@@ -24,6 +24,13 @@ class ServerSpeed:
     estimate: float | None
     steps: list[list[float]]
 
+    @property
+    def scatter(self) -> float | None:
+        """The standard deviation over the mean of the times of equal batches; None without batches."""
+        # A wrong time of the profile for batches of some size does not count as scatter.
+        deviations = [np.log(ratios) - np.log(ratios).mean() for ratios in self.steps]
+        return float(np.sqrt(np.expm1(np.concatenate(deviations).var()))) if deviations else None
+
 
 def server_speed(scenario: Scenario, load: DrivenLoad, overhead: Mapping[str, float]) -> ServerSpeed:
     """Return the speed of the server by the profile that the scenario's verifier has.

@@ -53,7 +53,7 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
         point = LoadPoint(measured["devices"], measured.get("rate"))
         progress(str(point), done, len(summary["rows"]))
         scenario = _scenario(run, point, trace, measured.get("estimate") or 1.0)
-        variants = {"simulated": scenario, "as_fast": _slowed(scenario, measured.get("slower") or 1.0)}
+        variants = {"simulated": scenario, "as_fast": _slowed(scenario, measured)}
         row: dict[str, object] = {**point._asdict(), "measured": measured}
         for name, variant in variants.items():
             drawn = [summary_row(variant, point, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
@@ -89,11 +89,12 @@ def _busy_s(run: JsonObject, devices: int) -> float:
     return float(np.interp(devices, sessions, seconds))
 
 
-def _slowed(scenario: Scenario, factor: float) -> Scenario:
-    """Return the scenario with verifications that take `factor` times as long, unknown to the scheduler."""
+def _slowed(scenario: Scenario, measured: JsonObject) -> Scenario:
+    """Return the scenario with verifications as slow and as uneven as measured, unknown to the scheduler."""
     deployment = scenario.deployment
-    verifier = replace(deployment.verifier, latency=ScaledLatency(deployment.verifier.latency, factor))
-    return replace(scenario, deployment=replace(deployment, verifier=verifier))
+    latency = ScaledLatency(deployment.verifier.latency, measured.get("slower") or 1.0)
+    deployment = replace(deployment, verifier=replace(deployment.verifier, latency=latency))
+    return replace(scenario, deployment=deployment, verify_cv=measured.get("scatter") or scenario.verify_cv)
 
 
 def _read(path: Path) -> JsonObject:
