@@ -24,6 +24,12 @@ def best(tokens: list[int]) -> list[tuple[int, float]]:
     return list(zip(found.tolist(), values.tolist(), strict=True))
 
 
+def scores(tokens: list[int]) -> list[list[float]]:
+    """The log-probability of every token of the vocabulary after each token."""
+    values: list[list[float]] = plain_logits(TARGET, tokens).log_softmax(-1).tolist()
+    return values
+
+
 V2_RUNNER: Body = {"cached": None, "begun": 0}
 """Of a vLLM with its model runner V2: the tokens that its prefix cache has of any prompt, None for an older runner.
 
@@ -36,7 +42,14 @@ def vllm(body: Body) -> Body | None:
     if "prompt_logprob_token_ids" in sampling and V2_RUNNER["cached"] is None:
         return None
     after = best(tokens)
-    rows = [None, *({str(token): {"logprob": score, "rank": 1}} for token, score in after[:-1])]
+    given = zip(scores(tokens), tokens[1:], strict=False)
+    rows = [
+        None,
+        *(
+            {str(own): {"logprob": row[own], "rank": 9}, str(token): {"logprob": score, "rank": 1}}
+            for (token, score), (row, own) in zip(after[:-1], given, strict=True)
+        ),
+    ]
     if sampling.get("skip_reading_prefix_cache") is False:
         V2_RUNNER["begun"] += 1
         rows = [None, *rows[1 + V2_RUNNER["cached"] :]]
@@ -49,7 +62,10 @@ def vllm(body: Body) -> Body | None:
 def sglang(body: Body) -> Body:
     after, start = best(body["input_ids"]), body["logprob_start_len"]
     rows = [None, *([[score, token, None]] for token, score in after[start:-1])]
-    return {"text": "", "output_ids": [after[-1][0]], "meta_info": {"input_top_logprobs": rows}}
+    tokens, all_scores = body["input_ids"], scores(body["input_ids"])
+    own = [[all_scores[at - 1][tokens[at]] if at else None, tokens[at], None] for at in range(start, len(tokens))]
+    meta = {"input_top_logprobs": rows, "input_token_logprobs": own}
+    return {"text": "", "output_ids": [after[-1][0]], "meta_info": meta}
 
 
 def one_token(tokens: list[int], body: Body) -> int:
@@ -99,6 +115,10 @@ def llama_cpp(body: Body, defaults: Body = LLAMA_CPP_DEFAULTS) -> list[Body] | B
         {"index": i, "tokens": [one_token(tokens, used)], "generation_settings": used}
         for i, tokens in enumerate(body["prompt"])
     ]
+    if body.get("n_probs"):
+        likeliest = sorted(enumerate(scores(body["prompt"][0])[-1]), key=lambda entry: -entry[1])[: body["n_probs"]]
+        entries = [{"id": token, "token": "", "logprob": value} for token, value in likeliest]
+        rows[0]["completion_probabilities"] = [{**entries[0], "top_logprobs": entries}]
     return rows if len(rows) > 1 else rows[0]
 
 

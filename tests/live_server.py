@@ -22,6 +22,7 @@ from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.loop import run_loop
 from specbench_kit.live.server.run import make_frame_handler
+from specbench_kit.live.server.scoring import OutputScorer
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire_stream import WireStream
@@ -47,11 +48,14 @@ def make_server(
     listen: ListenAddress | None = None,
     tokens: tuple[str, ...] = (),
     methods: tuple[str, ...] = (),
+    target_model: Any = TARGET,
+    scores: bool = True,
 ) -> VerificationService:
     """Return a server that does not listen yet; `methods` are those with which it drafts by itself."""
-    runner = make_runner(TARGET, slots, CAPACITY)
+    runner = make_runner(target_model, slots, CAPACITY)
     offer = DraftingOffer({spec: parse_method(spec) for spec in methods}, {"draft": draft_runner(slots)}, "d")
-    batch_runner = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64, offer)
+    scorer = OutputScorer(runner, target_model if scores else None)
+    batch_runner = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64, offer, scorer)
     target = messages.Welcome()
     target.CopyFrom(DESCRIPTION)
     target.drafting.extend(methods)

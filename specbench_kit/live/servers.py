@@ -14,6 +14,7 @@ from specbench_kit.live.connection import Connection, ServerAddress
 from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
+from specbench_kit.live.judges import EngineJudge, ScoringJudge
 from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.streaming import TokenStream
 from specbench_kit.live.verifier import WireVerifier
@@ -21,6 +22,7 @@ from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.evidence import RemoteJudge
 
 PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
 """The text whose token ids show if an engine's tokenizer is that of the draft model."""
@@ -57,6 +59,9 @@ class VerificationServer(Protocol):
 
         Its draft model has to be that of `draft_hash`, if the method needs one.
         """
+
+    def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
+        """Return a judge of outputs that differ from those of plain decoding."""
 
     def describe(self) -> dict[str, object]:
         """Return the server's part of `run.json`."""
@@ -112,6 +117,9 @@ class SkitServer:
         specs = [spec for spec in welcome.drafting if parse_method(spec) == method]
         same_models = DRAFT not in method.drafting.models or draft_hash == welcome.draft_hash
         return specs[0] if specs and same_models else None
+
+    def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
+        return ScoringJudge(self.connection, sampler, seed)
 
     def describe(self) -> dict[str, object]:
         welcome, link = self.connection.welcome, self.address.link
@@ -179,6 +187,9 @@ class EngineServer:
 
     def offered(self, method: Method, draft_hash: str | None) -> str | None:
         return None
+
+    def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
+        return EngineJudge(self.engine, sampler)
 
     def describe(self) -> dict[str, object]:
         link, kind = self.address.link, self.address.address.partition("://")[0]

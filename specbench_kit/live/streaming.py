@@ -29,6 +29,8 @@ class StreamedRound:
     queue_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float | None = None
+    padded: Sequence[int] = ()
+    """The round's row in a batch of several, as `RoundRecord` has it."""
 
 
 class TokenStream(Protocol):
@@ -145,4 +147,5 @@ class StreamedLoop(Loop):
             commit_s=0.0,
             end_s=end_s,
             deepest=streamed.submitted,
+            padded=list(streamed.padded),
         )

@@ -191,7 +191,7 @@ def _read_verdict(sent: _SentRound, answer: messages.Verdict) -> Verdict:
     if any(not 0 < position <= len(sent.nodes) for position in answer.path):
         raise SkitError("the server accepted tokens that were not sent: it is broken")
     path = [sent.nodes[position - 1] for position in answer.path]
-    return Verdict(sent.draft, sent.nodes, path, answer.bonus, max(1, answer.computed))
+    return Verdict(sent.draft, sent.nodes, path, answer.bonus, max(1, answer.computed), padded=list(answer.padded))
 
 
 def _add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Sequence[int], max_entries: int) -> None:

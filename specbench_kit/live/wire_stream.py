@@ -102,6 +102,7 @@ class WireStream:
             submitted=frame.submitted,
             accepted=frame.accepted,
             computed=frame.computed,
+            padded=list(frame.padded),
             queue_s=frame.queue_us / 1e6,
             draft_s=frame.draft_us / 1e6,
             # A request's part of the batch, so that the sum over requests is the time in which the server was busy.

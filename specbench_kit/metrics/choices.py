@@ -83,3 +83,8 @@ class SampledChoice:
         while len(self._numbers) <= position:
             self._numbers.append(self.random.uniform("target"))
         return self._numbers[position]
+
+
+def choice_of(sampler: Sampler, seed: int, request_id: str) -> TokenChoice:
+    """Return the rule by which plain decoding chooses a request's tokens."""
+    return GreedyChoice() if sampler.greedy else SampledChoice(sampler, RequestRandom(seed, request_id))

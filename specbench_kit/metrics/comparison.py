@@ -11,6 +11,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS
 from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
+from specbench_kit.metrics.losslessness import Verdict
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, lossless_counts, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun
@@ -199,7 +200,8 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         baseline_makespan_s=sum(makespan_s(source.baseline) for source in sources) if timed and baseline else None,
         cost=_cost(sources) if timed else None,
         deployment=run.get("deployment"),
-        ties=_ties(by_dataset, has_prefixes=len(series.runs) > 1),
+        ties=_with_verdict("tie", by_dataset, has_prefixes=len(series.runs) > 1),
+        unjudged=_with_verdict("unjudged", by_dataset, has_prefixes=len(series.runs) > 1),
         is_sampled=bool((run.get("config") or {}).get("temperature")),
         is_bound=series.is_bound,
         is_baseline=series.is_baseline,
@@ -218,8 +220,8 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _ties(by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, int]]:
-    """Return the requests, by id and repeat, whose difference from the baseline the run's own check called rounding."""
+def _with_verdict(verdict: Verdict, by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, int]]:
+    """Return the requests, by id and repeat, to whose output the run's own check gave a verdict."""
     return frozenset(
         (
             f"{name}/{entry['request_id']}" if has_prefixes else entry["request_id"],
@@ -227,7 +229,7 @@ def _ties(by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, in
         )
         for name, source in by_dataset.items()
         for entry in (source.run.summary.get("lossless") or {}).get("divergences", ())
-        if entry["verdict"] == "tie"
+        if entry["verdict"] == verdict
     )
 
 

@@ -19,7 +19,7 @@ UNIT_OF: dict[str, Unit] = {metric.name: metric.unit for metric in METRICS} | {
 DETAILS = {
     **dict.fromkeys(DISTRIBUTIONS, ("mean", "p50", "p95", "p99")),
     **dict.fromkeys(("phase_seconds", "phase_share"), PHASES),
-    "lossless": ("errors", "ties", "identical", "compared"),
+    "lossless": ("errors", "ties", "unjudged", "identical", "compared"),
 }
 """The details that must follow the names of metrics that are several numbers."""
 TIMELESS = (

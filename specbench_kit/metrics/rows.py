@@ -24,7 +24,9 @@ Rows = Mapping[str, Metrics]
 
 @dataclass(frozen=True, eq=False)
 class TableEntry:
-    """One method's side of a table; `ties` are requests, by id and repeat, that differ by rounding alone.
+    """One method's side of a table.
+
+    Of the requests, by id and repeat, `ties` differ by rounding alone; whether `unjudged` ones do is not known.
 
     Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
@@ -39,6 +41,7 @@ class TableEntry:
     cost: float | None = None
     deployment: JsonObject | None = None
     ties: frozenset[tuple[str, int]] = frozenset()
+    unjudged: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False
     is_bound: bool = False
     is_baseline: bool = False
@@ -140,12 +143,13 @@ def lossless_counts(entry: TableEntry) -> Metrics | None:
         (record, plain) for record, plain in pairs if record.prompt_ids == plain.prompt_ids and record.has_token_ids
     ]
     different = [record.key for record, plain in pairs if record.output_ids != plain.output_ids]
-    ties = sum(key in entry.ties for key in different)
+    ties, unjudged = (sum(key in keys for key in different) for keys in (entry.ties, entry.unjudged))
     return {
         "compared": len(pairs),
         "identical": len(pairs) - len(different),
         "ties": ties,
-        "errors": len(different) - ties,
+        "errors": len(different) - ties - unjudged,
+        "unjudged": unjudged,
     }
 
 

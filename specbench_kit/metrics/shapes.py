@@ -1,6 +1,6 @@
 """The target's logits along an output, computed again in each of the shapes that decoding gives its forwards."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -86,11 +86,12 @@ def _padding(step: RoundRecord) -> Padding | None:
 class RecomputedLogits:
     """Logits before each output token [tokens, vocabulary], in each shape of forwards.
 
-    Forwards run over slots of their own, so that what a run left in its slots does not matter.
+    Forwards run over slots of their own, so that what a run left in its slots does not matter. `pause` is called before
+    every forward: a server verifies meanwhile what has arrived.
     """
 
-    def __init__(self, target: Runner, model: "PreTrainedModel") -> None:
-        self._target, self._model = target, model
+    def __init__(self, target: Runner, model: "PreTrainedModel", pause: Callable[[], None] = lambda: None) -> None:
+        self._target, self._model, self._pause = target, model, pause
         self._runners: dict[int, Runner] = {}
 
     @property
@@ -121,12 +122,14 @@ class RecomputedLogits:
 
     def single_forward(self, record: RequestRecord) -> Tensor:
         """Return the logits of the transformers model, all tokens in one forward."""
+        self._pause()
         return single_forward_logits(self._model, record, self._target.vocabulary)
 
     def precise(self, record: RequestRecord) -> Tensor | None:
         """Return the logits of one forward in float32; None if a copy of the model does not fit into memory."""
         if self._precise_model is None:
             return None
+        self._pause()
         return single_forward_logits(self._precise_model, record, self._target.vocabulary)
 
     @cached_property
@@ -146,18 +149,18 @@ class RecomputedLogits:
         runner = self._runners[count]
         slots = [runner.acquire() for _ in range(count)]
         try:
-            return torch.cat([_forward(runner, slots[rows - 1], step) for step in steps])
+            return torch.cat([self._forward(runner, slots[rows - 1], step) for step in steps])
         finally:
             for slot in slots:
                 runner.release(slot)
 
-
-def _forward(runner: Runner, slot: int, step: Step) -> Tensor:
-    keep = len(step.tokens) - step.columns[0]
-    neighbours = _neighbours(step.padded, slot) if step.padded else ()
-    logits = runner.forward([Append(slot, step.tokens, step.parents, keep)], extra_rows=neighbours)[0]
-    runner.commit(slot, step.commit)
-    return logits[[column - step.columns[0] for column in step.columns]]
+    def _forward(self, runner: Runner, slot: int, step: Step) -> Tensor:
+        self._pause()
+        keep = len(step.tokens) - step.columns[0]
+        neighbours = _neighbours(step.padded, slot) if step.padded else ()
+        logits = runner.forward([Append(slot, step.tokens, step.parents, keep)], extra_rows=neighbours)[0]
+        runner.commit(slot, step.commit)
+        return logits[[column - step.columns[0] for column in step.columns]]
 
 
 def _neighbours(padded: Padding, slot: int) -> list[Row]:

@@ -39,7 +39,8 @@ class LosslessCounts(Struct):
     identical: Count
     ties: Annotated[Count, Meta(description="outputs whose difference is explained by rounding")]
     errors: Count
-    lossless: Annotated[bool | None, Meta(description="true without errors, null if nothing was compared")] = None
+    lossless: Annotated[bool | None, Meta(description="true without errors, null if it is not known")] = None
+    unjudged: Annotated[Count, Meta(description="outputs that differ where nothing is known of rounding")] = 0
 
 
 @cache

@@ -2,8 +2,8 @@
 
 import pytest
 from engine_server import engine_server
-from live_server import CAPACITY, VOCABULARY, decode_here, draft_runner, run
-from tiny_models import GREEDY, make_requests, outputs, random_prompts
+from live_server import CAPACITY, TARGET, VOCABULARY, decode_here, draft_runner, run
+from tiny_models import GREEDY, make_requests, outputs, plain_logits, random_prompts
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
@@ -13,6 +13,7 @@ from specbench_kit.live.connection import ServerAddress
 from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
+from specbench_kit.live.judges import CLEAR_MARGIN, EngineJudge
 from specbench_kit.live.pair import DraftModels, ServedHeads
 from specbench_kit.live.servers import connect
 from specbench_kit.methods.spec import parse_method
@@ -139,3 +140,24 @@ def test_an_engine_that_is_not_there_is_one_line() -> None:
         engines.get("vllm")(base).target_tokens(request)
     with pytest.raises(SkitError, match="is no address"):
         engines.get("vllm")("http://127.0.0.1:none")
+
+
+@pytest.mark.parametrize("engine", list(engines.all()))
+def test_a_difference_is_judged_by_what_the_engine_says_of_both_tokens(engine: str) -> None:
+    plain = RequestRecord("a", "", [5, 7, 9], [3, 4, 2])
+    scores = plain_logits(TARGET, [5, 7, 9, 3]).log_softmax(-1)[-1]
+    best, *others = scores.argsort(descending=True).tolist()
+    plain.output_ids[1] = best
+    with engine_server() as base:
+        judge = EngineJudge(engines.get(engine)(base), GREEDY)
+        near, far = (
+            judge.judge(RequestRecord("a", "", [5, 7, 9], [3, token, 2]), plain, 1) for token in (others[0], others[-1])
+        )
+    assert (near.verdict, near.baseline_token, near.method_token) == ("unjudged", best, others[0])
+    if near.margin is None:
+        assert "no log-probabilities" in near.reason
+        assert far.verdict == "unjudged"
+        return
+    assert near.margin == pytest.approx(float(scores[best] - scores[others[0]]), abs=1e-5)
+    assert far.verdict == ("error" if scores[best] - scores[others[-1]] > CLEAR_MARGIN else "unjudged")
+    assert judge.cost.outputs == 2

@@ -201,7 +201,7 @@ def test_repeats_are_drawn_with_their_prompt(tmp_path):
     assert len(row["speedup_by_repeat"]) == 3
     assert min(row["speedup_by_repeat"]) <= row["speedup"] <= max(row["speedup_by_repeat"])
     assert row["repeat_spread"] > 0
-    assert row["lossless"] == {"compared": 24, "identical": 24, "ties": 0, "errors": 0}
+    assert row["lossless"] == {"compared": 24, "identical": 24, "ties": 0, "errors": 0, "unjudged": 0}
 
 
 def test_a_machine_that_drifts_between_repeats_is_warned_of(tmp_path):
@@ -245,12 +245,15 @@ def test_outputs_are_compared_with_the_baselines(tmp_path):
     records[0] = replace(records[0], output_ids=[1, *records[0].output_ids[1:]])
     records[1] = replace(records[1], output_ids=[1, *records[1].output_ids[1:]])
     records[2] = replace(records[2], output_ids=[None] * 24)
+    records[3] = replace(records[3], output_ids=[1, *records[3].output_ids[1:]])
     path = write_run(tmp_path, "wisp", records, baseline)
     run = load_runs([path])[0][0]
-    run.summary["lossless"] = {"divergences": [{"request_id": "q0", "verdict": "tie"}]}
+    run.summary["lossless"] = {
+        "divergences": [{"request_id": "q0", "verdict": "tie"}, {"request_id": "q3", "verdict": "unjudged"}]
+    }
     row = compare([run]).overall["wisp"]
-    assert row["lossless"] == {"compared": 7, "identical": 5, "ties": 1, "errors": 1}
-    assert LOSSLESS.cell(row) == "5/7, 1 tied, 1 WRONG"
+    assert row["lossless"] == {"compared": 7, "identical": 4, "ties": 1, "errors": 1, "unjudged": 1}
+    assert LOSSLESS.cell(row) == "4/7, 1 tied, 1 WRONG, 1 unjudged"
 
 
 def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
@@ -261,7 +264,7 @@ def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
     run = load_runs([write_run(tmp_path, "wisp", in_turn(records), in_turn(baseline))])[0][0]
     run.summary["lossless"] = {"divergences": [{"request_id": "q0", "repeat": 0, "verdict": "tie"}]}
     row = compare([run]).overall["wisp"]
-    assert row["lossless"] == {"compared": 16, "identical": 14, "ties": 1, "errors": 1}
+    assert row["lossless"] == {"compared": 16, "identical": 14, "ties": 1, "errors": 1, "unjudged": 0}
 
 
 def test_sampled_outputs_are_not_compared(tmp_path):

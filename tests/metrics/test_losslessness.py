@@ -13,10 +13,10 @@ from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.specinfer import SpecInfer
 from specbench_kit.metrics.choices import GreedyChoice, SampledChoice
+from specbench_kit.metrics.evidence import ShapeJudge
 from specbench_kit.metrics.losslessness import (
     DivergenceJudge,
     Losslessness,
-    ShapeJudge,
     check,
     check_all,
     summarise_checks,
@@ -80,6 +80,7 @@ def test_summary_counts_each_verdict() -> None:
         "identical": 1,
         "ties": 1,
         "errors": 1,
+        "unjudged": 0,
         "prompt_differs": 1,
         "not_compared": 1,
         "noise": 2e-6,

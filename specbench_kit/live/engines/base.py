@@ -84,6 +84,10 @@ class EngineAdapter(ABC):
             "out with --no-baseline"
         )
 
+    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float] | None:
+        """Return the target's log-probability of each token after a text; None if the engine cannot be asked."""
+        return None
+
     def model(self) -> tuple[str, int | None]:
         """Return the name of the engine's model, and its context length if the engine states it."""
         entry = self.get("/v1/models")["data"][0]

@@ -1,6 +1,6 @@
 """The adapter to llama.cpp's server, which cannot score a draft in one pass."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 
 from specbench_kit.core.errors import SkitError
@@ -30,6 +30,8 @@ DISABLED: JsonObject = {
     "grammar": "",
 }
 """The values that switch off what the kit's sampler does not do. The server's own defaults leave some of it on."""
+LIKELIEST = 64
+"""Tokens whose log-probabilities are asked for at a divergence."""
 SETTINGS = "generation_settings"
 RELATIVE_ERROR = 1e-6
 """The server holds numbers as float32."""
@@ -120,6 +122,17 @@ class LlamaCpp(EngineAdapter):
                 f"{', '.join(dict.fromkeys(wrong))}; start llama-server without the options that set this"
             )
         return tokens
+
+    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float] | None:
+        """Ask for the likeliest next tokens; None if one of the tokens is not among them."""
+        body = {"prompt": [list(text)], "n_predict": 1, "n_probs": LIKELIEST, "post_sampling_probs": False}
+        answer = self.post("/completion", {**body, "cache_prompt": True, **sampling_fields(Sampler())})
+        try:
+            likeliest = answer["completion_probabilities"][0]["top_logprobs"]
+            values = {int(entry["id"]): float(entry["logprob"]) for entry in likeliest}
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(repr(error)) from error
+        return [values[token] for token in tokens] if set(tokens) <= values.keys() else None
 
     def model(self) -> tuple[str, int | None]:
         """Return name and context length; raise SkitError if the server samples by settings of its own."""

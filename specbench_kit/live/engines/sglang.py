@@ -1,6 +1,6 @@
 """The adapter to SGLang, which scores the draft alone in one request."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
 from specbench_kit.live.engines.generation import GenerationRequest
@@ -54,6 +54,26 @@ class Sglang(EngineAdapter):
             count = total
             if new:
                 yield new
+
+    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float]:
+        """Score each token as the last one of a prompt."""
+        values = []
+        for token in tokens:
+            body = {
+                "input_ids": [*text, token],
+                "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
+                "return_logprob": True,
+                "logprob_start_len": len(text) - 1,
+            }
+            answer = self.post("/generate", body)
+            try:
+                value, scored = answer["meta_info"]["input_token_logprobs"][-1][:2]
+                if int(scored) != token:
+                    raise ValueError(f"a log-probability of token {scored} in place of {token}")
+                values.append(float(value))
+            except WRONG_ANSWER as error:
+                raise self.unexpected_answer(repr(error)) from error
+        return values
 
     def model(self) -> tuple[str, int | None]:
         return str(self.get("/get_model_info")["model_path"]), None

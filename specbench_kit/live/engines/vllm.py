@@ -1,6 +1,6 @@
 """The adapter to vLLM, which scores a draft in one request or decodes a token after every prefix of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from specbench_kit.core.typed_json import JsonObject
@@ -65,6 +65,18 @@ class Vllm(Completions):
         # The time of scoring grows with the text, and that of decoding behind a cached text hardly does.
         self._longest_scored = ceil(len(text) * by_prefixes_s / scoring_s)
         return f"{BY_PREFIXES}; texts of up to {self._longest_scored} tokens {WHOLE}, which is faster there"
+
+    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float]:
+        """Score each token as the last one of a prompt."""
+        values = []
+        for token in tokens:
+            sampling = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "prompt_logprobs": 1}
+            answer = self.post(SCORING, {"token_ids": [*text, token], "sampling_params": sampling, "stream": False})
+            try:
+                values.append(float(answer["prompt_logprobs"][-1][str(token)]["logprob"]))
+            except WRONG_ANSWER as error:
+                raise self.unexpected_answer(repr(error)) from error
+        return values
 
     def tokenize(self, text: str) -> list[int] | None:
         return list(self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])

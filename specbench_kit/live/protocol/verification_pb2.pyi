@@ -43,7 +43,7 @@ class Limits(_message.Message):
     def __init__(self, sessions: _Optional[int] = ..., nodes: _Optional[int] = ..., context: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., credit: _Optional[int] = ..., candidates: _Optional[int] = ..., batch: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash", "layers", "hidden_size")
+    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash", "layers", "hidden_size", "scored")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class Welcome(_message.Message):
     DRAFT_HASH_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SCORED_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server: str
     model: str
@@ -82,7 +83,8 @@ class Welcome(_message.Message):
     draft_hash: str
     layers: int
     hidden_size: int
-    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., generates: bool = ..., drafting: _Optional[_Iterable[str]] = ..., draft_hash: _Optional[str] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ...) -> None: ...
+    scored: int
+    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., generates: bool = ..., drafting: _Optional[_Iterable[str]] = ..., draft_hash: _Optional[str] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., scored: _Optional[int] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "seed", "request")
@@ -155,7 +157,7 @@ class Draft(_message.Message):
     def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., states: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting", "states")
+    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting", "states", "padded")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +174,7 @@ class Verdict(_message.Message):
     EXPECTED_US_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    PADDED_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     status: int
@@ -188,7 +191,8 @@ class Verdict(_message.Message):
     expected_us: int
     waiting: int
     states: bytes
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ..., states: _Optional[bytes] = ...) -> None: ...
+    padded: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ..., states: _Optional[bytes] = ..., padded: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Generate(_message.Message):
     __slots__ = ("session", "round", "base", "max_tokens", "ends", "method", "round_ms")
@@ -209,7 +213,7 @@ class Generate(_message.Message):
     def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., round_ms: _Optional[float] = ...) -> None: ...
 
 class Generated(_message.Message):
-    __slots__ = ("session", "round", "status", "base", "tokens", "last", "queue_us", "verify_us", "batch_size", "cached", "computed", "drafted", "submitted", "accepted", "draft_us", "batch_number")
+    __slots__ = ("session", "round", "status", "base", "tokens", "last", "queue_us", "verify_us", "batch_size", "cached", "computed", "drafted", "submitted", "accepted", "draft_us", "batch_number", "padded")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +230,7 @@ class Generated(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     BATCH_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PADDED_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     status: int
@@ -242,13 +247,96 @@ class Generated(_message.Message):
     accepted: int
     draft_us: int
     batch_number: int
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., last: bool = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., drafted: _Optional[int] = ..., submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., draft_us: _Optional[int] = ..., batch_number: _Optional[int] = ...) -> None: ...
+    padded: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., last: bool = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., drafted: _Optional[int] = ..., submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., draft_us: _Optional[int] = ..., batch_number: _Optional[int] = ..., padded: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("session",)
     SESSION_FIELD_NUMBER: _ClassVar[int]
     session: str
     def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class RoundShape(_message.Message):
+    __slots__ = ("submitted", "accepted", "committed", "parents", "path", "padded")
+    SUBMITTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PADDED_FIELD_NUMBER: _ClassVar[int]
+    submitted: int
+    accepted: int
+    committed: int
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    path: _containers.RepeatedScalarFieldContainer[int]
+    padded: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., committed: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ..., path: _Optional[_Iterable[int]] = ..., padded: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Score(_message.Message):
+    __slots__ = ("session", "prompt", "output", "sampling", "position", "expected", "rounds", "plain")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    prompt: _containers.RepeatedScalarFieldContainer[int]
+    output: _containers.RepeatedScalarFieldContainer[int]
+    sampling: Sampling
+    position: int
+    expected: int
+    rounds: _containers.RepeatedCompositeFieldContainer[RoundShape]
+    plain: _containers.RepeatedCompositeFieldContainer[RoundShape]
+    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., position: _Optional[int] = ..., expected: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[RoundShape, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[RoundShape, _Mapping]]] = ...) -> None: ...
+
+class ShapeChoice(_message.Message):
+    __slots__ = ("token", "shortfall")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SHORTFALL_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    shortfall: float
+    def __init__(self, token: _Optional[int] = ..., shortfall: _Optional[float] = ...) -> None: ...
+
+class DivergenceScores(_message.Message):
+    __slots__ = ("position", "token", "expected", "margin", "are_best", "verified", "plain", "precise_margin")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    MARGIN_FIELD_NUMBER: _ClassVar[int]
+    ARE_BEST_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    PRECISE_MARGIN_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    token: int
+    expected: int
+    margin: float
+    are_best: bool
+    verified: ShapeChoice
+    plain: ShapeChoice
+    precise_margin: float
+    def __init__(self, position: _Optional[int] = ..., token: _Optional[int] = ..., expected: _Optional[int] = ..., margin: _Optional[float] = ..., are_best: bool = ..., verified: _Optional[_Union[ShapeChoice, _Mapping]] = ..., plain: _Optional[_Union[ShapeChoice, _Mapping]] = ..., precise_margin: _Optional[float] = ...) -> None: ...
+
+class Scored(_message.Message):
+    __slots__ = ("session", "noise", "control", "precise_noise", "divergences", "score_us", "forwards")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    PRECISE_NOISE_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCES_FIELD_NUMBER: _ClassVar[int]
+    SCORE_US_FIELD_NUMBER: _ClassVar[int]
+    FORWARDS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    noise: float
+    control: float
+    precise_noise: float
+    divergences: _containers.RepeatedCompositeFieldContainer[DivergenceScores]
+    score_us: int
+    forwards: int
+    def __init__(self, session: _Optional[str] = ..., noise: _Optional[float] = ..., control: _Optional[float] = ..., precise_noise: _Optional[float] = ..., divergences: _Optional[_Iterable[_Union[DivergenceScores, _Mapping]]] = ..., score_us: _Optional[int] = ..., forwards: _Optional[int] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("session", "round", "status", "reason", "retry_ms")
@@ -283,7 +371,7 @@ class Pong(_message.Message):
     def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class Up(_message.Message):
-    __slots__ = ("hello", "open", "draft", "close", "ping", "generate", "cancel")
+    __slots__ = ("hello", "open", "draft", "close", "ping", "generate", "cancel", "score")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +379,7 @@ class Up(_message.Message):
     PING_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     open: Open
     draft: Draft
@@ -298,20 +387,23 @@ class Up(_message.Message):
     ping: Ping
     generate: Generate
     cancel: Cancel
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
+    score: Score
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ...) -> None: ...
 
 class Down(_message.Message):
-    __slots__ = ("welcome", "opened", "verdict", "refused", "pong", "generated")
+    __slots__ = ("welcome", "opened", "verdict", "refused", "pong", "generated", "scored")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     GENERATED_FIELD_NUMBER: _ClassVar[int]
+    SCORED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     opened: Opened
     verdict: Verdict
     refused: Refused
     pong: Pong
     generated: Generated
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., generated: _Optional[_Union[Generated, _Mapping]] = ...) -> None: ...
+    scored: Scored
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., generated: _Optional[_Union[Generated, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ...) -> None: ...

@@ -14,6 +14,7 @@ from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
 from specbench_kit.live.server.kv_slots import KvSlots
 from specbench_kit.live.server.priority import lower_priority
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
+from specbench_kit.live.server.scoring import OutputScorer, ScoringEndedError, ScoringTask
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.server.verifiers import BatchVerifier, fault_of, states_to_send
 from specbench_kit.models.runner import Runner
@@ -35,6 +36,7 @@ class BatchRunner(Thread):
         estimator: Estimator,
         max_batch: int,
         drafting: DraftingOffer | None = None,
+        scorer: OutputScorer | None = None,
     ) -> None:
         super().__init__(name="verification", daemon=True)
         slots, self._estimator = runner.executor.slots, estimator
@@ -48,8 +50,11 @@ class BatchRunner(Thread):
         self._waiting_of: dict[ServerSession, WaitingRound] = {}
         self._arrived: deque[PendingRound] = deque()
         self._closed: deque[ServerSession] = deque()
+        self.scorer = scorer or OutputScorer(runner)
         self._changed = Condition()
         self._stopping = False
+        self._retry_s = inf
+        """When the scheduler is asked again, whatever arrives until then."""
         self.deliver: Callable[[list[VerifiedRound]], None] = lambda _: None
         """Called in this thread with the rounds of every batch."""
         self._verified = self.waiting = 0
@@ -73,6 +78,12 @@ class BatchRunner(Thread):
             self._closed.append(session)
             self._changed.notify()
 
+    def score(self, task: ScoringTask) -> None:
+        """Queue an output to be scored while no round waits."""
+        with self._changed:
+            self.scorer.add(task)
+            self._changed.notify()
+
     def stop(self) -> None:
         """End the thread after the current batch."""
         with self._changed:
@@ -80,30 +91,44 @@ class BatchRunner(Thread):
             self._changed.notify()
 
     def run(self) -> None:
-        """Admit arrivals, let the scheduler decide, and verify its batch, until `stop`."""
+        """Verify what has arrived until `stop`, and score outputs in between."""
         lower_priority()
-        retry_s = inf
         with torch.inference_mode():
-            while self._wait(retry_s):
-                self._admit_arrivals()
-                decision = self._queue.next_batch(monotonic_s())
-                retry_s = decision.retry_s
-                if decision.batch:
-                    expected_s = self._estimator.batch_s(decision.batch)
-                    batch = [self._pending.pop(waiting) for waiting in decision.batch]
-                    for pending in batch:
-                        del self._waiting_of[pending.session]
-                    self._backlog.leave(batch)
-                    with self._changed:
-                        self.waiting -= len(batch)
-                    self._verify(batch, expected_s)
-                    # Rounds that this batch left behind may form the next one at once.
-                    retry_s = 0.0 if self._pending or self._backlog else inf
+            while self._wait(min(self._retry_s, self.scorer.release_idle())):
+                self._verify_next()
+                if self.scorer.waiting:
+                    self.scorer.score_next(self._verify_arrived)
+
+    def _verify_next(self) -> None:
+        """Admit arrivals, let the scheduler decide, and verify its batch."""
+        self._admit_arrivals()
+        decision = self._queue.next_batch(monotonic_s())
+        self._retry_s = decision.retry_s
+        if decision.batch:
+            expected_s = self._estimator.batch_s(decision.batch)
+            batch = [self._pending.pop(waiting) for waiting in decision.batch]
+            for pending in batch:
+                del self._waiting_of[pending.session]
+            self._backlog.leave(batch)
+            with self._changed:
+                self.waiting -= len(batch)
+            self._verify(batch, expected_s)
+            # Rounds that this batch left behind may form the next one at once.
+            self._retry_s = 0.0 if self._pending or self._backlog else inf
+
+    def _verify_arrived(self) -> None:
+        """Verify all rounds whose time has come: called before each forward of a scoring, for which none shall wait."""
+        while not self._stopping and (self._arrived or self._closed or self._retry_s <= monotonic_s()):
+            self._verify_next()
+        if self._stopping:
+            raise ScoringEndedError
 
     def _wait(self, until_s: float) -> bool:
-        """Wait for an arrival, an ended session or `until_s`; return False once the thread is to stop."""
+        """Wait for an arrival, an ended session, an output or `until_s`; return False once the thread is to stop."""
         with self._changed:
-            while not (self._stopping or self._arrived or self._closed) and (wait_s := until_s - monotonic_s()) > 0:
+            while not (self._stopping or self._arrived or self._closed or self.scorer.waiting):
+                if (wait_s := until_s - monotonic_s()) <= 0:
+                    break
                 self._changed.wait(None if wait_s == inf else wait_s)
             return not self._stopping
 

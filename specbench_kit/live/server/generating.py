@@ -142,3 +142,4 @@ def _add_times(frame: messages.Generated, verified: VerifiedRound) -> None:
         len(verdict.path),
     )
     frame.draft_us = round(verified.pending.draft_s * 1e6)
+    frame.padded.extend(verdict.padded)

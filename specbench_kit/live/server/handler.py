@@ -13,6 +13,7 @@ from specbench_kit.live.server.generating import Generations
 from specbench_kit.live.server.metrics import ServerMetrics
 from specbench_kit.live.server.reception import CallingStream, Reception
 from specbench_kit.live.server.rounds import PendingRound, VerifiedRound
+from specbench_kit.live.server.scoring import read_task
 from specbench_kit.live.server.sessions import ServerSession, SessionTable
 from specbench_kit.live.server.verdict_frame import verdict_frame
 from specbench_kit.live.wire import Down, Status
@@ -44,6 +45,7 @@ class FrameHandler:
     def leave(self, stream: CallingStream, reason: str) -> None:
         """Note that a device is gone; its sessions stay, so that it can resume them over another stream."""
         self.reception.leave(stream)
+        self.batch_runner.scorer.forget(stream)
         self.log.write("left", peer=stream.peer, account=stream.caller.account.name, reason=reason)
         for session in stream.sessions.values():
             if session.stream is stream:
@@ -144,6 +146,12 @@ class FrameHandler:
     def cancel(self, frame: messages.Cancel, stream: CallingStream) -> None:
         """End a generation after its current round."""
         self.generations.cancel(self.sessions.find(frame.session, stream.caller.owner, monotonic_s()))
+
+    def score(self, frame: messages.Score, stream: CallingStream) -> None:
+        """Queue an output to be scored."""
+        if self.stopping:
+            raise Refusal(Status.GOING_AWAY, "this server stops", retry_ms=BACKOFF_MS)
+        self.batch_runner.score(read_task(frame, stream, self.limits, self.batch_runner.scorer))
 
     def close(self, frame: messages.Close, stream: CallingStream) -> None:
         """End a session; one that is unknown has ended already."""

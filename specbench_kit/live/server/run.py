@@ -19,6 +19,7 @@ from specbench_kit.live.server.latency import expected_latency
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.loop import run_loop
+from specbench_kit.live.server.scoring import OutputScorer
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.server.sessions import SessionTable
 from specbench_kit.live.server.settings import ServeSettings
@@ -75,7 +76,8 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         hidden_size=pair.target.text_config.hidden_size,
     )
     limits = ServerLimits(context=context, sessions=settings.sessions)
-    batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch, drafting)
+    scorer = OutputScorer(runner, pair.target.model)
+    batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch, drafting, scorer)
     handler = make_frame_handler(runner, batch_runner, limits, target, tokens)
     facts = {"target": target.model, "scheduler": settings.scheduler, "latency": origin, "tls": listen.key is not None}
     return VerificationService(handler, listen, EventLog(settings.log)), facts
@@ -111,6 +113,7 @@ def make_frame_handler(
         device=str(runner.device),
         heartbeat_s=limits.heartbeat_s,
         generates=True,
+        scored=min(limits.context, batch_runner.scorer.most_tokens),
         limits=messages.Limits(
             sessions=limits.sessions,
             nodes=limits.nodes,

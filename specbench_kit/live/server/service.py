@@ -203,7 +203,7 @@ class VerificationService:
             metrics.evicted(runner.evictions)
             for stream in self._streams:
                 # A device that reads a long response has nothing to send meanwhile.
-                busy = any(session.in_flight for session in stream.sessions.values())
+                busy = any(session.in_flight for session in stream.sessions.values()) or runner.scorer.serves(stream)
                 if not busy and now_s - stream.heard_s > handler.limits.idle_s:
                     stream.answer(Refusal(Status.IDLE, "the device sent nothing for too long"))
             rates = metrics.rates(now_s - reported_s)

@@ -124,7 +124,7 @@ class SessionTable:
         A session is resumed if the device's text is a prefix of its own: the device may have missed the last answers.
         Any other session of the owner with that name is replaced.
         """
-        sampler, existing = _read_sampler(frame.sampling), self._sessions.get((caller.owner, frame.session))
+        sampler, existing = read_sampler(frame.sampling), self._sessions.get((caller.owner, frame.session))
         layers = self._read_layers(frame.layers)
         if max(len(frame.session), len(frame.sampling.request)) > LONGEST_NAME:
             raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
@@ -216,7 +216,7 @@ class SessionTable:
         raise Refusal(Status.TOO_MANY_SESSIONS, f"this server holds {most} for {account.name}", retry_ms=1000)
 
 
-def _read_sampler(sampling: messages.Sampling) -> Sampler:
+def read_sampler(sampling: messages.Sampling) -> Sampler:
     """Return the sampler that a device asks for; a top_p of 0 was not sent and means 1.
 
     Values beyond the bounds would make the target's distribution NaN, or are not meant by anybody.

@@ -84,9 +84,11 @@ class DeviceStream:
                     self.answer(answer)
             elif kind == "cancel":
                 self._handler.cancel(frame.cancel, self)
+            elif kind == "score":
+                self._handler.score(frame.score, self)
         except Refusal as refusal:
             self._refuse(refusal, frame, kind)
-        if kind not in ("ping", "open", "draft", "close", "generate", "cancel"):
+        if kind not in ("ping", "open", "draft", "close", "generate", "cancel", "score"):
             raise Refusal(Status.MALFORMED_FRAME, "a frame without a known kind")
 
     def _refuse(self, refusal: Refusal, frame: Up, kind: str) -> None:

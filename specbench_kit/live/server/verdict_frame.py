@@ -26,5 +26,6 @@ def verdict_frame(verified: VerifiedRound, credit: int) -> Down:
             states=verified.states,
             computed=verdict.computed,
             credit=credit,
+            padded=verdict.padded,
         )
     )

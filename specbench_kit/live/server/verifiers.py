@@ -100,7 +100,9 @@ def _verdict(
     else:
         path, bonus = judge_sampled(session.sampler, draft, nodes, forward[number])
     states = committed_states(forward, number, session.layers, nodes, path) if session.layers else None
-    return Verdict(draft, nodes, path, bonus, len(row.tokens), states)
+    padding = forward.padding[number] if forward.padding else None
+    padded = padding if padding is not None and padding.rows > 1 else ()
+    return Verdict(draft, nodes, path, bonus, len(row.tokens), states, padded)
 
 
 def fault_of(error: Exception) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from specbench_kit.reports.document import Block, Blocks, Cell, Heading, Paragraph, Table, paragraphs
 from specbench_kit.reports.sections import sampling_check, wording
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing.formatting import ABSENT
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds
 
 TOKENS = ("method_token", "baseline_token")
 MOST_ROWS = 20
@@ -38,6 +38,9 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
             for divergence in lossless["divergences"]
         ]
         blocks += capped_table(header, rows)
+    blocks += paragraphs(*dict.fromkeys(_reason(entry) for entry in lossless.get("divergences") or ()))
+    if scoring := lossless.get("scoring"):
+        blocks.append(Paragraph(_scoring_sentence(scoring)))
     if lossless.get("noise") is not None:
         text = (
             "A divergence is a tie if the scores of the two tokens differ by less than twice the noise, and each shape "
@@ -49,6 +52,21 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
     if sampling.get("rule") == "residual":
         blocks.append(sampling_check.tests(sampling))
     return blocks
+
+
+def _reason(divergence: Summary) -> str:
+    """Return why a difference could not be judged, or nothing."""
+    return f"Not judged, because {divergence['reason']}." if divergence.get("reason") else ""
+
+
+def _scoring_sentence(scoring: Summary) -> str:
+    """Return what the evidence of another process cost it."""
+    if not scoring["forwards"]:
+        return f"The engine was asked for the log-probabilities at {count(scoring['outputs'])} divergences."
+    return (
+        f"The server scored {count(scoring['outputs'])} outputs again for this, which took it "
+        f"{seconds(scoring['seconds'])} and {count(scoring['forwards'])} forwards; rounds of devices went first."
+    )
 
 
 def _short(number: float | None) -> str:

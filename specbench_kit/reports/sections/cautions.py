@@ -114,6 +114,12 @@ def result_cautions(summary: Summary) -> list[str]:
             f"NOT LOSSLESS: {lossless['errors']} of {lossless['compared']} outputs differ from autoregressive output "
             "by more than rounding."
         )
+    compared = lossless or summary.get("sampling") or {}
+    if compared.get("unjudged"):
+        lines.append(
+            f"DIFFERS, CANNOT BE JUDGED: {compared['unjudged']} of {compared['compared']} outputs differ from plain "
+            "decoding, by rounding or by an error: nothing is known of the target's rounding."
+        )
     if (summary.get("sampling") or {}).get("consistent") is False:
         lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
     if summary.get("partial"):

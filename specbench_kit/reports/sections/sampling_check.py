@@ -16,7 +16,8 @@ def short(sampling: Summary) -> str:
     """Return the verdict for a narrow cell."""
     if sampling["rule"] == "match" and sampling["compared"]:
         identical = f"{sampling['identical']}/{sampling['compared']}"
-        return f"{identical}\n{sampling['errors']} WRONG" if sampling["errors"] else identical
+        words = (("errors", "WRONG"), ("unjudged", "unjudged"))
+        return "\n".join([identical, *(f"{sampling[key]} {word}" for key, word in words if sampling.get(key))])
     return CONSISTENT[sampling["consistent"]]
 
 
@@ -58,8 +59,11 @@ def _same_seed(sampling: Summary) -> str:
         "same seed, token for token"
     )
     ties = f"; differing only by rounding: {sampling['ties']}" if sampling["ties"] else ""
+    ties += f"; differing, cannot be judged: {sampling['unjudged']}" if sampling.get("unjudged") else ""
     if sampling["errors"]:
         return f"Sampling differs from plain decoding: {equal}; errors: {sampling['errors']}{ties}."
+    if sampling.get("unjudged"):
+        return f"It is not known if sampling is lossless: {equal}{ties}."
     return f"Sampling is lossless: {equal}{ties}."
 
 

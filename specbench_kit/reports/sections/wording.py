@@ -55,8 +55,11 @@ def lossless_sentence(run: RunFile, summary: Summary) -> str:
         return "Not checked: no request finished both here and in the baseline."
     equal = f"{lossless['identical']} of {lossless['compared']} outputs equal autoregressive output token for token"
     ties = f"; ties: {lossless['ties']} (explained by rounding between forward shapes)" if lossless["ties"] else ""
+    ties += f"; differing, cannot be judged: {lossless['unjudged']}" if lossless.get("unjudged") else ""
     if lossless["errors"]:
         return f"Not lossless: {equal}; errors: {lossless['errors']}{ties}."
+    if lossless.get("unjudged"):
+        return f"It is not known if this is lossless: {equal}{ties}."
     bitwise = "; bitwise: a token's logits do not depend on the rest of its forward" if lossless.get("bitwise") else ""
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}{bitwise}."
 
@@ -64,11 +67,12 @@ def lossless_sentence(run: RunFile, summary: Summary) -> str:
 def lossless_parts(lossless: Summary) -> list[str]:
     """Return how many outputs are identical, as in `80/80`, then how many differ."""
     parts = [f"{lossless['identical']}/{lossless['compared']}"]
-    return parts + [f"{lossless[key]} {word}" for key, word in (("ties", "tied"), ("errors", "WRONG")) if lossless[key]]
+    words = (("ties", "tied"), ("errors", "WRONG"), ("unjudged", "unjudged"))
+    return parts + [f"{lossless[key]} {word}" for key, word in words if lossless.get(key)]
 
 
 def lossless_short(summary: Summary) -> str:
-    """Return the verdict for a narrow cell: `80/80`, with a line each for ties and errors."""
+    """Return the verdict for a narrow cell: `80/80`, with a line each for ties, errors and unjudged outputs."""
     if summary.get("sampling"):
         return sampling_check.short(summary["sampling"])
     lossless = summary.get("lossless")

@@ -70,7 +70,7 @@ class Workbench:
         self.datasets = [without_seen(dataset, self.methods.values(), settings, self.drafts) for dataset in datasets]
         self.runners = self._make_runners(self.datasets)
         self.output_judge: LocalOutputJudge | ServedOutputJudge = (
-            ServedOutputJudge(self.server.target.bitwise)
+            ServedOutputJudge(self.server.target.bitwise, self.server.judge)
             if self.server is not None
             else LocalOutputJudge(self.pair, self.runners["target"])
         )

@@ -116,6 +116,20 @@ def test_divergences_are_listed_with_their_verdict(records, baseline):
     assert "NOT LOSSLESS" in report[: report.index("## What was run")]
 
 
+def test_outputs_that_cannot_be_judged_are_not_called_wrong(records, baseline):
+    checks = [Losslessness("q1", "identical"), Losslessness("q2", "unjudged", 3, 7, 12, reason="nothing is known")]
+    scoring = {"outputs": 1, "forwards": 80, "seconds": 2.5}
+    summary = summary_of(records, baseline, summarise_checks(checks) | {"scoring": scoring})
+    text = render(make_run(), summary, records)
+    lossless = section(text, "Losslessness")
+    assert "**It is not known if this is lossless: 1 of 2 outputs equal" in lossless
+    assert "differing, cannot be judged: 1.**" in lossless
+    assert "Not judged, because nothing is known." in lossless
+    assert "scored 1 outputs again for this, which took it 2.50 s and 80 forwards" in lossless
+    assert "DIFFERS, CANNOT BE JUDGED: 1 of 2" in text
+    assert "NOT LOSSLESS" not in text
+
+
 def test_ties_alone_are_lossless_up_to_rounding(records, baseline):
     checks = [Losslessness("q0", "identical"), Losslessness("q1", "tie", 5, 99, 15, 2e-6)]
     report = render(make_run(), summary_of(records, baseline, summarise_checks(checks)), records)

@@ -1,15 +1,17 @@
 """Judges of a run's outputs: the checks that are possible with local models, with a server, and in a replay."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import RequestRandom, Sampler
+from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
-from specbench_kit.metrics.choices import GreedyChoice, SampledChoice, TokenChoice
+from specbench_kit.metrics.choices import TokenChoice, choice_of
 from specbench_kit.metrics.distribution import SamplingTally, summarise_match, summarise_tally
-from specbench_kit.metrics.losslessness import Losslessness, ShapeJudge, check_all, summarise_checks
+from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ShapeJudge
+from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
 from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
@@ -38,9 +40,7 @@ class LocalOutputJudge:
         virtual = config.get("launch", "virtual") == "virtual"
 
         def choice(record: RequestRecord) -> TokenChoice:
-            if sampler.greedy:
-                return GreedyChoice()
-            return SampledChoice(sampler, RequestRandom(config["seed"], record.request_id))
+            return choice_of(sampler, config["seed"], record.request_id)
 
         judge = ShapeJudge(self._shapes, choice, virtual and method.pipeline is None)
         checks = summarise_checks(check_all(records, baseline, judge))
@@ -59,25 +59,25 @@ class LocalOutputJudge:
         return tally
 
 
-class ServedOutputJudge:
-    """Judges outputs of a server's target, of which only the plain decoding is known: all tokens have to be equal."""
+MakeJudge = Callable[[Sampler, int], RemoteJudge]
+"""Returns the judge of outputs for a sampler and a seed."""
 
-    def __init__(self, bitwise: bool) -> None:
-        self._bitwise = bitwise
+
+class ServedOutputJudge:
+    """Judges outputs of a server's target by the evidence that the server gives; without a server there is none."""
+
+    def __init__(self, bitwise: bool, make_judge: MakeJudge | None = None) -> None:
+        self._bitwise, self._make_judge = bitwise, make_judge
 
     def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
         """Compare the outputs with the baseline; sampled drafts cannot be judged without the target's probabilities."""
-        sampler = _sampler(run["config"])
+        config = run["config"]
+        sampler = _sampler(config)
         if not baseline or (not sampler.greedy and draws_drafts(method)):
             return {"lossless": None, "sampling": None}
-        checks = summarise_checks(check_all(records, baseline, _EveryDifferenceIsAnError()))
-        return _verdicts(sampler, checks | {"bitwise": self._bitwise})
-
-
-class _EveryDifferenceIsAnError:
-    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
-        tokens = record.output_ids[position], baseline.output_ids[position]
-        return Losslessness(record.request_id, "error", position, *tokens, repeat=record.repeat)
+        judge = self._make_judge(sampler, config["seed"]) if self._make_judge else NoEvidence(self._bitwise)
+        checks = summarise_checks(check_all(records, baseline, judge)) | {"bitwise": self._bitwise}
+        return _verdicts(sampler, checks | ({"scoring": asdict(judge.cost)} if judge.cost.outputs else {}))
 
 
 class ReplayOutputJudge:

@@ -1,0 +1,132 @@
+"""Judges of outputs whose target is on a server, by the evidence that the server or the engine gives."""
+
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from threading import Event
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.connection import Connection, ConnectionLostError
+from specbench_kit.live.engines.base import EngineAdapter
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.scoring import read_evidence, score_frame
+from specbench_kit.live.wire import RETRYABLE, Status, Up
+from specbench_kit.metrics.evidence import NoEvidence, ScoringCost
+from specbench_kit.metrics.losslessness import Losslessness
+
+SCORING_TIMEOUT_S = 1800.0
+"""How long the scoring of one output may take: some four forwards per token, on the slowest of servers."""
+MAX_RECONNECTIONS = 3
+CLEAR_MARGIN = 3.0
+"""Difference of two log-probabilities that rounding in half precision does not explain.
+
+It makes one token twenty times as probable as the other. Between shapes of forwards in bfloat16, the logits of the
+bundled pair move by up to 0.1 and those of SmolLM2-135M by up to 0.6.
+"""
+
+
+class _NotScoredError(Exception):
+    """Says why an output was not scored."""
+
+
+@dataclass
+class ScoringJudge:
+    """Has a `skit serve` score every differing output again, in the shapes of forwards that produced it."""
+
+    connection: Connection
+    sampler: Sampler
+    seed: int
+    cost: ScoringCost = field(default_factory=ScoringCost)
+    _gone: str = ""
+    """Why no further output is sent, once the server has stayed away."""
+
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        """Return a tie or an error by the server's evidence; without any, `unjudged`."""
+        try:
+            frame = self._score(record, baseline, position)
+        except _NotScoredError as reason:
+            return NoEvidence(self.connection.welcome.bitwise, str(reason)).judge(record, baseline, position)
+        self.cost.outputs += 1
+        self.cost.forwards += frame.forwards
+        self.cost.seconds += frame.score_us / 1e6
+        # The batches of a server are on record, but not when a session lost its KV and was computed anew.
+        return read_evidence(frame).verdict(record, exact=False)
+
+    def _score(self, record: RequestRecord, baseline: RequestRecord, position: int) -> messages.Scored:
+        """Return the server's answer; raise _NotScoredError if there is none."""
+        welcome = self.connection.welcome
+        if self._gone:
+            raise _NotScoredError(self._gone)
+        if not welcome.scored:
+            raise _NotScoredError("the server is of an older kit and scores no outputs")
+        if len(record.output_ids) > welcome.scored:
+            raise _NotScoredError(f"the server scores outputs of at most {welcome.scored} tokens")
+        if any(step.steps for step in record.rounds):
+            raise _NotScoredError("the rounds of a pipeline are scored in one process alone")
+        frame = Up(score=score_frame(token_hex(8), record, baseline, position, self.sampler, self.seed))
+        for _ in range(1 + MAX_RECONNECTIONS):
+            try:
+                return self._ask(frame)
+            except ConnectionLostError:
+                try:
+                    self.connection.reconnect()
+                except SkitError as error:
+                    self._gone = str(error)
+                    raise _NotScoredError(self._gone) from error
+        raise _NotScoredError("the connection was lost while the server scored the output")
+
+    def _ask(self, frame: Up) -> messages.Scored:
+        """Send the frame until the server takes it, and wait for the answer."""
+        until_s = monotonic_s() + SCORING_TIMEOUT_S
+        while monotonic_s() < until_s:
+            self.connection.send(frame)
+            refused = None
+            while refused is None:
+                _, answer = self.connection.receive(SCORING_TIMEOUT_S)
+                kind = answer.WhichOneof("kind")
+                if kind == "scored" and answer.scored.session == frame.score.session:
+                    return answer.scored
+                if kind == "refused" and answer.refused.session == frame.score.session:
+                    refused = answer.refused
+            status = Status(refused.status)
+            if status not in RETRYABLE:
+                raise _NotScoredError(f"the server did not score the output: {status.name}: {refused.reason}")
+            Event().wait(refused.retry_ms / 1000)
+        raise _NotScoredError("the server had no time to score the output")
+
+
+@dataclass
+class EngineJudge:
+    """Asks another engine for the log-probabilities of both tokens at a divergence.
+
+    How far the engine's rounding moves them is not known. So equal ones are a tie, two that are far apart an error, and
+    the verdict on any others is left open.
+    """
+
+    engine: EngineAdapter
+    sampler: Sampler
+    cost: ScoringCost = field(default_factory=ScoringCost)
+
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        """Return the verdict on the first divergence, with its margin in log-probability if the engine states it."""
+        unknown = NoEvidence(reason="the engine gives no log-probabilities of its tokens").judge(
+            record, baseline, position
+        )
+        if not self.sampler.greedy:
+            return replace(unknown, reason="the numbers that the engine draws by are not known")
+        tokens = record.output_ids[position], baseline.output_ids[position]
+        try:
+            values = self.engine.log_probabilities([*record.prompt_ids, *record.output_ids[:position]], tokens)
+        except SkitError as error:
+            return replace(unknown, reason=str(error))
+        if values is None:
+            return unknown
+        margin = abs(values[0] - values[1])
+        self.cost.outputs += 1
+        if margin == 0:
+            return replace(unknown, verdict="tie", margin=margin, reason="")
+        if margin > CLEAR_MARGIN:
+            return replace(unknown, verdict="error", margin=margin, reason="")
+        return replace(unknown, margin=margin, reason="the engine's rounding between forwards is not known")
