@@ -59,7 +59,7 @@ METHODS = ("fixed-k", "svip", "adaedl", "opt-tree", "specedge", "ssd", "prompt-l
 SERVER_ONLY = tuple(method for method in METHODS if method not in ("specedge", "ssd"))
 """The methods with which the server also drafts by itself: one that drafts ahead would have to do without that."""
 RTT_S = (0.0, 0.02, 0.08)
-REAL = ("--target", "smollm2")
+REAL, LINK_SLOTS = ("--target", "smollm2"), 4
 ASKED = ("--dataset", "gsm8k", "--limit", "4", "--max-new-tokens", "32")
 DEPLOYMENT = """
 name = "{name}"
@@ -104,12 +104,12 @@ def trace(name: str, *target: object) -> Path:
     return path
 
 
-def profile(name: str, *target: object) -> Path:
+def profile(name: str, *target: object, slots: int = 24) -> Path:
     """Profile the server now, because the speed of a shared machine changes within minutes."""
     path = BUILD / f"server-{name}.toml"
     if not path.exists():
-        with server("--slots", 24, *target) as address:
-            skit("profile-server", "--server", address, "--to", path)
+        with server("--slots", slots, *target) as address:
+            skit("profile-server", "--server", address, *target, "--to", path)
     return path
 
 
@@ -150,10 +150,10 @@ def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
 def links(out: Path) -> None:
     """Benchmark methods over emulated links, and with modelled time."""
     draft_s = TraceFile(trace("-links", *REAL)).header.draft_s
-    wire_s = loading.load(str(profile("links", *REAL))).fit["wire_s"]
+    wire_s = loading.load(str(profile("links", *REAL, slots=LINK_SLOTS))).fit["wire_s"]
     named = [word for method in METHODS for word in ("--method", method)]
     offered = [word for method in SERVER_ONLY for word in ("--method", method)]
-    with server("--slots", 4, *REAL, "--draft", "auto", *offered) as address:
+    with server("--slots", LINK_SLOTS, *REAL, "--draft", "auto", *offered) as address:
         for rtt_s in RTT_S:
             name = f"{1000 * rtt_s:g}ms"
             file = BUILD / f"link-{name}.toml"
