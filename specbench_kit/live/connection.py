@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from secrets import token_hex
 from threading import Event, Thread
 from typing import Protocol
 
@@ -14,12 +12,13 @@ import grpc
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.address import read_file
 from specbench_kit.live.link import LinkDirection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
 
 WELCOME_TIMEOUT_S = 20.0
+FAILOVER_TIMEOUT_S = 5.0
+"""How long one of several servers may take to answer before the next one is tried."""
 RECONNECT_TIMEOUT_S = 120.0
 """How long a server may be away, or owe an answer, before a run ends."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 5.0
@@ -44,6 +43,11 @@ class ClientIdentity:
     """A secret of this device, without which its sessions are not found."""
     roots: bytes | None = None
     """Certificates, PEM, one of which must have signed the server's; without them nothing is encrypted."""
+    server_name: str = ""
+    """The name in the server's certificate, if it is not that of the host."""
+    certificate: bytes | None = None
+    key: bytes | None = None
+    """The certificate of this device and its key, PEM, for a server that asks for one."""
 
 
 class ResponseStream(Protocol):
@@ -57,16 +61,26 @@ class ResponseStream(Protocol):
 
 
 class Connection:
-    """A stream to one server, which is renewed when it is lost; `welcome` is the server's description of itself."""
+    """A stream to one of several servers, which is renewed when it is lost, with another one if need be.
 
-    def __init__(self, address: str, identity: ClientIdentity, link: Link | None = None) -> None:
-        self.address, self._identity, self._link = address, identity, link
-        self.welcome = self._connect()
-        self.reconnections = 0
+    `welcome` is the server's description of itself. Servers that stand in for each other hold the same target.
+    """
+
+    def __init__(self, address: str, identity: ClientIdentity, link: Link | None = None, wait_s: float = 0.0) -> None:
+        self.addresses = address.split(",")
+        self._identity, self._link = identity, link
+        self._stream: _Stream | None = None
+        self._current = self.reconnections = 0
+        self.welcome = self._connect_to_any(wait_s)
+
+    @property
+    def address(self) -> str:
+        """The address of the server that the stream leads to."""
+        return self.addresses[self._current]
 
     def send(self, frame: Up) -> None:
         """Send a frame; if the stream is lost, the next `receive` says so."""
-        self._stream.send(frame)
+        self._open_stream.send(frame)
 
     def receive(self, timeout_s: float = RECONNECT_TIMEOUT_S) -> tuple[float, Down]:
         """Return the next frame with its time of arrival; raise ConnectionLostError if none comes."""
@@ -77,37 +91,61 @@ class Connection:
 
     def poll(self, timeout_s: float) -> tuple[float, Down] | None:
         """Return the next frame with its time of arrival, or None if none comes within `timeout_s`."""
-        return self._stream.poll(timeout_s)
+        return self._open_stream.poll(timeout_s)
 
     @property
     def answer_arrived(self) -> bool:
         """Return True if a frame has arrived that was not received yet."""
-        return self._stream.answer_arrived
+        return self._open_stream.answer_arrived
+
+    @property
+    def _open_stream(self) -> "_Stream":
+        assert self._stream is not None
+        return self._stream
 
     def reconnect(self) -> None:
-        """Try to connect again, at growing intervals; raise SkitError if the server stays away."""
-        retry_s, deadline_s = FIRST_RETRY_S, monotonic_s() + RECONNECT_TIMEOUT_S
-        while True:
-            self.close()
-            try:
-                self.welcome = self._connect()
-            except ConnectionLostError as lost:
-                if monotonic_s() > deadline_s:
-                    raise SkitError(f"the server {self.address} stayed away: {lost}; --resume goes on later") from lost
-                Event().wait(retry_s)
-                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
-            else:
-                self.reconnections += 1
-                return
+        """Try to connect again, at growing intervals; raise SkitError if all servers stay away."""
+        before = self.welcome
+        try:
+            self.welcome = self._connect_to_any(RECONNECT_TIMEOUT_S)
+        except ConnectionLostError as lost:
+            servers = ", ".join(self.addresses)
+            raise SkitError(f"the server {servers} stayed away: {lost}; --resume goes on later") from lost
+        if (self.welcome.model_hash, self.welcome.dtype) != (before.model_hash, before.dtype):
+            raise SkitError(
+                f"{self.address} holds {self.welcome.model} in {self.welcome.dtype}, and the run began with "
+                f"{before.model} in {before.dtype}: name servers of one target"
+            )
+        self.reconnections += 1
 
     def close(self) -> None:
         """End the stream."""
-        self._stream.end()
-        self._channel.close()
+        if self._stream is not None:
+            self._stream.end()
+            self._channel.close()
+            self._stream = None
 
-    def _connect(self) -> messages.Welcome:
+    def _connect_to_any(self, patience_s: float) -> messages.Welcome:
+        """Return the welcome of the first server that answers, the latest one first; try for that long at least."""
+        retry_s, deadline_s = FIRST_RETRY_S, monotonic_s() + patience_s
+        timeout_s = WELCOME_TIMEOUT_S if len(self.addresses) == 1 else FAILOVER_TIMEOUT_S
+        while True:
+            for _ in self.addresses:
+                self.close()
+                try:
+                    return self._connect(timeout_s)
+                except ConnectionLostError as error:
+                    lost = error
+                    self._current = (self._current + 1) % len(self.addresses)
+            if monotonic_s() >= deadline_s:
+                self.close()
+                raise lost
+            Event().wait(retry_s)
+            retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+
+    def _connect(self, timeout_s: float) -> messages.Welcome:
         """Open a stream, say hello, and return the server's welcome."""
-        options = [
+        options: list[tuple[str, int | str]] = [
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.ping_timeout_ms", 10_000),
@@ -119,7 +157,10 @@ class Connection:
         if identity.roots is None:
             self._channel = grpc.insecure_channel(self.address, options)
         else:
-            self._channel = grpc.secure_channel(self.address, grpc.ssl_channel_credentials(identity.roots), options)
+            if identity.server_name:
+                options.append(("grpc.ssl_target_name_override", identity.server_name))
+            credentials = grpc.ssl_channel_credentials(identity.roots, identity.key, identity.certificate)
+            self._channel = grpc.secure_channel(self.address, credentials, options)
         self._stream = _Stream(self._channel, self._link)
         hello = messages.Hello(
             protocol=PROTOCOL,
@@ -130,7 +171,7 @@ class Connection:
             device=identity.device,
         )
         self._stream.send(Up(hello=hello))
-        _, frame = self.receive(WELCOME_TIMEOUT_S)
+        _, frame = self.receive(timeout_s)
         return frame.welcome
 
 
@@ -193,26 +234,3 @@ class _Stream:
 
     def _arrived(self, frame: Down) -> None:
         self._incoming.put((monotonic_s(), frame))
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """The HOST:PORT of a `skit serve`, or ENGINE://HOST:PORT, with the files that the connection needs.
-
-    `token_file` holds the access token, `roots` the trusted certificates, PEM; `link` is emulated on this machine.
-    """
-
-    address: str
-    token_file: Path | None = None
-    roots: Path | None = None
-    link: Link | None = None
-
-    def connect(self, *, tokenizer: str = "", vocabulary: int = 0, model_hash: str = "") -> Connection:
-        """Return a connection to a `skit serve`; raise SkitError with one line if there is none."""
-        token = read_file(self.token_file).decode().strip() if self.token_file else ""
-        roots = read_file(self.roots) if self.roots else None
-        identity = ClientIdentity(tokenizer, vocabulary, token, model_hash, token_hex(16), roots)
-        try:
-            return Connection(self.address, identity, self.link)
-        except ConnectionLostError as lost:
-            raise SkitError(f"no server answers at {self.address}: {lost}; start one with skit serve") from lost

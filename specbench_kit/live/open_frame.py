@@ -7,10 +7,13 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.live.protocol import verification_pb2 as messages
 
 
-def open_frame(session: Session, name: str, sampler: Sampler, seed: int, layers: Sequence[int] = ()) -> messages.Open:
+def open_frame(
+    session: Session, name: str, sampler: Sampler, seed: int, layers: Sequence[int] = (), silence_s: float = 0.0
+) -> messages.Open:
     """Return the frame that opens a request's session under a name at the server.
 
-    Its verdicts bring the hidden states of `layers`.
+    Its verdicts bring the hidden states of `layers`. Without these, the server goes on by itself after `silence_s`
+    without a draft; 0 never.
     """
     prompt = session.request.prompt_ids
     sampling = messages.Sampling(
@@ -21,4 +24,8 @@ def open_frame(session: Session, name: str, sampler: Sampler, seed: int, layers:
         request=session.request.id,
     )
     output = session.tokens[len(prompt) :]
-    return messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers)
+    frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers)
+    if silence_s and not layers:
+        frame.silence_ms, frame.max_tokens = round(silence_s * 1e3), session.request.max_new_tokens
+        frame.ends.extend(sorted(session.eos_ids))
+    return frame

@@ -10,12 +10,13 @@ from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.description import finite
-from specbench_kit.live.connection import Connection, ServerAddress
+from specbench_kit.live.connection import Connection
 from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
 from specbench_kit.live.judges import EngineJudge, ScoringJudge
 from specbench_kit.live.pair import DraftModels, TargetDescription
+from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.streaming import TokenStream
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
@@ -107,7 +108,7 @@ class SkitServer:
     def verifier(
         self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
     ) -> RemoteVerifier:
-        return WireVerifier(self.connection, sampler, seed, clock, layers)
+        return WireVerifier(self.connection, sampler, seed, clock, layers, silence_s=self.address.silence_s)
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         return WireStream(self.connection, sampler, seed, method)
@@ -213,8 +214,11 @@ def connect(address: ServerAddress, drafts: DraftModels) -> VerificationServer:
 
 
 def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: DraftModels) -> EngineServer:
-    if (address.token_file, address.roots) != (None, None):
-        raise SkitError("--server-token and --server-ca are for a skit serve: leave them out for an engine")
+    if address.options.concerns_server or address.silence_s:
+        raise SkitError(
+            "--server-token, -ca, -name, -cert, -key, -wait and -silence are for a skit serve: leave them out for an "
+            "engine"
+        )
     if address.link is not None:
         engine.emulate_link(address.link)
     name, context = engine.model()

@@ -42,13 +42,15 @@ class _SentRound:
 class _OpenSession:
     """A session with its name at the server and the number of its latest round.
 
-    The device has the hidden states of its first `states` tokens.
+    The device has the hidden states of its first `states` tokens. `ahead` are tokens that the server has committed and
+    the device not yet, after the device's own.
     """
 
     session: Session
     name: str
     round: int = 0
     states: int = 0
+    ahead: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -56,7 +58,8 @@ class WireVerifier:
     """Verifies over a connection, which several verifiers may use in turn.
 
     A round whose answer was lost is sent again: the server recognises it by its number and verifies it only once.
-    Verdicts bring the target's hidden states of `layers`.
+    Verdicts bring the target's hidden states of `layers`. If this device sends nothing for `silence_s`, the server goes
+    on by itself; the tokens that it has committed by then are accepted here, without another round trip.
     """
 
     connection: Connection
@@ -64,12 +67,15 @@ class WireVerifier:
     seed: int
     clock: MeasuringClock
     layers: Sequence[int] = ()
+    silence_s: float = 0.0
     asynchronous: bool = True
     _sessions: dict[str, _OpenSession] = field(default_factory=dict)
     """Sessions by request id."""
     _nonce: str = field(default_factory=lambda: token_hex(8))
     """Keeps the names of sessions apart from those of other devices."""
     _opened: int = 0
+    _all_known: bool = False
+    """True if the latest drafts needed no answer, since the server was ahead."""
 
     def admit(self, session: Session) -> None:
         """Open a session for a new request."""
@@ -92,6 +98,10 @@ class WireVerifier:
         rounds = {}
         for draft, nodes in zip(drafts, chosen, strict=True):
             opened = self._sessions[draft.request_id]
+            if opened.ahead:
+                verdict = _catch_up(draft, nodes, opened.ahead)
+                rounds[opened.name] = _SentRound(draft, nodes, Up(), began_s, verdict=verdict)
+                continue
             opened.round += 1
             tree = draft.tree
             positions = {0: 0} | {node: position for position, node in enumerate(nodes, 1)}
@@ -109,12 +119,13 @@ class WireVerifier:
             frame = Up(draft=message)
             self.connection.send(frame)
             rounds[opened.name] = _SentRound(draft, nodes, frame, began_s)
+        self._all_known = all(sent.verdict is not None for sent in rounds.values())
         sending_s = monotonic_s() - began_s
         return lambda: self._receive(rounds, sending_s)
 
     def answer_arrived(self) -> bool:
         """Return True if an answer has arrived."""
-        return self.connection.answer_arrived
+        return self._all_known or self.connection.answer_arrived
 
     def _receive(self, rounds: dict[str, _SentRound], sending_s: float) -> list[Verdict]:
         """Wait for the verdicts on rounds, by session; reconnect and send them again if the connection is lost."""
@@ -144,7 +155,7 @@ class WireVerifier:
             answer = frame.verdict
             sent = rounds.get(answer.session)
             if sent is not None and sent.verdict is None and answer.round == sent.frame.draft.round:
-                verdict = _read_verdict(sent, answer)
+                verdict = _read_verdict(sent, answer, self._sessions[sent.draft.request_id])
                 sent.verdict = self._with_states(verdict, answer.states) if self.layers else verdict
                 sent.arrived_s, sent.answer = arrived_s, answer
         elif kind == "refused":
@@ -166,7 +177,7 @@ class WireVerifier:
 
     def _open(self, opened: _OpenSession) -> None:
         """Open a session, with the output that it has if the server forgot it."""
-        frame = open_frame(opened.session, opened.name, self.sampler, self.seed, self.layers)
+        frame = open_frame(opened.session, opened.name, self.sampler, self.seed, self.layers, self.silence_s)
         self.connection.send(Up(open=frame))
 
     def _with_states(self, verdict: Verdict, content: bytes) -> Verdict:
@@ -179,19 +190,28 @@ class WireVerifier:
         return replace(verdict, states=from_bytes(content, tokens))
 
 
-def _read_verdict(sent: _SentRound, answer: messages.Verdict) -> Verdict:
+def _read_verdict(sent: _SentRound, answer: messages.Verdict, opened: _OpenSession) -> Verdict:
     """Return the verdict of an answer, with accepted positions turned back into nodes of the draft."""
     if answer.status == Status.REBASE:
-        # The server is ahead of this device, and sends the tokens that it has committed since. The round takes those
-        # that its draft has, and one more as its bonus token; the next round asks for any that remain.
-        committed = list(answer.suffix)
-        tokens = iter(committed[:-1])
-        path, _ = walk(sent.draft.tree, sent.nodes, lambda _: next(tokens, -1))
-        return Verdict(sent.draft, sent.nodes, path, committed[len(path)], 1)
+        # The server is ahead of this device, and sends the tokens that it has committed since.
+        opened.ahead = list(answer.suffix)
+        return _catch_up(sent.draft, sent.nodes, opened.ahead)
     if any(not 0 < position <= len(sent.nodes) for position in answer.path):
         raise SkitError("the server accepted tokens that were not sent: it is broken")
     path = [sent.nodes[position - 1] for position in answer.path]
     return Verdict(sent.draft, sent.nodes, path, answer.bonus, max(1, answer.computed), padded=list(answer.padded))
+
+
+def _catch_up(draft: Draft, nodes: list[int], ahead: list[int]) -> Verdict:
+    """Return the verdict by tokens that the server has committed, and take those of the round out of `ahead`.
+
+    The round takes those that its draft has, and one more as its bonus token; the next rounds take what remains.
+    """
+    tokens = iter(ahead[:-1])
+    path, _ = walk(draft.tree, nodes, lambda _: next(tokens, -1))
+    bonus = ahead[len(path)]
+    del ahead[: len(path) + 1]
+    return Verdict(draft, nodes, path, bonus, 1)
 
 
 def _add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Sequence[int], max_entries: int) -> None:

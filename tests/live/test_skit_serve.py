@@ -107,7 +107,7 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        (("--link", "rtt_s=0.1"), "--link, --server-token and --server-ca go with --server"),
+        (("--link", "rtt_s=0.1"), "--link and the options that begin with --server go with --server"),
         (("--server", "127.0.0.1:1", "--deployment", "wan"), "leave out --deployment and --launch"),
         (("--server", "127.0.0.1:1", "--link", "rtt_s=-1"), "times are 0 or more seconds"),
     ],

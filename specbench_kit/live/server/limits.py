@@ -29,9 +29,9 @@ class ServerLimits:
     """Sessions of all devices with one access token; 0 stands for an equal share of `sessions`."""
     token_streams: int = 0
     """Streams of all devices with one access token; 0 stands for an equal share of `streams`."""
-    stream_bytes_per_s: float = float(16 << 20)
+    stream_bytes_per_s: float = 16e6
     """Bytes that are read from one stream in a second; a device that sends more waits."""
-    token_bytes_per_s: float = float(64 << 20)
+    token_bytes_per_s: float = 64e6
     """The same for all devices with one access token."""
     connection_streams: int = 100
     """Streams that one network connection may have open at a time."""

@@ -13,6 +13,7 @@ from prometheus_client import (
     start_http_server,
 )
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.live.server.rounds import VerifiedRound
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -115,4 +116,7 @@ class ServerMetrics:
 
     def serve(self, host: str, port: int) -> None:
         """Answer Prometheus over HTTP, from a thread of its own."""
-        start_http_server(port, host, self.registry)
+        try:
+            start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise SkitError(f"--metrics: cannot listen on {host}:{port}: {error.strerror}") from error

@@ -9,7 +9,8 @@ from specbench_kit.core.errors import require
 from specbench_kit.core.version import __version__
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.deployments.placing import environment
-from specbench_kit.live.address import host_and_port, read_file
+from specbench_kit.live.address import host_and_port
+from specbench_kit.live.certificates import read_certified_key, read_roots
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
@@ -40,9 +41,12 @@ SWITCH_S = 0.0005
 def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str, object]]:
     """Return a server that does not listen yet, and facts about it to show."""
     scheduler, tokens = parse_scheduler(settings.scheduler), settings.tokens()
-    listen = ListenAddress(settings.listen)
+    log, listen = EventLog(settings.log), ListenAddress(settings.listen)
     if settings.tls_cert is not None and settings.tls_key is not None:
-        listen = ListenAddress(settings.listen, read_file(settings.tls_cert), read_file(settings.tls_key))
+        own = read_certified_key(settings.tls_cert, settings.tls_key, ("--tls-cert", "--tls-key"))
+        client_ca = settings.tls_client_ca
+        trusted = None if client_ca is None else read_roots(client_ca, "--tls-client-ca")
+        listen = ListenAddress(settings.listen, own.certificate, own.key, trusted)
     named = [parse_method(spec) for spec in settings.methods]
     needed = dict.fromkeys(model for method in named for model in method.drafting.models)
     require(
@@ -75,12 +79,12 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         layers=pair.target.text_config.num_hidden_layers,
         hidden_size=pair.target.text_config.hidden_size,
     )
-    limits = ServerLimits(context=context, sessions=settings.sessions)
+    limits = settings.limits(context)
     scorer = OutputScorer(runner, pair.target.model)
     batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch, drafting, scorer)
     handler = make_frame_handler(runner, batch_runner, limits, target, tokens)
     facts = {"target": target.model, "scheduler": settings.scheduler, "latency": origin, "tls": listen.key is not None}
-    return VerificationService(handler, listen, EventLog(settings.log)), facts
+    return VerificationService(handler, listen, log), facts
 
 
 def _drafting_offer(specs: Sequence[str], pair: Pair, models: Mapping[str, Runner]) -> DraftingOffer:

@@ -8,6 +8,7 @@ from typing import Protocol
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
+from specbench_kit.live.connection_options import TEMPERATURES
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.accounts import Account, Caller
@@ -21,8 +22,6 @@ MOST_LAYERS = 8
 """Layers whose hidden states a session may ask for; a feature head reads three."""
 LONGEST_NAME = 256
 """Characters in the name of a session, or of its stream of random numbers."""
-TEMPERATURES = 0.01, 100.0
-"""Temperatures above 0 at which logits of any model stay finite."""
 LEAST_TOP_P = 1e-4
 UNLIMITED = 1 << 40
 """The length limit of a response here: the device decides where its response ends."""

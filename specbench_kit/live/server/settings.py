@@ -8,6 +8,7 @@ from specbench_kit.core.common_options import Dtype, ExecutorName, Target, Torch
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option
 from specbench_kit.live.address import host_and_port, read_file
+from specbench_kit.live.server.limits import ServerLimits
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 NETWORK = "Network"
@@ -61,20 +62,42 @@ class ServeSettings:
     ] = None
     tls_cert: Annotated[Path | None, Option("Certificate chain for TLS, PEM; needs --tls-key.", NETWORK)] = None
     tls_key: Annotated[Path | None, Option("Private key of the certificate, PEM.", NETWORK)] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        Option("PEM file of the authority that signs devices' certificates; a device then needs one.", NETWORK),
+    ] = None
     token_file: Annotated[
         Path | None,
         Option(
             "File of access tokens, one per line; a device must send one of them. By default none is needed.", NETWORK
         ),
     ] = None
+    streams: Annotated[int, Option("Largest number of devices that are connected.", NETWORK)] = 1024
+    token_sessions: Annotated[
+        int, Option("Sessions of all devices with one access token; 0 for an equal share of --sessions.", NETWORK)
+    ] = 0
+    token_streams: Annotated[
+        int, Option("Devices connected with one access token; 0 for an equal share of --streams.", NETWORK)
+    ] = 0
+    stream_bytes: Annotated[
+        int, Option("Bytes per second that are read from one device; more has to wait.", NETWORK)
+    ] = 16_000_000
+    token_bytes: Annotated[
+        int, Option("Bytes per second that are read from all devices with one access token.", NETWORK)
+    ] = 64_000_000
     insecure: Annotated[bool, Option("Allow to listen beyond loopback without TLS.", NETWORK)] = False
 
     def __post_init__(self) -> None:
-        for name in ("slots", "max_batch", "session_tokens", "sessions"):
+        for name in ("slots", "max_batch", "session_tokens", "sessions", "streams", "stream_bytes", "token_bytes"):
             value = getattr(self, name)
             require(value >= 1, f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        require(min(self.token_sessions, self.token_streams) >= 0, "--token-sessions and --token-streams are 0 or more")
         require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
         require((self.tls_cert is None) == (self.tls_key is None), "--tls-cert and --tls-key go together")
+        require(
+            self.tls_client_ca is None or self.tls_cert is not None,
+            "--tls-client-ca needs TLS: give --tls-cert and --tls-key",
+        )
         host, _ = host_and_port(self.listen)
         safe = self.tls_cert is not None or host in LOOPBACK or self.insecure
         require(safe, f"without TLS the server listens on loopback alone, not on {host}: give --tls-cert and --tls-key")
@@ -86,4 +109,17 @@ class ServeSettings:
         lines = read_file(self.token_file).decode().splitlines()
         tokens = [line.strip() for line in lines if line.strip()]
         require(bool(tokens), f"{self.token_file} holds no token: write one per line")
+        require(len(set(tokens)) == len(tokens), f"{self.token_file} holds a token twice: write each once")
         return tokens
+
+    def limits(self, context: int) -> ServerLimits:
+        """Return what devices may use of the server, with sessions of up to `context` tokens."""
+        return ServerLimits(
+            context=context,
+            sessions=self.sessions,
+            streams=self.streams,
+            token_sessions=self.token_sessions,
+            token_streams=self.token_streams,
+            stream_bytes_per_s=self.stream_bytes,
+            token_bytes_per_s=self.token_bytes,
+        )

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
+from specbench_kit.live.connection_options import SHORTEST_SILENCE_S
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.drafts import require_tokens
 from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.wire import Status
 
-SHORTEST_MS = 50
-"""The shortest silence after which the server goes on by itself."""
+SHORTEST_MS = round(SHORTEST_SILENCE_S * 1e3)
 DEFAULT_ROUND_S = 60.0
 
 

@@ -27,6 +27,12 @@ from specbench_kit.core.common_options import (
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.live.connection_options import (
+    LONGEST_SILENCE_S,
+    SHORTEST_SILENCE_S,
+    TEMPERATURES,
+    ConnectionOptions,
+)
 from specbench_kit.live.link_option import parse_link
 
 RECORDED_TOGETHER = 8
@@ -56,7 +62,7 @@ class Sources(DeploymentOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class BenchSettings:
+class BenchSettings(ConnectionOptions):
     """The options of one benchmark, validated on construction: an invalid value raises SkitError.
 
     Without a deployment, time is measured on this machine; a replay uses the time of the machine that recorded the
@@ -136,15 +142,11 @@ class BenchSettings:
     server: Annotated[
         str | None,
         Option(
-            "Server that verifies, instead of a --target in this process: HOST:PORT of a `skit serve`, or "
-            "ENGINE://HOST:PORT of sglang, vllm, llama-cpp or another completions server.",
+            "Server that verifies, instead of a --target in this process: HOST:PORT of a `skit serve` (or several with "
+            "commas, of which another one takes over when one is lost), or ENGINE://HOST:PORT of sglang, vllm, "
+            "llama-cpp or another completions server.",
             SERVER,
         ),
-    ] = None
-    server_token: Annotated[Path | None, Option("File with the access token of the server.", SERVER)] = None
-    server_ca: Annotated[
-        Path | None,
-        Option("PEM file of the certificate authority that signed the server's certificate; turns TLS on.", SERVER),
     ] = None
     link: Annotated[
         Link | None,
@@ -154,6 +156,14 @@ class BenchSettings:
             parse=parse_link,
         ),
     ] = None
+    server_silence: Annotated[
+        float,
+        Option(
+            "Seconds without a draft after which a `skit serve` goes on with the response by itself, until this device "
+            "is back; 0 never.",
+            SERVER,
+        ),
+    ] = 0.0
     launch: Annotated[
         Launch,
         Option(
@@ -187,10 +197,7 @@ class BenchSettings:
         launches = get_args(Launch)
         require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
         require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
-        require(
-            self.server is not None or (self.link, self.server_token, self.server_ca) == (None, None, None),
-            "--link, --server-token and --server-ca go with --server",
-        )
+        self._require_server_options()
         require(
             self.server is None or (self.deployment is None and self.launch == "virtual"),
             "--server measures a real target elsewhere: leave out --deployment and --launch",
@@ -198,4 +205,25 @@ class BenchSettings:
         require(
             self.launch == "virtual" or self.deployment is None,
             "--launch processes measures this machine: leave out --launch or --deployment",
+        )
+
+    def _require_server_options(self) -> None:
+        """Raise SkitError for options about a server that there is not, or that it would refuse."""
+        self.require_connection_options()
+        require(
+            self.server is not None or not (self.link or self.concerns_server or self.server_silence),
+            "--link and the options that begin with --server go with --server",
+        )
+        require(
+            self.server_silence == 0 or SHORTEST_SILENCE_S <= self.server_silence <= LONGEST_SILENCE_S,
+            f"--server-silence is 0 or from {SHORTEST_SILENCE_S:g} to {LONGEST_SILENCE_S:g} s, not "
+            f"{self.server_silence:g}",
+        )
+        lowest, highest = TEMPERATURES
+        require(
+            self.server is None
+            or "://" in self.server
+            or not self.temperature
+            or lowest <= self.temperature <= highest,
+            f"a skit serve takes a --temperature of 0 or from {lowest:g} to {highest:g}, not {self.temperature:g}",
         )

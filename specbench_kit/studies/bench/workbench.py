@@ -232,13 +232,13 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         if named or not _is_missing(model, settings.draft, target)
     }
     if settings.server is not None:
-        from specbench_kit.live.connection import ServerAddress  # needs the extra `live`
-        from specbench_kit.live.heads import load_heads
+        from specbench_kit.live.heads import load_heads  # needs the extra `live`
+        from specbench_kit.live.server_address import ServerAddress
         from specbench_kit.live.servers import connect
 
         kind = {"device": settings.device, "dtype": settings.dtype, "executor": settings.executor}
         drafts = load_draft_models(settings.draft, list(needed), target, **kind)
-        address = ServerAddress(settings.server, settings.server_token, settings.server_ca, settings.link)
+        address = ServerAddress(settings.server, settings, settings.link, settings.server_silence)
         server = connect(address, drafts)
         names = [name for name in needed if name.startswith(HEAD)]
         heads = load_heads(names, server.target, target, device=settings.device, dtype=settings.dtype)

@@ -15,8 +15,9 @@ from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.description import describe, finite
-from specbench_kit.live.connection import Connection, ServerAddress
+from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol.verification_pb2 import Welcome
+from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
@@ -64,7 +65,7 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     """Load the server with every number of devices, at every rate, and write a run directory with a report."""
     trace = TraceFile(settings.trace)
     trace.header.require(TOKEN_IDS, "skit load sends drafted tokens")
-    address = ServerAddress(settings.server, settings.server_token, settings.server_ca)
+    address = ServerAddress(settings.server, settings)
     # The server refuses a trace that was recorded with another target than its own.
     connection = address.connect(model_hash=str(trace.provenance("models", "target", "hash")))
     welcome = connection.welcome

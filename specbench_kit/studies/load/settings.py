@@ -10,6 +10,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Link
+from specbench_kit.live.connection_options import ConnectionOptions
 from specbench_kit.live.link_option import parse_link
 from specbench_kit.serving.number_lists import Numbers, numbers_of, parse_devices
 from specbench_kit.serving.options import LOAD
@@ -26,7 +27,7 @@ class LoadPoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
+class LoadSettings(ConnectionOptions):
     """The checked options of `skit load`."""
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve`.", SERVER)]
@@ -70,16 +71,13 @@ class LoadSettings:
             "Latency profile of the server to compare with; by default one that was measured on this machine.", SERVER
         ),
     ] = None
-    server_token: Annotated[Path | None, Option("File with the access token of the server.", SERVER)] = None
-    server_ca: Annotated[
-        Path | None, Option("Certificates, PEM, that the server's must be signed by; by default no TLS.", SERVER)
-    ] = None
     seed: Seed = 0
     out: Out = Path("results")
     events: Annotated[bool, Option("Save every round, response and batch as Parquet.", OUTPUT)] = False
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self.require_connection_options()
         if min(self.devices) < 1:
             raise SkitError(f"--devices must be at least 1, not {min(self.devices)}")
         if not all(0 < rate < inf for rate in self.rate):

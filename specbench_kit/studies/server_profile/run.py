@@ -12,8 +12,9 @@ from transformers import AutoTokenizer
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.live.connection import Connection, ServerAddress
+from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol.verification_pb2 import Welcome
+from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.models.catalogue import from_pretrained, locate
 from specbench_kit.profilers.base import COEFFICIENTS, LEAST_SERVED_R2, Form, Profile, features
@@ -124,7 +125,7 @@ def _profile(
 
 def _connect(settings: ServerProfileSettings) -> Connection:
     tokenizer = from_pretrained(AutoTokenizer, locate(settings.target, "target"))
-    address = ServerAddress(settings.server, settings.server_token, settings.server_ca)
+    address = ServerAddress(settings.server, settings)
     return address.connect(tokenizer=tokenizer_hash(tokenizer), vocabulary=len(tokenizer))
 
 

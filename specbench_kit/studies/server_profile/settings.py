@@ -7,10 +7,11 @@ from typing import Annotated
 from specbench_kit.core.common_options import Target
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import MODELS, OUTPUT, RUN, SERVER, Option
+from specbench_kit.live.connection_options import ConnectionOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerProfileSettings:
+class ServerProfileSettings(ConnectionOptions):
     """The checked options of `skit profile-server`."""
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER)]
@@ -18,12 +19,9 @@ class ServerProfileSettings:
     target: Annotated[Target, Option("The server's target; the connection needs its tokenizer.", MODELS)] = "bundled"
     sessions: Annotated[int, Option("Largest number of concurrent sessions.", RUN)] = 24
     window_s: Annotated[float, Option("Seconds of measurement for each kind of load.", RUN, flag="window")] = 0.8
-    server_token: Annotated[Path | None, Option("File with the access token of the server.", SERVER)] = None
-    server_ca: Annotated[
-        Path | None, Option("Certificates, PEM, that the server's must be signed by; by default no TLS.", SERVER)
-    ] = None
 
     def __post_init__(self) -> None:
+        self.require_connection_options()
         if self.sessions < 2 or self.window_s <= 0:
             raise SkitError("a server is kept busy by at least 2 --sessions, and in each --window for some time")
         if self.to.suffix != ".toml":
