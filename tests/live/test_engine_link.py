@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.assembly import remote_engine, streamed_engine
-from specbench_kit.live.connection import ServerAddress
 from specbench_kit.live.engines import base as base_module
 from specbench_kit.live.engines.base import engines
+from specbench_kit.live.links.http import ShapedTransport
 from specbench_kit.live.pair import TargetDescription
+from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.servers import EngineServer
-from specbench_kit.live.shaped_http import ShapedTransport
 from specbench_kit.methods.spec import parse_method
 
 RTT_S = 0.04

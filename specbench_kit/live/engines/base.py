@@ -13,7 +13,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.engines.generation import GenerationRequest, read_events
-from specbench_kit.live.shaped_http import ShapedTransport
+from specbench_kit.live.links.http import ShapedTransport
 
 TIMEOUT_S = 120.0
 WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)

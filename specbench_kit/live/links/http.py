@@ -9,7 +9,7 @@ import httpx
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.link import LinkDirection
+from specbench_kit.live.links.direction import LinkDirection
 
 Delivery = Callable[[], object]
 """What happens on arrival of a message."""
