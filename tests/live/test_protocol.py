@@ -36,7 +36,7 @@ def generated() -> dict[str, list[tuple[str, str, int]]]:
 
 def test_the_generated_code_is_that_of_the_proto_file() -> None:
     assert written() == generated()
-    assert len(generated()) == 17
+    assert len(generated()) == 22
 
 
 def test_a_frame_of_the_first_release_is_read() -> None:
