@@ -14,7 +14,7 @@ def written() -> dict[str, list[tuple[str, str, int]]]:
     """Return type, name and number of the fields of every message of the .proto file."""
     messages = {}
     for name, body in re.findall(r"^message (\w+) \{\n(.*?)^\}", PROTO.read_text(), re.MULTILINE | re.DOTALL):
-        fields = re.findall(r"^ +((?:repeated )?\w+) (\w+) = (\d+);", body, re.MULTILINE)
+        fields = re.findall(r"^ +((?:repeated |optional )?\w+) (\w+) = (\d+);", body, re.MULTILINE)
         messages[name] = [(kind, field, int(number)) for kind, field, number in fields]
     return messages
 
@@ -29,8 +29,9 @@ def generated() -> dict[str, list[tuple[str, str, int]]]:
         messages[message.name] = []
         for field in message.field:
             kind = TYPES.get(FieldDescriptorProto.Type.Name(field.type)) or field.type_name.rpartition(".")[2]
-            repeated = "repeated " if field.label == FieldDescriptorProto.LABEL_REPEATED else ""
-            messages[message.name].append((repeated + kind, field.name, field.number))
+            label = "repeated " if field.label == FieldDescriptorProto.LABEL_REPEATED else ""
+            label = "optional " if field.proto3_optional else label
+            messages[message.name].append((label + kind, field.name, field.number))
     return messages
 
 
