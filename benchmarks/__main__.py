@@ -17,6 +17,7 @@ from benchmarks import (
     against_transformers,
     bundled_pair,
     calibration,
+    card_counts,
     forwards,
     gguf_types,
     length,
@@ -62,6 +63,7 @@ MODULES = (
     specedge,
     calibration,
     wire,
+    card_counts,
 )
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 

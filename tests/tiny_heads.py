@@ -34,7 +34,7 @@ def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
 
 def put_beside(target: Runner, head: HeadModel) -> None:
     """Let methods that draft with a head find this one."""
-    executor = make_executor(head, target.executor.slots, target.capacity, target.vocabulary)
+    executor = make_executor(head.to(target.device), target.executor.slots, target.capacity, target.vocabulary)
     _beside[target] = Runner(executor)
 
 

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import to_builtins
+
 from specbench_kit.cli.common import command_line, load_dataset, say
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core import common_options as common
@@ -53,7 +55,7 @@ def measure_ranks(options: RankOptions, dataset: DatasetOptions, as_json: JsonOp
         table = measure(settings, prompts, report)
     path = ranks.save(table, options.save_to)
     if as_json:
-        print(json.dumps({"file": str(path), **asdict(table)}))
+        print(json.dumps({"file": str(path), **to_builtins(table)}))
         return
     # The first row is the rate over all tokens; row n of by_depth is that n tokens after the last first choice.
     for depth, row in enumerate((table.shares, *table.by_depth)):

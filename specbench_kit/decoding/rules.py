@@ -64,7 +64,8 @@ def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Unif
         # A device's distributions arrive in main memory, wherever the target is.
         draft, token = cast(FullDistributions, source).probabilities[row].to(target.device), tree.tokens[node]
         if random.uniform("accept") * float(draft[token]) > float(target[index, token]):
-            surplus = (target[index] - draft).clamp_(min=0)
+            # A device's distributions arrive in main memory, and a draft model may have a card of its own.
+            surplus = (target[index] - draft.to(target.device)).clamp_(min=0)
             # Where p and q are equal up to rounding, p - q has no positive part, and any draw from p is right.
             surplus = surplus if surplus.any() else target[index]
             return list(nodes[:index]), draw(surplus[None], [random.uniform("target")])[0]

@@ -1,4 +1,4 @@
-"""An emulated GPU for tests: tensors that say that they are on `cuda:0`, compute on the CPU, and refuse what GPUs refuse.
+"""An emulated GPU for tests: tensors that say they are on `cuda:0`, compute on the CPU, and refuse what GPUs refuse.
 
     with emulated_cards() as machine:
         model.to("cuda:0")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from emulated_card.cards import Card
 from emulated_card.counts import calling_place
 from emulated_card.operators import aten
 from emulated_card.pinned import is_pinned, pin

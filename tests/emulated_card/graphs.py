@@ -106,7 +106,7 @@ class Graph:
         return self._card
 
 
-class capture(AbstractContextManager[None]):  # noqa: N801
+class capture(AbstractContextManager[None]):
     """In place of torch.cuda.graph."""
 
     def __init__(self, graph: Graph, pool: object = None, stream: object = None, **_: object) -> None:

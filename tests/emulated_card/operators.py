@@ -96,7 +96,8 @@ def replaced(content: Any, change: Any) -> Any:
         return change(content)
     if isinstance(content, (tuple, list)):
         items = [replaced(item, change) for item in content]
-        return type(content)(items) if type(content) in (tuple, list) else type(content)(*items)
+        make = getattr(type(content), "_make", type(content))  # named tuples have it; torch's own tuples take a list
+        return make(items)
     if isinstance(content, dict):
         return {name: replaced(item, change) for name, item in content.items()}
     return content

@@ -79,7 +79,9 @@ def _cpu(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
 
 def _may_share_memory(one: Tensor, other: Tensor) -> bool:
     """Return whether a module may put one tensor's memory into the other; else it replaces its parameter."""
-    return not isinstance(one, CardTensor) and not isinstance(other, CardTensor)
+    if isinstance(one, CardTensor) or isinstance(other, CardTensor):
+        return False
+    return torch._has_compatible_shallow_copy_type(one, other)
 
 
 METHODS: dict[Any, Callable[..., Any]] = {
@@ -89,4 +91,5 @@ METHODS: dict[Any, Callable[..., Any]] = {
     Tensor.pin_memory: lambda tensor, *_: pin(tensor.clone()),
     Tensor.is_pinned: lambda tensor, *_: is_pinned(tensor),
     torch._has_compatible_shallow_copy_type: _may_share_memory,
+    torch._C._nn._parse_to: torch._C._nn._parse_to,
 }

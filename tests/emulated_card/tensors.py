@@ -39,8 +39,8 @@ class CardTensor(Tensor):
         return _compute(func, args, kwargs or {})
 
     device = property(lambda self: self.card.device)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    is_cuda = property(lambda _: True)  # type: ignore[assignment]
+    is_cpu = property(lambda _: False)  # type: ignore[assignment]
 
     def get_device(self) -> int:
         return self.card.index

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
+
 from emulated_card import Machine, emulated_cards
 from emulated_card.counts import Counts
-from torch import Tensor
 
 
 @pytest.fixture
@@ -65,8 +66,8 @@ def test_waits(machine: Machine, read: Callable[[Tensor], object]) -> None:
 @pytest.mark.parametrize(
     ("write", "copies"),
     [
-        (lambda x: torch.tensor([1, 2], device="cuda"), 1),
-        (lambda x: torch.ones(3).to("cuda"), 1),
+        (lambda _: torch.tensor([1, 2], device="cuda"), 1),
+        (lambda _: torch.ones(3).to("cuda"), 1),
         (lambda x: x.copy_(torch.ones(4)), 1),
         (lambda x: x[[0, 1]], 1),
         (lambda x: x[torch.tensor([2])], 1),

@@ -5,6 +5,7 @@ import gc
 
 import pytest
 import torch
+
 from emulated_card import emulated_cards
 
 MIB = 2**20

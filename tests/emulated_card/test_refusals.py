@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from emulated_card import Machine, emulated_cards
 from torch import Tensor, nn
+
+from emulated_card import Machine, emulated_cards
 
 HERE = r"test_refusals\.py:\d+"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def machine() -> Iterator[Machine]:
     with emulated_cards(2) as machine:
         yield machine
@@ -40,18 +41,18 @@ def on(card: str = "cuda:0", *shape: int) -> Tensor:
         lambda: nn.functional.embedding(torch.tensor([0]), on()),
     ],
 )
-def test_operands_on_two_devices(machine: Machine, operation: Callable[[], object]) -> None:
+def test_operands_on_two_devices(operation: Callable[[], object]) -> None:
     with pytest.raises(RuntimeError, match=f"at least two devices, c.* and cuda:[01]: .* at {HERE}"):
         operation()
 
 
 @pytest.mark.parametrize("operation", [lambda: on().numpy(), lambda: np.asarray(on()), lambda: on()[0].numpy()])
-def test_numpy_of_a_device_tensor(machine: Machine, operation: Callable[[], object]) -> None:
+def test_numpy_of_a_device_tensor(operation: Callable[[], object]) -> None:
     with pytest.raises(TypeError, match=f"can't convert cuda:0 device type tensor to numpy.*{HERE}"):
         operation()
 
 
-def test_a_generator_of_the_host_and_a_card_that_is_not_there(machine: Machine) -> None:
+def test_a_generator_of_the_host_and_a_card_that_is_not_there() -> None:
     with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
         torch.rand(3, device="cuda", generator=torch.Generator())
     with pytest.raises(RuntimeError, match="invalid device ordinal: cuda:2"):
@@ -76,7 +77,7 @@ def test_a_generator_of_the_host_and_a_card_that_is_not_there(machine: Machine) 
         lambda: on()[[0, 1]],
     ],
 )
-def test_a_wait_or_a_copy_of_the_host_inside_a_capture(machine: Machine, wait: Callable[[], object]) -> None:
+def test_a_wait_or_a_copy_of_the_host_inside_a_capture(wait: Callable[[], object]) -> None:
     with (
         pytest.raises(RuntimeError, match=f"not permitted when stream is capturing: .* at {HERE}"),
         torch.cuda.graph(torch.cuda.CUDAGraph()),
@@ -84,7 +85,7 @@ def test_a_wait_or_a_copy_of_the_host_inside_a_capture(machine: Machine, wait: C
         wait()
 
 
-def test_what_mixes_on_a_gpu_mixes_here(machine: Machine) -> None:
+def test_what_mixes_on_a_gpu_mixes_here() -> None:
     numbers = on()
     assert (numbers + torch.tensor(1.0)).device == torch.device("cuda:0"), "one number of the host"
     assert numbers[torch.tensor([1])].tolist() == [[3.0, 4.0, 5.0]], "an index of the host"
@@ -95,7 +96,7 @@ def test_what_mixes_on_a_gpu_mixes_here(machine: Machine) -> None:
         assert on("cuda").device == torch.device("cuda", 1)
 
 
-def test_gradients_on_a_card_are_those_of_the_host(machine: Machine) -> None:
+def test_gradients_on_a_card_are_those_of_the_host() -> None:
     torch.manual_seed(0)
     layer, inputs = nn.Linear(3, 2), torch.randn(5, 3)
     expected = torch.autograd.grad(layer(inputs).square().sum(), list(layer.parameters()))

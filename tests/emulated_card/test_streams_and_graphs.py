@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from emulated_card import Machine, emulated_cards
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def machine() -> Iterator[Machine]:
     with emulated_cards(1) as machine:
         yield machine
@@ -28,7 +29,7 @@ def test_a_copy_to_pinned_memory_has_arrived_when_it_was_waited_for(machine: Mac
     assert machine.counts.waits == 1, "without pinned memory the host waits"
 
 
-def test_pinned_memory_may_not_change_while_it_is_copied(machine: Machine) -> None:
+def test_pinned_memory_may_not_change_while_it_is_copied() -> None:
     host = torch.ones(3).pin_memory()
     host.to("cuda", non_blocking=True)
     host += 1
@@ -36,7 +37,7 @@ def test_pinned_memory_may_not_change_while_it_is_copied(machine: Machine) -> No
         torch.cuda.synchronize()
 
 
-def test_a_stream_uses_what_another_wrote_only_after_waiting_for_it(machine: Machine) -> None:
+def test_a_stream_uses_what_another_wrote_only_after_waiting_for_it() -> None:
     side, numbers = torch.cuda.Stream(), torch.zeros(3, device="cuda")
     with torch.cuda.stream(side), pytest.raises(RuntimeError, match="used before it was written on another stream"):
         numbers.add_(1)
@@ -49,7 +50,7 @@ def test_a_stream_uses_what_another_wrote_only_after_waiting_for_it(machine: Mac
     assert (doubled + numbers.add_(1)).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_times_of_events_can_be_read_when_they_have_happened(machine: Machine) -> None:
+def test_times_of_events_can_be_read_when_they_have_happened() -> None:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     end.record()
@@ -78,7 +79,7 @@ def test_a_graph_is_not_run_by_its_capture_and_replays_on_the_same_memory(machin
     assert total.tolist() == [4.0, 4.0, 4.0], "a graph reads its inputs anew"
 
 
-def test_a_graph_that_copies_from_and_to_pinned_memory(machine: Machine) -> None:
+def test_a_graph_that_copies_from_and_to_pinned_memory() -> None:
     source, target = torch.ones(2).pin_memory(), torch.zeros(2).pin_memory()
     numbers, graph = torch.zeros(2, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -91,7 +92,7 @@ def test_a_graph_that_copies_from_and_to_pinned_memory(machine: Machine) -> None
     assert target.tolist() == [6.0, 6.0]
 
 
-def test_a_graph_needs_the_memory_that_it_was_captured_with(machine: Machine) -> None:
+def test_a_graph_needs_the_memory_that_it_was_captured_with() -> None:
     inputs, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="never captured"):
         graph.replay()
@@ -117,7 +118,7 @@ def test_temporary_memory_belongs_to_the_graph_until_it_goes(machine: Machine) -
     assert card.allocated_bytes == 4096 + 512
 
 
-def test_threads_that_start_inside_have_the_cards_too(machine: Machine) -> None:
+def test_threads_that_start_inside_have_the_cards_too() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as threads:

@@ -75,7 +75,7 @@ def save_head(head: HeadModel, folder: Path, dtype: torch.dtype = torch.bfloat16
         del state[EMBEDDING]
     weights = {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in state.items()}
     mapped = torch.zeros(head.config.layer.vocab_size, dtype=torch.bool)
-    mapped[head.tokens] = True
+    mapped[head.tokens.cpu()] = True
     contiguous = {name: weight.contiguous().cpu() for name, weight in weights.items()}
     save_file(contiguous | {"t2d": mapped}, folder / WEIGHTS, metadata={"format": "pt"})
 

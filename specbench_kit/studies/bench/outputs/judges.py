@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
@@ -34,7 +35,10 @@ class LocalOutputJudge:
         config = run["config"]
         sampler = _sampler(config)
         if not sampler.greedy and draws_drafts(method):
-            return {"lossless": None, "sampling": summarise_tally(self._tally(records, sampler))}
+            # The draft's distributions are computed again, which needs a draft that follows from the text alone.
+            by_model = list(method.drafting.models) == [DRAFT]
+            sampling = summarise_tally(self._tally(records, sampler)) if by_model else None
+            return {"lossless": None, "sampling": sampling}
         if not baseline:
             return {"lossless": None, "sampling": None}
         virtual = config.get("launch", "virtual") == "virtual"

@@ -1,0 +1,86 @@
+"""Methods and drafters on an emulated card: the outputs of the host, whatever the batch and the temperature."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulated_card import Machine, emulated_cards
+from environments import ENVIRONMENT
+from method_specs import filled_in, specs
+from tiny_models import (
+    AUTOREGRESSIVE,
+    clear_prompts,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    tiny_llama,
+    with_references,
+)
+
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.runner import Runner
+
+Runners = tuple[Runner, Runner]
+CAPACITY, NEW_TOKENS = 160, 12
+SAMPLED = Sampler(0.7, top_p=0.9)
+DRAFTERS = ["model", "head", "suffix", "first-of.first=prompt-lookup+second=head"]
+
+
+def runners(device: str) -> Runners:
+    models: list[Any] = [tiny_llama(), disturbed(tiny_llama(), 0.02)]
+    target, draft = (make_runner(model.to(device), 4, CAPACITY, "transformers") for model in models)
+    return target, draft
+
+
+@pytest.fixture(scope="module")
+def requests_() -> list[Request]:
+    return make_requests(clear_prompts(tiny_llama(), [3, 9, 5], NEW_TOKENS), NEW_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def plain(requests_: list[Request]) -> Any:
+    return decode(AUTOREGRESSIVE, runners("cpu"), requests_)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with emulated_cards(2) as machine:
+        yield machine
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+@pytest.mark.parametrize("sampler", [Sampler(), SAMPLED])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_drafters(batch_size: int, sampler: Sampler, drafter: str, requests_: list[Request], machine: Machine) -> None:
+    method = parse_method(f"fixed-k:k=3,drafter={drafter}")
+    torch.manual_seed(0)
+    options: Any = {"sampler": sampler, "batch_size": batch_size}
+    on_card = decode(method, runners("cuda"), requests_, **options)
+    assert machine.counts.launches > 0
+    assert outputs(on_card) == outputs(decode(method, runners("cpu"), requests_, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", specs())
+def test_every_method(spec: str, requests_: list[Request], plain: Any, machine: Machine, tmp_path: Path) -> None:
+    method = parse_method(spec.format(**filled_in(tmp_path))).prepare(ENVIRONMENT)
+    held = runners("cuda:1")
+    for batch_size in (1, 3):
+        records = decode(method, held, with_references(requests_, plain), batch_size=batch_size)
+        assert outputs(records) == outputs(plain)
+    assert machine.cards[0].peak_bytes == 0, "everything was on the card that was named"
+    assert machine.cards[1].peak_bytes > 0
+
+
+def test_memory_of_a_card_does_not_grow_with_requests(requests_: list[Request], machine: Machine) -> None:
+    held, method, after = runners("cuda"), parse_method("specedge:depth=3,budget=8,beams=4"), []
+    for _ in range(3):
+        decode(method, held, requests_, batch_size=2)
+        after.append(machine.cards[0].allocated_bytes)
+    assert len(set(after)) == 1
