@@ -1,4 +1,4 @@
-"""Count what decoding would cost on a GPU: waits, copies, launches and synchronisations, on the tests' emulated card."""
+"""Count waits, copies, launches and synchronisations of decoding on a GPU, on the emulated card of the tests."""
 
 import sys
 from collections.abc import Sequence
