@@ -1,6 +1,7 @@
 """The digest by which a predictor knows a deployment again."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,12 @@ from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import BUNDLED
 
 
+PREDICTORS = sorted(path.parent for path in BUNDLED.glob("*/predictor.json"))
+
+
 @pytest.mark.parametrize("name", ["specedge", "wan", "wisp"])
-def test_the_bundled_predictor_was_tuned_for_the_deployment_as_it_is(name: str) -> None:
-    (folder,) = (path.parent for path in BUNDLED.glob("*/predictor.json"))
+@pytest.mark.parametrize("folder", PREDICTORS, ids=lambda folder: folder.name)
+def test_bundled_predictors_were_tuned_for_the_deployment_as_it_is(folder: Path, name: str) -> None:
     tuned = [point.digest for point in load(folder).tuned if point.deployment == name]
     assert tuned == [digest(bundled()[name].build())] * 4
 
