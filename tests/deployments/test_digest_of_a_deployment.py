@@ -10,7 +10,6 @@ from specbench_kit.deployments.loading import bundled
 from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import BUNDLED
 
-
 PREDICTORS = sorted(path.parent for path in BUNDLED.glob("*/predictor.json"))
 
 
