@@ -35,10 +35,7 @@ def remote_engine(
     Raise SkitError for a method that needs the target in this process, since it has a pipeline. The verifier of a
     drafter that reads hidden states has to bring them.
     """
-    if method.pipeline is not None:
-        raise SkitError(
-            f"{method.display_name}: a pipeline's stages cannot be behind a wire: name a method with rounds"
-        )
+    require_rounds(method)
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
     clock = MeasuringClock(device, started_s)
     drafter = round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
@@ -55,6 +52,14 @@ def remote_engine(
         capacity=capacity,
         name=method.display_name,
     )
+
+
+def require_rounds(method: Method) -> None:
+    """Raise SkitError for a method that needs the target in this process, since it has a pipeline."""
+    if method.pipeline is not None:
+        raise SkitError(
+            f"{method.display_name}: a pipeline's stages cannot be behind a wire: name a method with rounds"
+        )
 
 
 def streamed_engine(

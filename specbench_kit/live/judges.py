@@ -115,7 +115,9 @@ class EngineJudge:
             record, baseline, position
         )
         if not self.sampler.greedy:
-            return replace(unknown, reason="the numbers that the engine draws by are not known")
+            return replace(
+                unknown, reason="the engine draws the responses that it decodes by itself by other random numbers"
+            )
         tokens = record.output_ids[position], baseline.output_ids[position]
         try:
             values = self.engine.log_probabilities([*record.prompt_ids, *record.output_ids[:position]], tokens)

@@ -10,6 +10,7 @@ from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.description import finite
+from specbench_kit.live.assembly import require_rounds
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
@@ -103,7 +104,7 @@ class SkitServer:
         return ()
 
     def require_verifiable(self, method: Method, sampler: Sampler) -> None:
-        """Accept every method: the target verifies whatever the kit drafts."""
+        require_rounds(method)
 
     def verifier(
         self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
@@ -155,18 +156,19 @@ class EngineServer:
 
     def require_verifiable(self, method: Method, sampler: Sampler) -> None:
         name, server = method.display_name, self.address.address
+        require_rounds(method)
         self._require_sampling(sampler)
         if method.drafting.reads_states:
             raise SkitError(f"{name}: {server} sends no hidden states: name a drafter that reads none")
         if method.submits_trees:
             raise SkitError(
-                f"{name} submits trees, and {server} verifies chains alone: name a method that drafts a chain, such "
-                "as fixed-k or threshold, or a skit serve"
+                f"{name}: {server} verifies chains alone, and it submits trees: name a method that drafts a chain, "
+                "such as fixed-k or threshold, or a skit serve"
             )
         if method.draws_tokens and not sampler.greedy:
             raise SkitError(
-                f"{name} draws its tokens, and {server} does not return the probabilities that these need: name a "
-                "method that drafts the likeliest tokens, such as prompt-lookup, or leave out --temperature"
+                f"{name}: {server} does not return the probabilities that tokens drawn at random need: name a method "
+                "that drafts the likeliest tokens, such as prompt-lookup, or leave out --temperature"
             )
 
     def verifier(

@@ -117,8 +117,8 @@ class Environment:
     """The number of requests that are decoded together."""
 
     def require_deployment(self, name: str) -> None:
-        """Raise SkitError if the method `name` would run on this machine's clock, where no link lies in between."""
-        require(self.modelled, f"{name}: only a deployment has a link to cross: add --deployment NAME")
+        """Raise SkitError if the method `name` would run on this machine's clock."""
+        require(self.modelled, f"{name}: only a deployment models what it does: add --deployment NAME")
 
     def require_link(self, name: str) -> None:
         """Raise SkitError if the method `name` would run with the target beside it, where there is no link."""

@@ -114,9 +114,9 @@ def test_bodies_take_their_time_and_errors_arrive_too() -> None:
 
 
 REFUSED = [
-    (("--method", "specedge"), "specedge submits trees, and completions://"),
-    (("--method", "specinfer:branching=2-1"), "specinfer submits trees"),
-    (("--method", "fixed-k", "--temperature", ".8"), "fixed-k draws its tokens, and completions://"),
+    (("--method", "specedge"), "specedge: completions://"),
+    (("--method", "specinfer:branching=2-1"), "verifies chains alone, and it submits trees"),
+    (("--method", "fixed-k", "--temperature", ".8"), "fixed-k: completions://"),
 ]
 
 
@@ -130,6 +130,27 @@ def test_what_an_engine_cannot_verify_is_refused_before_there_is_a_run(
         done = skit_here("bench", *server, "--dataset", prompts, *options, "--out", tmp_path / "out")
     assert reason in error_line(done)
     assert not (tmp_path / "out").exists()
+
+
+def test_methods_that_an_engine_cannot_verify_are_left_out_of_groups(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_in, "TARGET", AutoModelForCausalLM.from_pretrained(tiny.target))
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "0", "prompt": "Say 0."})
+    with engine_server() as base:
+        server = ("--server", base.replace("http", "completions"), "--draft", tiny.draft, "--target", tiny.target)
+        groups = ("--method", "group:tree", "--method", "group:overlapping", "--method", "round-trips")
+        options = (*server, "--dataset", prompts, "--max-new-tokens", 6)
+        done = skit_here("bench", *options, *groups, "--out", tmp_path / "out")
+        sampled = skit_here("bench", *options, "--method", "suffix", "--temperature", ".8", "--out", tmp_path / "drawn")
+    assert (done.returncode, sampled.returncode) == (0, 0), (done.stderr, sampled.stderr)
+    (folder,) = (tmp_path / "out").glob("*-ssd-*")
+    assert read_object(folder / "summary.json")["lossless"]["identical"] == 1
+    left_out = read_object(folder / "run.json")["left_out"]
+    assert len({left_out[name] for name in ("eagle2-tree", "opt-tree", "specedge", "specinfer")}) == 1
+    assert "a pipeline's stages cannot be behind a wire" in left_out["specpipe"]
+    (folder,) = (tmp_path / "drawn").glob("*-suffix-*")
+    assert "decodes by itself by other random numbers" in (folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_a_benchmark_at_an_engine_over_an_emulated_link(

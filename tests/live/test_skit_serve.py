@@ -33,6 +33,21 @@ def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path)
     assert "cannot be behind a wire" in error_line(refused)
 
 
+def test_methods_that_cannot_have_their_target_on_a_server_are_left_out_of_groups(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "0", "prompt": "Say it."})
+    options = ("--dataset", prompts, "--max-new-tokens", 6, "--out", tmp_path / "out", "--draft", tiny.draft)
+    service, _ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    with serving(service) as (_, address):
+        done = skit_here("bench", "--server", address, "--method", "group:bounds", *options)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "out").glob("*-oracle-*")
+    left_out = read_object(folder / "run.json")["left_out"]
+    assert left_out.keys() == {"layer-split", "pipeline-ar", "pp-microbatch"}
+    assert "a pipeline's stages cannot be behind a wire" in left_out["pipeline-ar"]
+
+
 def test_methods_that_draft_without_a_model_need_none_on_the_device(tiny: TinyPair, tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
     options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)

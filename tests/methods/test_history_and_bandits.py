@@ -112,7 +112,7 @@ def test_a_round_that_brings_a_prompt_in_says_nothing_of_a_length() -> None:
 
 
 def test_ucb_specstop_needs_a_link() -> None:
-    with pytest.raises(SkitError, match="ucb-specstop: only a deployment has a link to cross: add --deployment NAME"):
+    with pytest.raises(SkitError, match="ucb-specstop: only a deployment models what it does: add --deployment NAME"):
         parse_method("ucb-specstop").prepare(environment(PAIR, None))
 
 

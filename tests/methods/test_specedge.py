@@ -127,7 +127,7 @@ def test_a_server_tree_takes_the_same_rounds_and_crosses_the_link_once(runners: 
 
 @pytest.mark.parametrize("name", ["layer-split", "server-tree"])
 def test_without_a_deployment_there_is_no_link_to_cross(name: str) -> None:
-    with pytest.raises(SkitError, match=f"{name}: only a deployment has a link to cross: add --deployment NAME"):
+    with pytest.raises(SkitError, match=f"{name}: only a deployment models what it does: add --deployment NAME"):
         parse_method(name).prepare(environment(PAIR, None))
 
 

@@ -116,9 +116,11 @@ def result_cautions(summary: Summary) -> list[str]:
         )
     compared = lossless or summary.get("sampling") or {}
     if compared.get("unjudged"):
+        unjudged = [case for case in compared.get("divergences", ()) if case["verdict"] == "unjudged"]
+        reasons = dict.fromkeys(case.get("reason") or "nothing is known of the target's rounding" for case in unjudged)
         lines.append(
             f"DIFFERS, CANNOT BE JUDGED: {compared['unjudged']} of {compared['compared']} outputs differ from plain "
-            "decoding, by rounding or by an error: nothing is known of the target's rounding."
+            f"decoding, and it is not known if this is an error: {'; '.join(reasons)}."
         )
     if (summary.get("sampling") or {}).get("consistent") is False:
         lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
