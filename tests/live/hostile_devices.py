@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.live.connection import ClientIdentity, Connection
+from specbench_kit.live.server.accounts import Account
 from specbench_kit.live.server.event_log import EventLog
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.service import VerificationService
@@ -25,8 +26,11 @@ CHAIN = parse_method("fixed-k:k=3")
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 24)
 GOOD, BAD = ClientIdentity("same", VOCABULARY, "good"), ClientIdentity("same", VOCABULARY, "bad")
 PROMPT = [3, 14, 15, 9, 2, 6]
+POISON = [63, 62, 63, 62, 63]
 SLOTS = 4
 PATIENCE_S = 60.0
+SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
+"""Options of a channel that takes little more than is read."""
 
 
 @dataclass
@@ -43,9 +47,9 @@ class Attacker:
         self._connections.append(connection)
         return connection
 
-    def call(self, frames: Iterator[Any]) -> grpc.Future:
+    def call(self, frames: Iterator[Any], options: Sequence[tuple[str, int]] = ()) -> grpc.Future:
         """Send frames, or bytes, without the kit's client."""
-        channel = grpc.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1)])
+        channel = grpc.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1), *options])
         hello = Up(hello={"protocol": PROTOCOL, "tokenizer": "same", "vocabulary": VOCABULARY, "token": "bad"})
 
         def sent() -> Iterator[bytes]:
@@ -62,6 +66,11 @@ class Attacker:
     def sample(self, name: str) -> float:
         """Return a metric of the server."""
         return self.service.handler.metrics.registry.get_sample_value(name) or 0.0
+
+    def account(self, token: str) -> Account:
+        """Return what the devices with a token use of the server."""
+        number = self.service.handler.reception.accounts.tokens.index(token) + 1
+        return self.service.handler.reception.accounts._accounts[f"token {number}"]
 
     def open_socket(self) -> socket.socket:
         """Return a socket on which nothing is sent."""
@@ -113,9 +122,26 @@ def attacked_server(folder: Path, **limits: Any) -> Iterator[tuple[Attacker, Nei
         yield attacker, neighbour
         neighbour.end()
         attacker.close()
-        good = service.handler.reception.accounts._accounts["token 1"]
+        good = attacker.account("good")
     assert_unharmed(neighbour, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()])
     assert good.evictions == 0
+
+
+Attack = Callable[[Attacker, Neighbour], None]
+
+
+def attack_list() -> tuple[dict[str, tuple[dict[str, Any], Attack]], Callable[..., Callable[[Attack], Attack]]]:
+    """Return an empty list of attacks, and a decorator that adds one on a server with certain limits."""
+    attacks: dict[str, tuple[dict[str, Any], Attack]] = {}
+
+    def attack(**limits: Any) -> Callable[[Attack], Attack]:
+        def add(function: Attack) -> Attack:
+            attacks[function.__name__] = limits, function
+            return function
+
+        return add
+
+    return attacks, attack
 
 
 def assert_unharmed(neighbour: Neighbour, events: list[dict[str, Any]]) -> None:
@@ -134,6 +160,19 @@ def assert_unharmed(neighbour: Neighbour, events: list[dict[str, Any]]) -> None:
 
 def steps(record: RequestRecord) -> list[tuple[int, int, int]]:
     return [(step.submitted, step.accepted, step.committed) for step in record.rounds]
+
+
+def break_runner(attacker: Attacker) -> None:
+    """Let the server's model fail whenever a row begins with the poison, whatever else is in the batch."""
+    runner = attacker.service.handler.batch_runner._verifier._runner
+    forward = runner.executor.forward
+
+    def failing(rows: Any, layers: Any = ()) -> Any:
+        if any(list(row.tokens[: len(POISON)]) == POISON for row in rows):
+            raise RuntimeError("illegal memory access\nand what a driver adds")
+        return forward(rows, layers)
+
+    runner.executor.forward = failing
 
 
 def ask(connection: Connection, **frame: Any) -> Any:

@@ -1,31 +1,27 @@
-"""One device with a valid token attacks a server: its neighbour gets the tokens and the rounds that it gets alone."""
+"""One device with a valid token attacks by its sessions and rounds: its neighbour gets what it gets alone."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from hostile_devices import PROMPT, SLOTS, Attacker, Neighbour, ask, attacked_server, opening, until
-from live_server import CAPACITY, VOCABULARY
+from hostile_devices import (
+    POISON,
+    PROMPT,
+    SLOTS,
+    Attacker,
+    Neighbour,
+    ask,
+    attack_list,
+    attacked_server,
+    break_runner,
+    opening,
+    until,
+)
+from live_server import CAPACITY
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.live.connection import ConnectionLostError
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import Status, Up
 
-Attack = Callable[[Attacker, Neighbour], None]
-ATTACKS: dict[str, tuple[dict[str, Any], Attack]] = {}
-
-
-def attack(**limits: Any) -> Callable[[Attack], Attack]:
-    """Add an attack to the list, on a server with these limits."""
-
-    def add(function: Attack) -> Attack:
-        ATTACKS[function.__name__] = limits, function
-        return function
-
-    return add
+ATTACKS, attack = attack_list()
 
 
 @attack()
@@ -120,70 +116,6 @@ def more_sessions_than_a_stream_has(attacker: Attacker, _: Neighbour) -> None:
     assert sum(isinstance(answer, messages.Refused) for answer in answers) == 3
 
 
-@attack(streams=6)
-def more_streams_than_a_token_has(attacker: Attacker, _: Neighbour) -> None:
-    for _ in range(3):
-        attacker.connect()
-    with pytest.raises(ConnectionLostError, match="TOO_MANY_STREAMS: 3 streams are open for token 2"):
-        attacker.connect()
-
-
-@attack(hello_s=1.0)
-def silent_sockets_and_streams(attacker: Attacker, _: Neighbour) -> None:
-    sockets = [attacker.open_socket() for _ in range(20)]
-    for silent in sockets:
-        while silent.recv(1 << 12):
-            pass
-        silent.close()
-    until(lambda: attacker.sample("skit_streams") == 1)
-
-
-@attack(stream_bytes_per_s=1e5)
-def a_flood_of_small_frames(attacker: Attacker, _: Neighbour) -> None:
-    def frames() -> Iterator[object]:
-        for number in range(250):
-            yield Up(ping={"count": number})
-        until(lambda: attacker.sample("skit_paused_reads_total") > 0)
-
-    answers = [answer.WhichOneof("kind") for answer in attacker.call(frames())]
-    assert answers == ["welcome"] + ["pong"] * 250
-
-
-@attack()
-def bytes_that_are_no_frames(attacker: Attacker, _: Neighbour) -> None:
-    for content in (b"\xff\xff\xff", b"", b"\x08\x96\x01"):
-        with pytest.raises(grpc.RpcError, match="MALFORMED_FRAME"):
-            list(attacker.call(iter([content])))
-
-
-@attack()
-def hellos_that_lie(attacker: Attacker, _: Neighbour) -> None:
-    for vocabulary in (0, VOCABULARY + 1, (1 << 32) - 1):
-        with pytest.raises(SkitError, match=f"WRONG_VOCABULARY: .* have {vocabulary} tokens"):
-            attacker.connect(vocabulary=vocabulary)
-    for token in ("", "good ", "x" * 100_000):
-        with pytest.raises(SkitError, match="WRONG_TOKEN"):
-            attacker.connect(token=token)
-
-
-@attack()
-def names_and_numbers_without_measure(attacker: Attacker, _: Neighbour) -> None:
-    connection = attacker.connect()
-    assert Status(ask(connection, open=opening("x" * 1000)).status) is Status.MALFORMED_FRAME
-    ask(connection, open=opening("s", seed=-(1 << 63)))
-    for frame, status in (
-        ({"base": (1 << 32) - 1}, Status.WRONG_BASE),
-        ({"tokens": [(1 << 32) - 1]}, Status.TOKEN_OUTSIDE_VOCABULARY),
-        ({"tokens": [1] * 100_000}, Status.TOO_MANY_NODES),
-        ({"tokens": [1], "parents": [(1 << 32) - 1]}, Status.BROKEN_TREE),
-        ({"round_ms": -1e308}, Status.BROKEN_DEADLINE),
-    ):
-        draft = {"session": "s", "round": 1, "base": len(PROMPT), **frame}
-        assert Status(ask(connection, draft=draft).status) is status
-    generate = {"session": "s", "round": 1, "base": len(PROMPT), "max_tokens": (1 << 32) - 1}
-    assert Status(ask(connection, generate=generate).status) is Status.CONTEXT_FULL
-
-
 @attack()
 def generations_that_begin_and_end(attacker: Attacker, _: Neighbour) -> None:
     connection = attacker.connect()
@@ -217,22 +149,6 @@ def a_context_that_makes_the_runner_raise(attacker: Attacker, _: Neighbour) -> N
         refused = connection.receive(60)[1].refused
         assert (Status(refused.status), refused.reason) == (Status.FAILED, "illegal memory access")
     until(lambda: attacker.sample("skit_failed_rounds_total") == len(sessions))
-
-
-POISON = [63, 62, 63, 62, 63]
-
-
-def break_runner(attacker: Attacker) -> None:
-    """Let the server's model fail whenever a row begins with the poison, whatever else is in the batch."""
-    runner = attacker.service.handler.batch_runner._verifier._runner
-    forward = runner.executor.forward
-
-    def failing(rows: Any, layers: Any = ()) -> Any:
-        if any(list(row.tokens[: len(POISON)]) == POISON for row in rows):
-            raise RuntimeError("illegal memory access\nand what a driver adds")
-        return forward(rows, layers)
-
-    runner.executor.forward = failing
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -7,6 +7,7 @@ from threading import Event, Thread
 
 import grpc
 import pytest
+from hostile_devices import SMALL_WINDOW
 from live_server import CALLER, CAPACITY, VOCABULARY, decode_here, decode_remotely, serving
 from tiny_models import make_requests, outputs, random_prompts
 
@@ -19,7 +20,6 @@ from specbench_kit.methods.spec import parse_method
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 8)
 CHAIN = parse_method("fixed-k:k=3")
 HELLO = {"protocol": PROTOCOL, "tokenizer": "same", "vocabulary": VOCABULARY}
-SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
 PATIENCE_S = 60
 HEARTBEAT_S = 3.0  # so that a busy machine answers within half of it
 

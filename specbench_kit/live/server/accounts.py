@@ -30,6 +30,8 @@ class Account:
     streams: int = 0
     in_flight: int = 0
     """Rounds that wait or are verified."""
+    unread_bytes: int = 0
+    """Bytes of answers that wait to be written."""
     evictions: int = 0
     """Sessions that lost their KV; belongs to the verification thread."""
 

@@ -17,6 +17,10 @@ from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import Status
 
+LONGEST_NAME = 256
+"""Characters in the name of a session, of its stream of random numbers, and of a device."""
+MOST_ENDS = 256
+"""Token ids that may end a response."""
 SUM_TOLERANCE = 1e-3
 """How far the sum of a distribution, which was sent as float32, may be from 1."""
 
@@ -71,9 +75,9 @@ def read_draft(
             f"{len(session.tokens)} tokens and a draft of {count}; this server holds {limits.context}",
         )
     require_tokens(draft.tokens, vocabulary)
+    if draft.parents and len(draft.parents) != count:
+        raise Refusal(Status.BROKEN_TREE, f"{len(draft.parents)} parents for {count} tokens")
     parents = list(draft.parents) or range(count)
-    if len(parents) != count:
-        raise Refusal(Status.BROKEN_TREE, f"{len(parents)} parents for {count} tokens")
     for node, parent in enumerate(parents, 1):
         # A parent that comes before its children rules out cycles and unknown nodes at once.
         if parent >= node:
@@ -95,6 +99,13 @@ def require_tokens(tokens: Sequence[int], vocabulary: int) -> None:
         )
 
 
+def require_ends(ends: Sequence[int], vocabulary: int) -> None:
+    """Raise Refusal unless the tokens that end a response are few, and of the vocabulary: sessions hold them."""
+    if len(ends) > MOST_ENDS:
+        raise Refusal(Status.MALFORMED_FRAME, f"{len(ends)} tokens that end a response; at most {MOST_ENDS} can")
+    require_tokens(ends, vocabulary)
+
+
 def require_times(draft: messages.Draft) -> None:
     """Raise Refusal if a deadline is negative, infinite or NaN, which no scheduler could put in order."""
     if not all(0 <= time_ms < inf for time_ms in (draft.round_ms, draft.remaining_ms)):
@@ -105,13 +116,16 @@ def _require_distributions(
     draft: messages.Draft, parents: Sequence[int], sampler: Sampler, limits: ServerLimits, vocabulary: int
 ) -> None:
     """Raise Refusal unless the tokens are a chain and each can have been drawn from the distribution sent with it."""
-    counts, ids, probabilities = list(draft.counts), list(draft.ids), list(draft.probabilities)
     fault = ""
+    if len(draft.counts) != len(draft.tokens) or len(draft.ids) > len(draft.tokens) * limits.candidates:
+        fault = f"{len(draft.counts)} distributions with {len(draft.ids)} entries for {len(draft.tokens)} tokens"
+        raise Refusal(Status.BROKEN_DISTRIBUTION, fault)
+    counts, ids, probabilities = list(draft.counts), list(draft.ids), list(draft.probabilities)
     if sampler.greedy:
         fault = "a greedy session takes no distributions"
     elif list(parents) != list(range(len(parents))):
         fault = "sampled tokens must be a chain"
-    elif len(counts) != len(draft.tokens) or not sum(counts) == len(ids) == len(probabilities):
+    elif not sum(counts) == len(ids) == len(probabilities):
         fault = "each token needs one distribution, and each of its entries a token and a probability"
     elif max(counts) > limits.candidates:
         fault = f"a distribution of {max(counts)} entries; this server takes {limits.candidates}"

@@ -7,7 +7,7 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.batches import BatchRunner
-from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.drafts import LONGEST_NAME, require_ends
 from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.server.rounds import VerifiedRound, generated_round
 from specbench_kit.live.server.sessions import AnswerStream, ServerSession, SessionTable
@@ -43,8 +43,8 @@ class Generations:
             raise Refusal(Status.CONTEXT_FULL, held)
         if frame.method and frame.method not in self._methods:
             offered = ", ".join(self._methods) or "none"
-            raise Refusal(Status.UNKNOWN_METHOD, f"'{frame.method}'; this server drafts with {offered}")
-        require_tokens(frame.ends, self._sessions.vocabulary)
+            raise Refusal(Status.UNKNOWN_METHOD, f"'{frame.method[:LONGEST_NAME]}'; this server drafts with {offered}")
+        require_ends(frame.ends, self._sessions.vocabulary)
         if not 0 <= frame.round_ms < inf:
             raise Refusal(Status.BROKEN_DEADLINE, f"{frame.round_ms} ms; send 0 or more")
         round_s = frame.round_ms / 1e3 or DEFAULT_ROUND_S

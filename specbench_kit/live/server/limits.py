@@ -21,6 +21,8 @@ class ServerLimits:
     """Answers that one stream may leave unread, so that a device that does not read cannot fill the memory."""
     unread_bytes: int = 64 << 20
     """Bytes of answers that one stream may leave unread before its frames wait."""
+    token_unread_bytes: int = 256 << 20
+    """The same for all devices with one access token."""
     streams: int = 1024
     """Devices connected at a time."""
     stream_sessions: int = 1024

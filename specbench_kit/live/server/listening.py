@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.server.public_services import add_public_services
 from specbench_kit.live.wire import SERVICE, Down, Up
 
 
@@ -48,9 +48,7 @@ def make_server(
     )
     decode = grpc.stream_stream_rpc_method_handler(decode_stream, _parse_frame, Down.SerializeToString)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Decode": decode})])
-    health_status = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    health_status = add_public_services(server, SERVICE, limits.hello_s)
     try:
         if listen.certificate is None or listen.key is None:
             port = server.add_insecure_port(listen.address)

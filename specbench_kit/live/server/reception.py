@@ -6,6 +6,7 @@ from typing import Protocol
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.accounts import Accounts, Caller
+from specbench_kit.live.server.drafts import LONGEST_NAME
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.metrics import ServerMetrics
 from specbench_kit.live.server.sessions import AnswerStream, ServerSession
@@ -40,6 +41,8 @@ class Reception:
         """
         if hello.protocol != PROTOCOL:
             raise Refusal(Status.WRONG_PROTOCOL, f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
+        if len(hello.device) > LONGEST_NAME:
+            raise Refusal(Status.MALFORMED_FRAME, f"a device's name has up to {LONGEST_NAME} characters")
         caller = self.accounts.caller(hello, peer, certified)
         # A device that replays a recording has no tokenizer; it names the hash of the target that was recorded.
         if hello.tokenizer == self.welcome.tokenizer:

@@ -14,7 +14,7 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.scoring import read_rounds, scored_frame
-from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.drafts import LONGEST_NAME, require_tokens
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.reception import CallingStream
 from specbench_kit.live.server.sessions import read_sampler
@@ -132,14 +132,14 @@ class OutputScorer:
 def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits, scorer: OutputScorer) -> ScoringTask:
     """Return the task of a frame; raise Refusal for an output that cannot be scored. Called in the event loop."""
     loop = asyncio.get_running_loop()
-    runner, most_tokens, prompt, output = scorer.runner, scorer.most_tokens, list(frame.prompt), list(frame.output)
+    runner, most_tokens = scorer.runner, scorer.most_tokens
+    _require_lengths(frame, most_tokens, limits)
+    prompt, output = list(frame.prompt), list(frame.output)
     vocabulary = runner.vocabulary or 0
     for tokens in (prompt, output, [frame.expected]):
         require_tokens(tokens, vocabulary)
     if not prompt:
         raise Refusal(Status.EMPTY_PROMPT, "an output needs a prompt")
-    if len(output) > most_tokens or len(prompt) + len(output) > limits.context:
-        raise Refusal(Status.CONTEXT_FULL, f"an output of {len(output)} tokens; this server scores {most_tokens}")
     if frame.position >= len(output) or output[frame.position] == frame.expected:
         raise Refusal(Status.BROKEN_TREE, f"the output does not differ at position {frame.position}")
     rows = (runner.executor.slots + 1) // 2  # such a batch is computed in at most as many slots as the server has
@@ -162,6 +162,20 @@ def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits
 
     choice = choice_of(read_sampler(frame.sampling), frame.sampling.seed, name)
     return ScoringTask(frame.session, record, baseline, frame.position, choice, stream, answer)
+
+
+def _require_lengths(frame: messages.Score, most_tokens: int, limits: ServerLimits) -> None:
+    """Raise Refusal for lists that no output needs, before any is read: half a million rounds would take seconds."""
+    length = len(frame.output)
+    if length > most_tokens or len(frame.prompt) + length > limits.context:
+        raise Refusal(Status.CONTEXT_FULL, f"an output of {length} tokens; this server scores {most_tokens}")
+    if len(frame.rounds) > length or len(frame.plain) > limits.context:
+        raise Refusal(Status.BROKEN_TREE, f"{len(frame.rounds)} rounds for an output of {length} tokens")
+    if len(frame.sampling.request) > LONGEST_NAME:
+        raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
+    for shape in (*frame.rounds, *frame.plain):
+        if max(len(shape.parents), len(shape.path)) > limits.nodes or len(shape.padded) > len(Padding._fields):
+            raise Refusal(Status.TOO_MANY_NODES, f"a round of more than {limits.nodes} tokens")
 
 
 def _require_rounds(rounds: Sequence[RoundRecord], prompt: int, output: int, limits: ServerLimits) -> None:

@@ -124,6 +124,7 @@ class VerificationService:
         if stream is not None and stream in self._streams:
             self._streams.discard(stream)
             self.handler.leave(stream, reason)
+            stream.end()
 
     async def _hello(self, context: StreamContext) -> messages.Hello:
         """Return the first frame; raise Refusal if it is no hello, or does not come in time."""
@@ -137,8 +138,7 @@ class VerificationService:
 
     async def _serve(self, stream: DeviceStream, context: StreamContext) -> None:
         """Read frames and write answers concurrently until either ends."""
-        tasks = [asyncio.create_task(work(stream, context)) for work in (self._read, self._write)]
-        stream.heard_s = monotonic_s()
+        tasks = [asyncio.create_task(work(stream, context)) for work in (self._read, self._write, _expire)]
         try:
             done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -155,7 +155,7 @@ class VerificationService:
         while (frame := await context.read()) is not grpc.aio.EOF:
             if not isinstance(frame, Up):
                 raise Refusal(Status.MALFORMED_FRAME, "bytes that are no frame")
-            stream.heard_s = monotonic_s()
+            stream.active_s = monotonic_s()
             stream.receive(frame)
             if (pause_s := stream.pause_s(frame)) > 0:
                 # What is not read fills the buffers of the network, and this device waits for itself.
@@ -202,10 +202,10 @@ class VerificationService:
             metrics.slots.set(len(runner.slots))
             metrics.evicted(runner.evictions)
             for stream in self._streams:
-                # A device that reads a long response has nothing to send meanwhile.
-                busy = any(session.in_flight for session in stream.sessions.values()) or runner.scorer.serves(stream)
-                if not busy and now_s - stream.heard_s > handler.limits.idle_s:
-                    stream.answer(Refusal(Status.IDLE, "the device sent nothing for too long"))
+                # A device that waits for an answer has nothing to send meanwhile, but it reads.
+                waits = any(session.in_flight for session in stream.sessions.values()) or runner.scorer.serves(stream)
+                if (stream.unread or not waits) and now_s - stream.active_s > handler.limits.idle_s:
+                    stream.expired.set()
             rates = metrics.rates(now_s - reported_s)
             reported_s = now_s
             self.report(ServerActivity(len(self._streams), len(handler.sessions), runner.waiting, *rates))
@@ -228,6 +228,12 @@ class VerificationService:
                     stream.answer(Down(refused=refused))
             stream.answer(None)
         await server.stop(GRACE_S)
+
+
+async def _expire(stream: DeviceStream, _: StreamContext) -> None:
+    """End a stream whose device is silent, also one that does not read the answers in front of this one."""
+    await stream.expired.wait()
+    raise Refusal(Status.IDLE, "the device sent nothing for too long")
 
 
 def _certified(context: StreamContext) -> str:

@@ -12,7 +12,7 @@ from specbench_kit.live.connection_options import TEMPERATURES
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.accounts import Account, Caller
-from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.drafts import LONGEST_NAME, require_tokens
 from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.silence import SilenceBound, read_silence_bound
@@ -20,8 +20,6 @@ from specbench_kit.live.wire import Down, Status
 
 MOST_LAYERS = 8
 """Layers whose hidden states a session may ask for; a feature head reads three."""
-LONGEST_NAME = 256
-"""Characters in the name of a session, or of its stream of random numbers."""
 LEAST_TOP_P = 1e-4
 UNLIMITED = 1 << 40
 """The length limit of a response here: the device decides where its response ends."""
@@ -125,8 +123,11 @@ class SessionTable:
         """
         sampler, existing = read_sampler(frame.sampling), self._sessions.get((caller.owner, frame.session))
         layers = self._read_layers(frame.layers)
-        if max(len(frame.session), len(frame.sampling.request)) > LONGEST_NAME:
+        if len(frame.sampling.request) > LONGEST_NAME:
             raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
+        # Lengths come first: to read a whole frame of tokens takes the event loop a tenth of a second.
+        if len(frame.prompt) + len(frame.output) > self.limits.context:
+            raise Refusal(Status.CONTEXT_FULL, f"this server holds {self.limits.context} tokens")
         if existing is not None:
             text, received = existing.text, [*frame.prompt, *frame.output]
             continues = list(text.request.prompt_ids) == list(frame.prompt) and text.tokens[: len(received)] == received
@@ -136,8 +137,6 @@ class SessionTable:
         require_tokens(frame.output, self.vocabulary)
         if not frame.prompt:
             raise Refusal(Status.EMPTY_PROMPT, "a session needs a prompt")
-        if len(frame.prompt) + len(frame.output) > self.limits.context:
-            raise Refusal(Status.CONTEXT_FULL, f"this server holds {self.limits.context} tokens")
         silence = read_silence_bound(frame, self.limits.context, self.vocabulary)
         dropped = self.drop(existing) if existing is not None else self._make_room(caller.account)
         self._opened += 1
@@ -162,7 +161,8 @@ class SessionTable:
         if len(layers) > MOST_LAYERS or max(layers, default=0) > self.target_layers:
             raise Refusal(
                 Status.BROKEN_STATES,
-                f"at most {MOST_LAYERS} layers from 0 to {self.target_layers} can be asked for, not {list(layers)}",
+                f"at most {MOST_LAYERS} layers from 0 to {self.target_layers} can be asked for, not "
+                f"{list(layers[: MOST_LAYERS + 1])}",
             )
         return tuple(layers)
 

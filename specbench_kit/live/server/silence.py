@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from specbench_kit.live.connection_options import SHORTEST_SILENCE_S
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.drafts import require_ends
 from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.wire import Status
 
@@ -41,7 +41,7 @@ def read_silence_bound(frame: messages.Open, context: int, vocabulary: int) -> S
             Status.BROKEN_DEADLINE,
             f"a silence has at least {SHORTEST_MS} ms, needs max_tokens, and goes with no hidden states",
         )
-    require_tokens(frame.ends, vocabulary)
+    require_ends(frame.ends, vocabulary)
     return SilenceBound(
         frame.silence_ms / 1e3, min(context, len(frame.prompt) + frame.max_tokens), frozenset(frame.ends)
     )

@@ -7,10 +7,13 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.accounts import Caller
 from specbench_kit.live.server.byte_rate import ByteRate
+from specbench_kit.live.server.drafts import LONGEST_NAME
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up
 
+SESSION_KINDS = ("open", "draft", "close", "generate", "cancel", "score")
+"""The kinds of frames that name a session."""
 LOGGED_REFUSALS = 20
 """Refusals of one stream that are logged, so that no device can fill the disk; metrics count all of them."""
 
@@ -24,11 +27,14 @@ class DeviceStream:
         self.peer = peer
         self.sessions: dict[str, ServerSession] = {}
         self.answers: asyncio.Queue[Down | Refusal | None] = asyncio.Queue()
-        self.heard_s = 0.0
-        """When the device sent its latest frame."""
+        self.active_s = monotonic_s()
+        """When the device sent or read its latest frame."""
         self._rate = ByteRate(handler.limits.stream_bytes_per_s)
         self._refusals = 0
         self._unread_bytes = 0
+        self._has_ended = False
+        self.expired = asyncio.Event()
+        """Set once the device was silent for too long."""
 
     @property
     def unread(self) -> int:
@@ -38,12 +44,24 @@ class DeviceStream:
     @property
     def overfull(self) -> bool:
         """Return True while so many bytes of answers are unread that no further frame is read."""
-        return self._unread_bytes > self._handler.limits.unread_bytes
+        limits, of_token = self._handler.limits, self.caller.account.unread_bytes
+        return self._unread_bytes > limits.unread_bytes or of_token > limits.token_unread_bytes
 
     def written(self, answer: Down) -> None:
         """Resume what was paused because the device did not read, now that one more answer is written."""
-        self._unread_bytes -= answer.ByteSize()
+        self.active_s = monotonic_s()
+        self._count_unread(-answer.ByteSize())
         self._handler.generations.resume(self)
+
+    def end(self) -> None:
+        """Forget the answers that nobody will read."""
+        self._has_ended = True
+        self._count_unread(-self._unread_bytes)
+        self.answers = asyncio.Queue()
+
+    def _count_unread(self, size: int) -> None:
+        self._unread_bytes += size
+        self.caller.account.unread_bytes += size
 
     def attach(self, session: ServerSession) -> None:
         """Send the answers of a session over this stream from now on."""
@@ -55,8 +73,10 @@ class DeviceStream:
 
     def answer(self, frame: Down | Refusal | None) -> None:
         """Queue an answer; a Refusal ends the stream with its reason, and None ends it without one."""
+        if self._has_ended:
+            return
         if isinstance(frame, Down):
-            self._unread_bytes += frame.ByteSize()
+            self._count_unread(frame.ByteSize())
         self.answers.put_nowait(frame)
 
     def pause_s(self, frame: Up) -> float:
@@ -70,6 +90,8 @@ class DeviceStream:
             raise Refusal(Status.FLOOD, f"more than {self._handler.limits.credit} answers were not read")
         kind = frame.WhichOneof("kind")
         try:
+            if kind in SESSION_KINDS and len(getattr(frame, kind).session) > LONGEST_NAME:
+                raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
             if kind == "ping":
                 self.answer(Down(pong=messages.Pong(count=frame.ping.count)))
             elif kind == "open":
@@ -88,13 +110,13 @@ class DeviceStream:
                 self._handler.score(frame.score, self)
         except Refusal as refusal:
             self._refuse(refusal, frame, kind)
-        if kind not in ("ping", "open", "draft", "close", "generate", "cancel", "score"):
+        if kind not in ("ping", *SESSION_KINDS):
             raise Refusal(Status.MALFORMED_FRAME, "a frame without a known kind")
 
     def _refuse(self, refusal: Refusal, frame: Up, kind: str) -> None:
         """Answer a frame of a session with a refusal, and count and log it."""
         self._handler.metrics.refused.labels(refusal.status.name).inc()
-        refused = messages.Refused(session=getattr(frame, kind).session, status=refusal.status)
+        refused = messages.Refused(session=getattr(frame, kind).session[:LONGEST_NAME], status=refusal.status)
         refused.reason, refused.retry_ms = refusal.reason, refusal.retry_ms
         refused.round = frame.generate.round if kind == "generate" else frame.draft.round
         self.answer(Down(refused=refused))
