@@ -1,5 +1,7 @@
 """Draft and target both at the server: its outputs, its rounds, and what it does not offer."""
 
+from dataclasses import replace
+
 import pytest
 from live_server import CALLER, VOCABULARY, decode_here, decode_remotely, generate_remotely, make_server, serving
 from tiny_models import make_requests, outputs, random_prompts
@@ -39,6 +41,20 @@ def test_responses_share_batches_and_slots_with_the_drafts_of_devices() -> None:
         verified = decode_remotely(parse_method(SPECS[0]), Connection(address, CALLER), REQUESTS, batch_size=3)
     plain = outputs(decode_here(parse_method("autoregressive"), REQUESTS))
     assert outputs(streamed) == outputs(verified) == plain
+
+
+def test_a_drafter_that_searches_finished_outputs_searches_those_of_the_same_device() -> None:
+    """A second benchmark, which is another device, must not be drafted for with the answers of the first."""
+
+    def rounds(device: str) -> list[tuple[int, int]]:
+        connection = Connection(address, replace(CALLER, device=device))
+        records = generate_remotely(connection, REQUESTS, method="suffix")
+        return [(step.submitted, step.accepted) for record in records.values() for step in record.rounds]
+
+    with serving(methods=("suffix",)) as (_, address):
+        first, second, again = rounds("one"), rounds("two"), rounds("one")
+    assert second == first
+    assert len(again) < len(first)
 
 
 def test_an_end_inside_a_round_ends_the_response_and_a_later_draft_is_verified_right() -> None:

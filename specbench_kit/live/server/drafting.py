@@ -20,6 +20,8 @@ from specbench_kit.models.runner import Runner
 
 MAX_DRAFTERS = 16
 """Drafters, one for each method and sampler, beyond which unused ones are dropped."""
+REMEMBERED = 1 << 18
+"""The most tokens of finished outputs that a drafter searches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ class ServerDrafter:
     def __init__(self, method: Method, models: Mapping[str, Runner], sampler: Sampler, capacity: int) -> None:
         device = next((runner.device for runner in models.values()), torch.device("cpu"))
         self.clock = MeasuringClock(device)
-        self._drafter = round_drafter(method, models, self.clock, sampler=sampler, draft_top_n=0, capacity=capacity)
+        self._drafter = round_drafter(
+            method, models, self.clock, sampler=sampler, draft_top_n=0, capacity=capacity, remembered=REMEMBERED
+        )
         self._policy = CheckedPolicy(round_policy(method), method.display_name, self.clock)
         self.sessions: set[ServerSession] = set()
 
@@ -83,11 +87,15 @@ class ServerDrafter:
 
 
 class ServerDrafters:
-    """All drafters of a server; they belong to the verification thread."""
+    """All drafters of a server; they belong to the verification thread.
+
+    A drafter that searches finished outputs searches those of one device: nobody's text may be guessed from the speed
+    of another's answers, and a benchmark must not find the answers of the one before it.
+    """
 
     def __init__(self, offer: DraftingOffer, capacity: int) -> None:
         self._offer, self._capacity = offer, capacity
-        self._drafters: dict[tuple[str, Sampler], ServerDrafter] = {}
+        self._drafters: dict[tuple[str, Sampler, str], ServerDrafter] = {}
         self._of_session: dict[ServerSession, ServerDrafter] = {}
 
     def draft(self, rounds: Sequence[PendingRound]) -> dict[PendingRound, str]:
@@ -95,7 +103,7 @@ class ServerDrafters:
         groups: dict[ServerDrafter, list[PendingRound]] = {}
         for pending in rounds:
             if pending.generation is not None and pending.generation.method:
-                drafter = self._drafter(pending.generation.method, pending.session.sampler)
+                drafter = self._drafter(pending.generation.method, pending.session)
                 if self._of_session.get(pending.session) is not drafter:
                     self.release(pending.session)
                     self._of_session[pending.session] = drafter
@@ -155,11 +163,11 @@ class ServerDrafters:
         if (drafter := self._of_session.pop(session, None)) is not None:
             drafter.release(session)
 
-    def _drafter(self, spec: str, sampler: Sampler) -> ServerDrafter:
-        key = spec, sampler
+    def _drafter(self, spec: str, session: ServerSession) -> ServerDrafter:
+        method = self._offer.methods[spec]
+        key = spec, session.sampler, session.caller.owner if method.drafting.depends_on_order else ""
         if key not in self._drafters:
             if len(self._drafters) >= MAX_DRAFTERS:
                 self._drafters = {known: drafter for known, drafter in self._drafters.items() if drafter.sessions}
-            method = self._offer.methods[spec]
-            self._drafters[key] = ServerDrafter(method, self._offer.models, sampler, self._capacity)
+            self._drafters[key] = ServerDrafter(method, self._offer.models, session.sampler, self._capacity)
         return self._drafters[key]
