@@ -1,5 +1,7 @@
 """`skit serve`: verify the drafts of devices that connect over the network."""
 
+import os
+
 from specbench_kit.cli.common import say
 from specbench_kit.live.address import host_and_port
 from specbench_kit.live.server.settings import ServeSettings
@@ -9,6 +11,8 @@ def serve(settings: ServeSettings) -> None:
     """Load the target and verify drafts until the server is stopped."""
     from rich.console import Console
 
+    # gRPC writes a line for every failed handshake, so that any stranger could fill a disk.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     console = Console(stderr=True)
     with console.status("loading the target"):
         from specbench_kit.live.server.run import make_service

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from typing import NamedTuple
 
 from specbench_kit.live.address import host_and_port
 from specbench_kit.live.connection_options import ConnectionOptions
@@ -9,21 +10,29 @@ from specbench_kit.live.connection_options import ConnectionOptions
 TIMEOUT_S = 3.0
 
 
-def diagnose(address: str, options: ConnectionOptions, roots: bytes | None) -> str:
-    """Return in words what keeps a client from a server; empty if a plain connection shows nothing.
+class Diagnosis(NamedTuple):
+    """What keeps a client from a server, in words; `is_there` if a server answers and refuses something."""
+
+    reason: str
+    is_there: bool = False
+
+
+def diagnose(address: str, options: ConnectionOptions, roots: bytes | None) -> Diagnosis:
+    """Return what keeps a client from a server; its reason is empty if a plain connection shows nothing.
 
     `roots` are the certificates that the client trusts, None without TLS.
     """
     host, port = host_and_port(address)
     try:
         with socket.create_connection((host.strip("[]"), port), TIMEOUT_S) as plain:
-            return _without_tls(plain) if roots is None else _with_tls(plain, host, options, roots)
+            reason = _without_tls(plain) if roots is None else _with_tls(plain, host, options, roots)
+            return Diagnosis(reason, is_there=bool(reason))
     except socket.gaierror:
-        return f"no host is called {host}"
+        return Diagnosis(f"no host is called {host}")
     except ConnectionRefusedError:
-        return "nothing listens there"
+        return Diagnosis("nothing listens there")
     except OSError as error:
-        return error.strerror or "it does not answer"
+        return Diagnosis(error.strerror or "it does not answer")
 
 
 def _without_tls(plain: socket.socket) -> str:

@@ -33,12 +33,17 @@ class ServerAddress:
         try:
             return Connection(self.address, identity, self.link, self.options.server_wait)
         except ConnectionLostError as lost:
-            reasons = {address: diagnose(address, self.options, identity.roots) for address in self.address.split(",")}
-            known = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
-            raise SkitError(
-                f"no server answers at {self.address}: {known or lost}; start one with skit serve, or wait for it with "
-                "--server-wait"
-            ) from lost
+            found = {address: diagnose(address, self.options, identity.roots) for address in self.address.split(",")}
+            lines = [
+                f"{address}: {diagnosis.reason}" if len(found) > 1 else diagnosis.reason
+                for address, diagnosis in found.items()
+                if diagnosis.reason
+            ]
+            advice = "start one with skit serve, or wait for it with --server-wait"
+            if all(diagnosis.is_there for diagnosis in found.values()):
+                advice = ""
+            reasons = "; ".join(filter(None, [*(lines or [str(lost)]), advice]))
+            raise SkitError(f"no server answers at {self.address}: {reasons}") from lost
 
     def _identity(self, tokenizer: str, vocabulary: int, model_hash: str) -> ClientIdentity:
         """Return what the server is told of this device, with the content of all files."""
