@@ -19,7 +19,6 @@ from typing import Any
 
 from specbench_kit.profilers import loading
 from specbench_kit.reports.live.report import SIMULATED
-from specbench_kit.traces.trace import TraceFile
 
 SKIT = [sys.executable, "-c", "from specbench_kit.cli.main import main; main()"]
 BUILD = Path("build/reference/live")
@@ -42,7 +41,7 @@ second is not, the machine was faster or slower during the load than during the 
 LINKS = """# Methods over a shaped link
 
 Measured over a wire whose messages are held back on this machine, beside a deployment of the same figures: the profile
-of the server, its wire's own time beside the round trip, and the trace's seconds for every forward of the draft model.
+of the server, its wire's own time beside the round trip, and a profile of the draft model.
 SmolLM2-135M with its bundled draft model, four answers of 32 tokens; the reports say where the machine was disturbed.
 Speedups are over *AR at the server, streamed*: the target decodes by itself and pays the link once. `server-only` is
 the speedup of the same method with draft and target both at the server, streamed. Bold: measured and modelled speedup
@@ -63,12 +62,12 @@ REAL, LINK_SLOTS = ("--target", "smollm2"), 4
 ASKED = ("--dataset", "gsm8k", "--limit", "4", "--max-new-tokens", "32")
 DEPLOYMENT = """
 name = "{name}"
-description = "The shaped link of {name}, this machine's draft forwards and its server."
-source = "Measured here: a profile of the server over its wire, and the trace's seconds per drafted token."
+description = "The shaped link of {name}, this machine's draft model and its server."
+source = "Measured here: a profile of the server over its wire, and one of the draft model."
 
 [drafter]
 device = "this machine"
-coefficients = {{ form = "context", alpha_s = 0.0, gamma_s = 0.0, delta_s = {draft_s!r} }}
+profile = "links-drafter.toml"
 
 [verifier]
 device = "this machine"
@@ -106,11 +105,18 @@ def trace(name: str, *target: object) -> Path:
 
 def profile(name: str, *target: object, slots: int = 24) -> Path:
     """Profile the server now, because the speed of a shared machine changes within minutes."""
-    path = BUILD / f"server-{name}.toml"
+    path = _made(BUILD) / f"server-{name}.toml"
     if not path.exists():
         with server("--slots", slots, *target) as address:
             skit("profile-server", "--server", address, *target, "--to", path)
     return path
+
+
+def drafter_profile(name: str, *target: object) -> None:
+    """Profile the draft model on the core that it drafts on, unless that was done."""
+    if not (BUILD / f"{name}-drafter.toml").exists():
+        runs = ("--runs", 2, "--out", BUILD / "profiles")
+        skit("profile-drafter", *target, "--budget", 60, *runs, "--name", name, "--save-to", _made(BUILD))
 
 
 def validation(out: Path) -> None:
@@ -149,7 +155,7 @@ def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
 
 def links(out: Path) -> None:
     """Benchmark methods over emulated links, and with modelled time."""
-    draft_s = TraceFile(trace("-links", *REAL)).header.draft_s
+    drafter_profile("links", *REAL)
     wire_s = loading.load(str(profile("links", *REAL, slots=LINK_SLOTS))).fit["wire_s"]
     named = [word for method in METHODS for word in ("--method", method)]
     offered = [word for method in SERVER_ONLY for word in ("--method", method)]
@@ -157,7 +163,7 @@ def links(out: Path) -> None:
         for rtt_s in RTT_S:
             name = f"{1000 * rtt_s:g}ms"
             file = BUILD / f"link-{name}.toml"
-            file.write_text(DEPLOYMENT.format(name=name, rtt_s=rtt_s + wire_s, draft_s=draft_s))
+            file.write_text(DEPLOYMENT.format(name=name, rtt_s=rtt_s + wire_s))
             link = ("--link", f"rtt_s={rtt_s:g}") if rtt_s else ()
             for kind, where in (("measured", ("--server", address, *link)), ("modelled", ("--deployment", file))):
                 runs = BUILD / kind / name

@@ -1,6 +1,6 @@
 """The model that is profiled: one with real weights, or a card's shapes with random weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ class Subject:
     name: str
     architecture: Architecture | None
     source: ModelSource | None = None
+    target: ModelSource | None = None
+    """For a draft model, the target whose embedding it may read."""
 
     @property
     def is_card(self) -> bool:
@@ -45,8 +47,10 @@ class Subject:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from specbench_kit.models.pair import LoadedModel, load_model, resolve_dtype
+        from specbench_kit.models.pair import LoadedModel, load_apart, load_model, resolve_dtype
 
+        if self.source is not None and self.target is not None:
+            return load_apart(self.source, self.target, device=str(device), dtype=dtype)
         if self.source is not None:
             return load_model(self.source, device=str(device), dtype=dtype)
         assert self.architecture is not None
@@ -81,11 +85,11 @@ def find_subject(name: str, role: Role) -> Subject:
 
 def find_draft_subject(name: str, target: Subject) -> Subject:
     """Return the draft model of that name; `auto` is the one that belongs to the target."""
-    if name != AUTO:
-        return find_subject(name, "draft")
-    if target.source is None:
+    if name == AUTO and target.source is None:
         raise SkitError(f"no draft model belongs to the architecture '{target.name}': give --draft")
-    return _subject_of(find_draft(name, target.source))
+    if name == AUTO and target.source is not None:
+        return replace(_subject_of(find_draft(name, target.source)), target=target.source)
+    return replace(find_subject(name, "draft"), target=target.source)
 
 
 def _subject_of(source: ModelSource) -> Subject:

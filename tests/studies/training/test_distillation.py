@@ -19,6 +19,7 @@ from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, ne
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import load_apart, load_pair
 from specbench_kit.models.runner import Append, Runner
+from specbench_kit.profilers.subject import find_draft_subject, find_subject
 from specbench_kit.studies.training.answers.store import Answer, AnswerKey, AnswerStore
 from specbench_kit.studies.training.answers.teach import require_fresh, teach
 from specbench_kit.studies.training.distillation.batches import batches, epoch
@@ -201,6 +202,9 @@ def test_a_draft_without_its_target_reads_the_embedding_in_the_targets_files(tin
     text = torch.tensor([list(b"How far?")])
     assert with_target is not None
     assert torch.equal(apart.model(text).logits, with_target.model(text).logits)
+    profiled = find_draft_subject(str(folder), find_subject(str(tiny.target), "target"))
+    loaded = profiled.load(torch.device("cpu"), "float32")
+    assert torch.equal(loaded.model(text).logits, with_target.model(text).logits)
 
 
 def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(model: Any, tmp_path: Path) -> None:
