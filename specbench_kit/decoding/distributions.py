@@ -15,6 +15,7 @@ from specbench_kit.decoding.candidates import Candidate, likeliest
 from specbench_kit.decoding.features import features_of_row, features_of_rows
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.executors.base import Forward
+from specbench_kit.models.executors.pending import AnyToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class DraftForward:
     """
 
     def __init__(
-        self, forward: Forward, sampler: Sampler, sampled: bool = False, likeliest: Sequence[int] | None = None
+        self, forward: Forward, sampler: Sampler, sampled: bool = False, likeliest: Sequence[AnyToken] | None = None
     ) -> None:
         self.forward, self.sampled = forward, sampled
         self._sampler, self._likeliest = sampler, likeliest
@@ -105,7 +106,7 @@ class DraftForward:
         return self._sampler.probabilities(self.logits)
 
     def probability(self, row: int, token: int) -> float:
-        if self._described and self._likeliest and token == self._likeliest[row]:  # saves the softmax
+        if self._described and self._likeliest and token == int(self._likeliest[row]):  # saves the softmax
             return self._features[row][0]
         return float(self.probabilities[row, token])
 

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from typing import cast
 
 from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.distributions import Distributions, DistributionStats, NodeStats, TokenScorer
+from specbench_kit.models.executors.pending import AnyToken, PendingToken, PendingTokens
 
 
 class TokenTree:
     """Drafted tokens below the last committed one, which is node 0; parents come before their children."""
 
     def __init__(self, root: int) -> None:
-        self.tokens = [root]
+        self._tokens: list[AnyToken] = [root]
+        self._pending = False
+        """True if a token may be on a device still, where the next forward can read it without the host."""
         self.parents = [-1]
         self._depths = [0]
         self._sources: list[tuple[Distributions, int] | None] = [None]
@@ -31,34 +35,50 @@ class TokenTree:
         """The member of a hybrid drafter that drafted the tokens; empty for other drafters."""
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of all nodes; this waits for those that a device has not delivered yet."""
+        if self._pending:
+            self._tokens[:] = map(int, self._tokens)
+            self._pending = False
+        return cast(list[int], self._tokens)
+
+    def tokens_of(self, nodes: Iterable[int]) -> Sequence[int]:
+        """Return the tokens of some nodes, without waiting for those that a device has not delivered yet."""
+        tokens = [self._tokens[node] for node in nodes]
+        return PendingTokens(tokens) if self._pending else cast(list[int], tokens)
 
     @property
     def drafted(self) -> int:
         """The number of tokens that this round has drafted."""
-        return len(self.tokens) - 1 - self.inherited
+        return len(self._tokens) - 1 - self.inherited
 
     @property
     def last(self) -> int:
         """The newest node."""
-        return len(self.tokens) - 1
+        return len(self._tokens) - 1
 
     @property
     def proactive(self) -> int:
         """The number of nodes drafted after the draft was sent."""
-        return len(self.tokens) - self._sent
+        return len(self._tokens) - self._sent
 
     def mark_sent(self) -> None:
-        """Count every node that is added from now on as proactive."""
-        self._sent = len(self.tokens)
+        """Count every node that is added from now on as proactive, and start what is left to compute of the others."""
+        self._sent = len(self._tokens)
+        if self._pending and isinstance(newest := self._tokens[-1], PendingToken):
+            newest.source.launch()
 
-    def add(self, token: int, parent: int, source: Distributions, row: int) -> int:
+    def add(self, token: AnyToken, parent: int, source: Distributions, row: int) -> int:
         """Append a child that came from distribution `row` of `source`, and return its node."""
-        node = len(self.tokens)
+        node = len(self._tokens)
         if not 0 <= parent < node:
             raise self._no_parent(parent)
         self.sampled = self.sampled or source.sampled
-        self.tokens.append(token)
+        self._tokens.append(token)
+        self._pending = self._pending or isinstance(token, PendingToken)
         self.parents.append(parent)
         self._depths.append(self._depths[parent] + 1)
         self._sources.append((source, row))
@@ -68,21 +88,21 @@ class TokenTree:
         self, tokens: Sequence[int], parents: Sequence[int], source: Distributions, rows: Sequence[int]
     ) -> range:
         """Append children of existing nodes, all from one source, and return their nodes."""
-        first, depths = len(self.tokens), self._depths
+        first, depths = len(self._tokens), self._depths
         if strange := [parent for parent in parents if not 0 <= parent < first]:
             raise self._no_parent(strange[0])
         self.sampled = self.sampled or source.sampled
-        self.tokens += tokens
+        self._tokens += tokens
         self.parents += parents
         depths += [depths[parent] + 1 for parent in parents]
         self._sources += zip(repeat(source), rows)
-        return range(first, len(self.tokens))
+        return range(first, len(self._tokens))
 
     def below(self, node: int) -> list[int]:
         """Return the node and its descendants, parents before children."""
         subtree = {node}
         # One pass is enough, since parents come before their children.
-        for child in range(node + 1, len(self.tokens)):
+        for child in range(node + 1, len(self._tokens)):
             if self.parents[child] in subtree:
                 subtree.add(child)
         return sorted(subtree)

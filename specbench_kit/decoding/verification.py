@@ -12,6 +12,7 @@ from specbench_kit.decoding.rules import rule_for, walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.executors.base import Forward
+from specbench_kit.models.executors.pending import PendingTokens
 from specbench_kit.models.runner import Append, refuse_nan, refuse_nan_in
 
 
@@ -85,6 +86,8 @@ class Target(Protocol):
 
     asynchronous: bool
     """True if the model is in another process."""
+    takes_pending: bool
+    """True if appended tokens may be pending."""
 
     def acquire(self) -> int:
         """Return an empty slot."""
@@ -179,7 +182,10 @@ def appended_row(target: Target, slot: int, draft: Draft, nodes: Sequence[int], 
     index = dict(zip((0, *nodes), count(len(pending) - 1), strict=False))
     parents = [*range(-1, len(pending) - 1), *[index[tree.parents[node]] for node in nodes]]
     keep = (len(pending) if with_states else 1) + len(nodes)
-    return Append(slot, pending + [tree.tokens[node] for node in nodes], parents, keep)
+    drafted = tree.tokens_of(nodes)
+    if target.takes_pending and isinstance(drafted, PendingTokens):
+        return Append(slot, PendingTokens([*pending, *drafted.parts]), parents, keep)
+    return Append(slot, [*pending, *drafted], parents, keep)
 
 
 def judge_sampled(sampler: Sampler, draft: Draft, nodes: Sequence[int], logits: Tensor) -> tuple[list[int], int]:

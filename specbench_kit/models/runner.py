@@ -71,6 +71,7 @@ class Runner:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
         self.capacity, self.device, self.vocabulary = executor.capacity, executor.device, executor.vocabulary
+        self.takes_pending = executor.takes_pending
         self.masked: Sequence[int] = ()
         """Tokens that the model may read but never produces."""
         self._slots = [_Slot() for _ in range(executor.slots)]

@@ -133,6 +133,8 @@ def _between_cards(target: "CardTensor", source: "CardTensor") -> None:
     target.card.stream.wait_stream(source.card.stream)
     target.held.copy_(source.held)
     target.card.stream.use([source.block], [target.block])
+    # torch lets both streams wait for the copy, so that the source may be overwritten after it.
+    source.card.stream.wait_stream(target.card.stream)
 
 
 def _copy(target: Tensor, source: Tensor) -> Tensor:

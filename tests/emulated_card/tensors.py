@@ -104,14 +104,23 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     elif operator.is_indexing:
         _index(card, args[1])
     if operator.is_view:
-        return _place(func(*plain_args, **plain_kwargs), card, ())
+        views = func(*plain_args, **plain_kwargs)
+        # `reshape` and `to` copy where there is no view, and inference mode lets them arrive here undivided.
+        if _share_memory(views, placed):
+            return _place(views, card, ())
     written = [args[place] for place in operator.written if place < len(args)]
     written += [kwargs[name] for name in operator.written_names if name in kwargs]
     writes = [tensor.block for tensor in tensors_in(written) if isinstance(tensor, CardTensor)]
     reads = [tensor.block for tensor in placed]
-    kernel = operator.is_kernel
+    kernel = operator.is_kernel or operator.is_view
     results, _blocks = perform(card, func, plain_args, plain_kwargs, is_kernel=kernel, reads=reads, writes=writes)
     return results if operator.reads_one_number else _place(results, card, placed if writes else ())
+
+
+def _share_memory(results: Any, arguments: Sequence[CardTensor]) -> bool:
+    """Return whether all results lie in the memory of an argument."""
+    memory = {argument.held.untyped_storage()._cdata for argument in arguments}
+    return all(result.untyped_storage()._cdata in memory for result in tensors_in(results))
 
 
 def _plain(argument: Any, placed: list[CardTensor], hosted: list[Tensor]) -> Any:

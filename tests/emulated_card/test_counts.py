@@ -41,6 +41,12 @@ def test_launches(machine: Machine, work: Callable[[Tensor], object], launches: 
     assert (counts.launches, counts.waits, counts.copies_to_card) == (launches, 0, 0)
 
 
+def test_copies_that_look_like_views_in_inference_mode(machine: Machine) -> None:
+    with torch.inference_mode():
+        counts = counted(machine, lambda x: (x.view(2, 2).t().reshape(4), x.to(torch.float64), x.reshape(2, 2)))
+    assert counts.launches == 2, "the last one is a view"
+
+
 @pytest.mark.parametrize(
     "read",
     [

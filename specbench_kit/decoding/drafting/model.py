@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.executors.base import Forward
+from specbench_kit.models.executors.pending import PendingTokens
 from specbench_kit.models.runner import Append, Runner, refuse_nan, refuse_nan_in
 
 
@@ -49,6 +51,7 @@ class ModelDrafter:
         self._sample = sample
         self.on_forward: Callable[[Phase, Mapping[str, Row]], None] | None = None
         """Called with each forward's numbers of new tokens and of tokens in KV, by request."""
+        self._drafting = partial(clock.phase, "draft")
         self._slots: dict[str, int] = {}
         self._continued: dict[str, Draft] = {}
         """Drafts of the next round that continue from this round's trees."""
@@ -67,7 +70,7 @@ class ModelDrafter:
 
     def room(self, draft: Draft) -> int:
         """Return how many nodes the tree can still take before a slot or the context is full."""
-        return self._capacity - len(draft.session.tokens) - len(draft.tree.tokens)
+        return self._capacity - len(draft.session.tokens) - len(draft.tree)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append one token to each chain by one batched forward, and return the drafts that had room for it."""
@@ -79,13 +82,14 @@ class ModelDrafter:
                 self._prefill(draft)
         with self.clock.phase("draft"):
             logits = self._forward(grown, [self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
-            best = None if self._sample else [token for (token,) in logits.argmax()]
+            logits.launching = self._drafting  # if it was put off, it is charged to this phase nevertheless
+            best = None if self._sample else logits.next_tokens()
             forward = DraftForward(logits, self._sampler, self._sample, best)
             if best is None:
                 refuse_nan_in(forward.probabilities)
                 best = draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in grown])
         for row, (draft, token) in enumerate(zip(grown, best, strict=True)):
-            draft.tree.add(token, len(draft.tree.tokens) - 1, forward, row)
+            draft.tree.add(token, draft.tree.last, forward, row)
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
@@ -166,14 +170,17 @@ class ModelDrafter:
             kv_nodes[0] = base + len(tokens) - 1
             if tokens:
                 nodes = [node for node in nodes if node]  # the root is the last of the committed tokens
-        above, size = tree.parents, len(tree.tokens)
+        above, size = tree.parents, len(tree)
         # A node is entered before its children are looked at, so that one append may hold a node and its children.
         for kv_node, node in enumerate(nodes, base + len(tokens)):
             if node in kv_nodes or node >= size or above[node] not in kv_nodes:
                 raise _misplaced(draft, node)
             parents.append(kv_nodes[above[node]])
             kv_nodes[node] = kv_node
-        return Append(slot, tokens + [tree.tokens[node] for node in nodes], parents, keep)
+        drafted = tree.tokens_of(nodes)
+        if self._runner.takes_pending and isinstance(drafted, PendingTokens):
+            return Append(slot, PendingTokens([*tokens, *drafted.parts]), parents, keep)
+        return Append(slot, [*tokens, *drafted], parents, keep)
 
 
 def _unforwarded(draft: Draft) -> list[int]:

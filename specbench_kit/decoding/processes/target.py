@@ -32,6 +32,7 @@ class PipelineTarget:
     """
 
     asynchronous = True
+    takes_pending = False
 
     def __init__(self, stages: "ProcessStages") -> None:
         self._stages = stages

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import islice
 from math import isnan
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.registry import Registry
+from specbench_kit.models.executors.pending import AnyToken
 
 
 class Row(NamedTuple):
@@ -68,6 +70,8 @@ class Forward:
 
     padding: Sequence[Padding] = ()
     """The padding of every row; empty for an executor whose rows do not depend on each other."""
+    launching: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Makes the context in which a forward that was put off is started, such as a phase of a clock."""
 
     def __init__(
         self,
@@ -117,6 +121,10 @@ class Forward:
         best = iter(self.logits.argmax(-1).tolist())
         return [list(islice(best, len(part))) for part in self._parts]
 
+    def next_tokens(self) -> Sequence[AnyToken]:
+        """Return the most likely next token of each row, of rows that keep one token; they may be pending."""
+        return [token for (token,) in self.argmax()]
+
 
 def _together(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
@@ -137,6 +145,8 @@ class Executor(ABC):
     """The bits of a weight where they are fewer than the model's own, which makes it another model; else 0."""
     bitwise = False
     """True if a token's logits are bitwise the same alone, in a batch, in a chunk and in a tree."""
+    takes_pending = False
+    """True if rows may hold tokens that are pending, which other executors would wait for."""
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary

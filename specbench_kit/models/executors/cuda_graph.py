@@ -1,0 +1,228 @@
+"""An executor for GPUs: forwards are captured as CUDA graphs, and chains of drafts stay on the card."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from specbench_kit.models.executors.base import Forward, Row, executors
+from specbench_kit.models.executors.graph_capture import CapturedGraph, GraphLibrary
+from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
+from specbench_kit.models.executors.graph_inputs import NODES, GraphInputs, Shape, pending_in, power_of_two
+from specbench_kit.models.executors.graph_work import COLUMNS, GraphForward, Table, Work
+from specbench_kit.models.executors.masks import BAND
+from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
+from specbench_kit.models.executors.transformers import TransformersExecutor
+
+CAPTURED = {"gemma", "glm4", "granite", "helium", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
+"""Types of models whose forward neither waits for the card nor depends on numbers that it computed."""
+ROTATIONS = {"default", "linear", "llama3", "yarn"}
+"""Kinds of position embedding that do not look at the positions on the host."""
+LEAST_LENGTH = 128
+MOST_STEPS = 8
+"""The longest chain in one graph; longer ones are several graphs, each a power of two."""
+
+
+class GraphKey(NamedTuple):
+    """What a graph computes: a forward with `steps` 0, else a chain; one that `goes_on` needs no inputs."""
+
+    shape: Shape
+    layers: tuple[int, ...] = ()
+    steps: int = 0
+    goes_on: bool = False
+
+
+@executors.register("cuda-graph")
+class CudaGraphExecutor(TransformersExecutor):
+    """Replays CUDA graphs of a model on a GPU, one per shape, and keeps drafted chains on the card.
+
+    Forwards of up to 64 new tokens per request are padded to the next larger shape and replayed; longer ones, and
+    trees of more than 256 nodes, are computed as the executor `transformers` does. A forward whose result may become
+    the input of the next one is put off until somebody needs the result: a chain is then one graph.
+    """
+
+    priority = -1
+    takes_pending = True
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        config = model.config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        return (
+            model.device.type == "cuda"
+            and config.model_type in CAPTURED
+            and rope.get("rope_type", "default") in ROTATIONS
+            and getattr(config, "sliding_window", None) is None
+            and len(set(getattr(model, "hf_device_map", {}).values())) < 2
+            and super().supports(model)
+        )
+
+    @classmethod
+    def refusal(cls, model: Any) -> str:
+        return "needs a GPU: give --device cuda" if model.device.type != "cuda" else super().refusal(model)
+
+    def _allocate(self, slots: int, capacity: int) -> None:
+        super()._allocate(slots, capacity)
+        self._memory = GraphMemory(self.store, slots, capacity + BAND, self._dtype, self.device)
+        self._computations = GraphComputations(self.model, self._memory, self.vocabulary)
+        self._graphs: GraphLibrary[GraphKey] = GraphLibrary(self._memory.state)
+        self._chain: Work | None = None
+        """The chain that the next forward may go on with."""
+        self._owner: ref[Work] | None = None
+        """The work whose results are on the board."""
+        self._busy: set[int] = set()
+        """The inputs, by identity, that the card may still be reading."""
+
+    def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.forward(rows, layers)
+        if self._chain is not None and self._chain.goes_on(rows, layers):
+            self._chain.steps += 1
+            return GraphForward(self._chain, rows, self._chain.steps - 1)
+        self._end_chain()
+        if not all(map(_is_captured, rows)):
+            return super().forward(rows, layers)
+        work = Work(self, rows, layers)
+        if work.starts_chain:
+            self._chain = work
+        else:
+            self.launch(work)
+        return GraphForward(work, rows, 0)
+
+    def move(self, slot: int, sources: Sequence[int], to: int) -> None:
+        self._end_chain()
+        with torch.inference_mode():
+            super().move(slot, sources, to)
+
+    def launch(self, work: Work) -> None:
+        """Start what of the work has not been started."""
+        self._take_board(work)
+        if not work.started:
+            work.shape = self._shape(work)
+            steps = _power_below(work.steps) if work.starts_chain else 0
+            self._replay(work, GraphKey(work.shape, tuple(work.layers), steps), self._link(work))
+        while work.started < work.steps:
+            assert work.shape is not None
+            steps = _power_below(work.steps - work.started)
+            shape = work.shape._replace(width=1, length=self._length(work))
+            self._replay(work, GraphKey(shape, steps=steps, goes_on=True))
+
+    @property
+    def board(self) -> Tensor:
+        """Return the results [slots, COLUMNS, FIELDS] of the last work, on the card."""
+        return self._memory.board
+
+    def shows(self, work: Work) -> bool:
+        """Return whether the results of a work are on the board."""
+        return self._owner is not None and self._owner() is work
+
+    def read_board(self, work: Work) -> Table:
+        """Wait for the results of the work, which were the last ones to be started."""
+        self._memory.host_board.copy_(self._memory.board)
+        self._busy.clear()
+        return self._memory.host_board.numpy().copy()
+
+    def _replay(self, work: Work, key: GraphKey, tokens: Sequence[Sequence[int]] = ()) -> None:
+        graph = self._graphs.find(key)
+        inputs = graph.inputs if graph else None if key.goes_on else self._inputs(key.shape)
+        if inputs is not None:
+            if id(inputs) in self._busy:
+                # The card has yet to read what the last replay of this shape was given.
+                torch.cuda.current_stream(self.device).synchronize()
+                self._busy.clear()
+            inputs.fill(work.rows, tokens)
+            self._busy.add(id(inputs))
+        graph = graph or self._capture(key, inputs)
+        results = graph.replay()
+        work.results += [(results, step) for step in range(max(1, key.steps))]
+        work.started += max(1, key.steps)
+
+    def _inputs(self, shape: Shape) -> GraphInputs:
+        return GraphInputs(shape, self._memory.trash, self.device)
+
+    def _capture(self, key: GraphKey, inputs: GraphInputs | None) -> CapturedGraph:
+        with torch.cuda.device(self.device):
+            if inputs is None:
+                return self._graphs.capture(key, lambda: self._computations.steps(key.shape, key.steps), None)
+            if key.steps:
+                return self._graphs.capture(key, lambda: self._computations.chain(inputs, key.steps), inputs)
+            return self._graphs.capture(key, lambda: self._computations.forward(inputs, key.layers), inputs)
+
+    def _link(self, work: Work) -> list[list[int]]:
+        """Return the tokens of all rows; those that another executor has on its board are brought here by one copy."""
+        source = _source_of(work.rows, self)
+        if source is None:
+            return [list(row.tokens) for row in work.rows]
+        board = source.executor.board[..., 0].flatten()
+        self._memory.linked[: len(board)] = board
+        work.links = [
+            (part, row.slot, column)
+            for row in work.rows
+            for column, part in enumerate(parts_of(row.tokens))
+            if isinstance(part, PendingToken) and not part.known
+        ]
+        return [[_number(part) for part in parts_of(row.tokens)] for row in work.rows]
+
+    def _take_board(self, work: Work) -> None:
+        """Make the board free for the results of the work: what is on it and still needed is read before."""
+        owner = self._owner() if self._owner is not None else None
+        if owner is not None and owner is not work:
+            owner.read()
+        self._owner = ref(work)
+
+    def _end_chain(self) -> None:
+        """Start the steps of the chain that were put off: what comes now is no step of it."""
+        chain, self._chain = self._chain, None
+        if chain is not None and chain.started < chain.steps:
+            self.launch(chain)
+
+    def _shape(self, work: Work) -> Shape:
+        slots = [row.slot for row in work.rows]
+        rows = min(power_of_two(max(slots) - min(slots) + 1), self.slots)
+        first = min(min(slots), self.slots - rows)
+        width = power_of_two(max(len(row.tokens) for row in work.rows))
+        return Shape(first, rows, width, self._length(work), _nodes(work.rows, width))
+
+    def _length(self, work: Work) -> int:
+        """Return how many keys the work attends to, rounded up."""
+        end = max(row.start + len(row.tokens) for row in work.rows) + work.steps - 1
+        return min(max(LEAST_LENGTH, power_of_two(end)), self._memory.trash + 1)
+
+
+def _is_captured(row: Row) -> bool:
+    """Return whether graphs exist that are wide enough for a row."""
+    return len(row.tokens) <= COLUMNS and len(row.parents or ()) <= NODES
+
+
+def _nodes(rows: Sequence[Row], width: int) -> int:
+    """Return the size of the trees that a graph has to hold; 0 if all rows are chains."""
+    most = max(len(row.parents) if row.parents is not None else 0 for row in rows)
+    return max(COLUMNS, power_of_two(max(most, width))) if most else 0
+
+
+def _power_below(steps: int) -> int:
+    """Return the largest power of two that is no larger, and for which there are graphs."""
+    return min(1 << (steps.bit_length() - 1), MOST_STEPS)
+
+
+def _source_of(rows: Sequence[Row], reader: CudaGraphExecutor) -> Work | None:
+    """Return the work of another executor on whose board all pending tokens of the rows are; None if there is none."""
+    works = {id(token.source): token.source for token in pending_in(rows)}.values()
+    sources = [source.work for source in works if isinstance(source, GraphForward)]
+    if not sources or len(sources) < len(works) or any(source is not sources[0] for source in sources):
+        return None
+    (source, *_), forwards = sources, works
+    for forward in forwards:
+        forward.launch()
+    fits = source.executor is not reader and source.executor.slots <= reader.slots
+    return source if fits and source.executor.shows(source) else None
+
+
+def _number(part: AnyToken) -> int:
+    """Return a token, or the number below 0 under which one on another board is known."""
+    if isinstance(part, PendingToken) and not part.known and isinstance(part.source, GraphForward):
+        return -1 - (part.source.rows[part.row].slot * COLUMNS + part.source.step)
+    return int(part)

@@ -1,0 +1,157 @@
+"""The computations that graphs capture: forwards over static KV that read static inputs alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from specbench_kit.models.executors.graph_inputs import GraphInputs, Shape
+from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
+from specbench_kit.models.executors.kv import KVStore
+
+
+class StaticKV(Cache):
+    """Gives a transformers model the slots of one shape, and places on the card into which new KV is written."""
+
+    def __init__(self, store: KVStore, shape: Shape, cells: Tensor, slots: Tensor) -> None:
+        super().__init__(layers=[])
+        self._store, self._shape, self._cells, self._slots = store, shape, cells, slots
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        shape, data = self._shape, self._store.data[layer_idx]
+        data[:, self._slots, :, self._cells] = torch.stack((key_states, value_states)).permute(1, 3, 0, 2, 4)
+        keys, values = data[:, shape.first : shape.first + shape.rows, :, : shape.length].unbind(0)
+        return keys, values
+
+    def get_seq_length(self, *_args: Any, **_kwargs: Any) -> int:
+        return self._shape.length - self._shape.width
+
+
+class GraphMemory:
+    """The tensors of one executor that its graphs share.
+
+    `board` [slots, COLUMNS, FIELDS] holds the results of the last work; `linked` tokens that another executor has left
+    on the card. A chain goes on from `token` and `cell` of every slot, and writes column `column` of the board next.
+    """
+
+    def __init__(self, store: KVStore, slots: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.store, self.slots, self.trash = store, slots, capacity - 1
+        self.board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, device=device)
+        self.host_board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, pin_memory=True)
+        self.linked = torch.zeros(slots * COLUMNS, dtype=torch.int64, device=device)
+        self.token = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.cell = torch.full((slots,), self.trash, dtype=torch.int64, device=device)
+        self.column = torch.zeros(1, dtype=torch.int64, device=device)
+        self._keys = torch.arange(capacity, device=device)
+        self._slots = torch.arange(slots, device=device)[:, None]
+        self._dtype, self._blocked = dtype, torch.finfo(dtype).min
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Return the tensors that a forward changes besides KV."""
+        return [self.board, self.token, self.cell, self.column]
+
+    def window(self, shape: Shape, cells: Tensor) -> StaticKV:
+        """Return the KV of the slots of a shape, whose new tokens are written to `cells` [rows, width]."""
+        return StaticKV(self.store, shape, cells, self._slots[shape.first : shape.first + shape.rows])
+
+    def tokens(self, inputs: GraphInputs) -> Tensor:
+        """Return the tokens [rows, width], of which some were left by another executor."""
+        number = (-1 - inputs.tokens).clamp(min=0)
+        return torch.where(inputs.tokens < 0, self.linked[number], inputs.tokens)
+
+    def chain_mask(self, cells: Tensor, length: int) -> Tensor:
+        """Return the mask [rows, 1, width, length] of tokens that attend to all before them and to themselves."""
+        return self._additive(self._keys[:length] <= cells[..., None])
+
+    def tree_mask(self, inputs: GraphInputs) -> Tensor:
+        """Return the mask [rows, 1, width, length] of tokens that attend to their prefix and their ancestors."""
+        assert inputs.ancestors is not None
+        shape = inputs.shape
+        node = self._keys[: shape.length] - inputs.prefixes[:, None]
+        cells = node.clamp(0, shape.nodes - 1)[:, None].expand(-1, shape.width, -1)
+        is_ancestor = inputs.ancestors.gather(2, cells).bool() & (node < shape.nodes)[:, None]
+        return self._additive(is_ancestor | (node < 0)[:, None])
+
+    def write(self, shape: Shape, columns: Tensor | slice, results: Sequence[Tensor]) -> None:
+        """Write results, each [rows, columns], to the board."""
+        board = self.board[shape.first : shape.first + shape.rows]
+        packed = torch.stack([result.double() for result in results], -1)
+        if isinstance(columns, slice):
+            board[:, columns] = packed
+        else:
+            board.index_copy_(1, columns, packed)
+
+    def _additive(self, allowed: Tensor) -> Tensor:
+        mask = torch.zeros(allowed.shape, dtype=self._dtype, device=allowed.device)
+        return mask.masked_fill_(~allowed, self._blocked)[:, None]
+
+
+class GraphComputations:
+    """What graphs capture of one model: each returns logits, and hidden states by layer."""
+
+    def __init__(self, model: Any, memory: GraphMemory, vocabulary: int | None) -> None:
+        self._model, self._memory, self._vocabulary = model, memory, vocabulary
+
+    def forward(self, inputs: GraphInputs, layers: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a forward from its inputs, and write the results of every column."""
+        inputs.copy()
+        memory, shape = self._memory, inputs.shape
+        tokens = memory.tokens(inputs)
+        mask = memory.tree_mask(inputs) if shape.nodes else memory.chain_mask(inputs.cells, shape.length)
+        logits, hidden = self._forward(shape, tokens, inputs.cells, inputs.places, mask, layers)
+        memory.write(shape, slice(shape.width), [logits.argmax(-1), logits.sum(-1).isnan(), tokens])
+        return logits, hidden
+
+    def chain(self, inputs: GraphInputs, steps: int) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a chain: a forward from its inputs, and further ones from the token that each has chosen."""
+        inputs.copy()
+        memory, shape = self._memory, inputs.shape
+        slots = slice(shape.first, shape.first + shape.rows)
+        tokens, last = memory.tokens(inputs), inputs.last[:, None]
+        mask = memory.chain_mask(inputs.cells, shape.length)
+        logits, _ = self._forward(shape, tokens, inputs.cells, inputs.places, mask)
+        logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))[:, 0]
+        best = logits.argmax(-1)
+        memory.write(shape, slice(1), [best[:, None], logits.sum(-1).isnan()[:, None], tokens.gather(1, last)])
+        memory.token[slots] = best
+        memory.cell[slots] = (inputs.cells.gather(1, last)[:, 0] + 1).clamp(max=memory.trash)
+        memory.column.fill_(1)
+        if steps == 1:
+            return logits[None], {}
+        further, _ = self.steps(shape, steps - 1)
+        return torch.cat((logits[None], further)), {}
+
+    def steps(self, shape: Shape, steps: int) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute steps of a chain from the token and the cell of every slot, and leave those of the next step."""
+        memory, shape = self._memory, shape._replace(width=1)
+        slots = slice(shape.first, shape.first + shape.rows)
+        token, cell = memory.token[slots], memory.cell[slots]
+        all_logits: list[Tensor] = []
+        for _ in range(steps):
+            own, cells = token[:, None].clone(), cell[:, None].clone()
+            logits = self._forward(shape, own, cells, cells, memory.chain_mask(cells, shape.length))[0][:, 0]
+            best = logits.argmax(-1)
+            memory.write(shape, memory.column, [best[:, None], logits.sum(-1).isnan()[:, None], own])
+            token.copy_(best)
+            cell.add_(1).clamp_(max=memory.trash)
+            memory.column.add_(1)
+            all_logits.append(logits)
+        return torch.stack(all_logits), {}
+
+    def _forward(
+        self, shape: Shape, tokens: Tensor, cells: Tensor, places: Tensor, mask: Tensor, layers: Sequence[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        output = self._model(
+            input_ids=tokens,
+            position_ids=places,
+            attention_mask=mask,
+            past_key_values=self._memory.window(shape, cells),
+            use_cache=True,
+            output_hidden_states=bool(layers),
+        )
+        return output.logits[..., : self._vocabulary], {layer: output.hidden_states[layer] for layer in layers}

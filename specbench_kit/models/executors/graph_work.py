@@ -1,0 +1,203 @@
+"""What a graph executor was asked for: begun when somebody needs it, and read from the card in one copy."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench_kit.models.executors.base import Forward, Padding, Row
+from specbench_kit.models.executors.graph_capture import Results
+from specbench_kit.models.executors.graph_inputs import Shape
+from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
+
+COLUMNS = 64
+"""The most tokens of one slot whose results can lie on the card: the widest forward, or the longest chain."""
+NEXT, NAN, OWN = range(3)
+"""The fields of a result: the most likely next token, whether a logit is NaN, and the token itself."""
+FIELDS = 3
+UNREAD = -1.0
+
+Table = np.ndarray[Any, np.dtype[np.float64]]
+"""Results [slots, COLUMNS, FIELDS] as the host has them; UNREAD where they have not arrived."""
+
+
+class Launcher(Protocol):
+    """An executor as its work sees it."""
+
+    slots: int
+
+    @property
+    def board(self) -> Tensor:
+        """Return the results [slots, COLUMNS, FIELDS] of the last work, on the card."""
+
+    def shows(self, work: "Work") -> bool:
+        """Return whether the results of a work are on the board."""
+
+    def launch(self, work: "Work") -> None:
+        """Start what of the work has not been started."""
+
+    def read_board(self, work: "Work") -> Table:
+        """Wait for the results of the work, which were the last ones to be started."""
+
+
+class Work:
+    """A forward, or a chain of forwards of which each reads the token that the one before it has chosen.
+
+    Column i of the results belongs to the i-th new token of a row; in a chain to its i-th forward.
+    """
+
+    def __init__(self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int]) -> None:
+        self.executor, self.rows, self.layers = executor, rows, layers
+        self.starts_chain = not layers and all(row.keep == 1 and row.parents is None for row in rows)
+        self.steps = 1
+        self.started = 0
+        """The steps of the chain that were launched; 1 for a single forward that was."""
+        self.shape: Shape | None = None
+        self.results: list[tuple[Results, int]] = []
+        """For every step the results of the graph that computed it, and its index in them."""
+        self.links: list[tuple[PendingToken, int, int]] = []
+        """Tokens that were read on the card, with their slot and column."""
+        self.table: Table = np.full((executor.slots, COLUMNS, FIELDS), UNREAD)
+
+    def goes_on(self, rows: Sequence[Row], layers: Sequence[int]) -> bool:
+        """Return whether these rows are the next step of the chain, of all its requests or of some."""
+        if layers or not self.starts_chain or self.steps >= COLUMNS:
+            return False
+        ends = {row.slot: row.start + len(row.tokens) + self.steps - 1 for row in self.rows}
+        return all(
+            row.keep == 1 and row.parents is None and row.start == ends.get(row.slot) and self._follows(row)
+            for row in rows
+        )
+
+    def _follows(self, row: Row) -> bool:
+        """Return whether a row's only token is the one that the last step has chosen for its slot."""
+        (token, *more) = parts_of(row.tokens)
+        if more or not isinstance(token, PendingToken) or not isinstance(token.source, GraphForward):
+            return False
+        source = token.source
+        return source.work is self and source.step == self.steps - 1 and source.rows[token.row].slot == row.slot
+
+    @property
+    def columns(self) -> int:
+        """Return the number of columns of results that were started."""
+        return self.started if self.starts_chain else max(len(row.tokens) for row in self.rows)
+
+    @property
+    def unread(self) -> bool:
+        """Return whether a result was started of which the host knows nothing."""
+        slots = [row.slot for row in self.rows]
+        return bool((self.table[slots, : self.columns, NEXT] == UNREAD).any()) if self.started else False
+
+    def read(self) -> None:
+        """Wait for all results that were started, and pass on those of tokens that were read on the card."""
+        if not self.unread:
+            return
+        self.table = self.executor.read_board(self)
+        for token, slot, column in self.links:
+            if not token.known:
+                token.deliver(int(self.table[slot, column, OWN]))
+        self.links.clear()
+
+
+class GraphForward(Forward):
+    """The results of one forward, which are computed on the card and read from it when somebody needs them."""
+
+    def __init__(self, work: Work, rows: Sequence[Row], step: int) -> None:
+        # The base class's constructor is left out: it would need the results.
+        self.statistics = self.candidates = None
+        self.work, self.rows, self.step = work, rows, step
+        self._masked = False
+
+    @property
+    def padding(self) -> Sequence[Padding]:  # type: ignore[override]
+        """Return the padding of every row, once the forward was launched."""
+        self.launch()
+        shape = self.work.shape
+        assert shape is not None
+        width = 1 if self.step else shape.width
+        return [Padding(shape.rows, row.slot - shape.first, width, 0, row.start + width) for row in self.rows]
+
+    def launch(self) -> None:
+        """Start the computation, if that has not happened yet."""
+        if self.work.started <= self.step:
+            with self.launching():
+                self.work.executor.launch(self.work)
+
+    def token_of(self, row: int) -> int:
+        """Wait for the result, and return the most likely next token of a row."""
+        self._read()
+        return int(self.work.table[self.rows[row].slot, self._columns(self.rows[row])[-1], NEXT])
+
+    def next_tokens(self) -> Sequence[AnyToken]:
+        if self._masked:
+            return super().next_tokens()
+        return [PendingToken(self, row) for row in range(len(self.rows))]
+
+    def argmax(self) -> list[list[int]]:
+        if self._masked:
+            return super().argmax()
+        self._read()
+        return [self._field(row, NEXT).astype(int).tolist() for row in self.rows]
+
+    def is_nan(self) -> bool:
+        self._read()
+        flags = np.concatenate([self._field(row, NAN) for row in self.rows])
+        return super().is_nan() if (flags == UNREAD).any() else bool(flags.any())
+
+    def mask(self, tokens: Sequence[int]) -> None:
+        results, index = self._results
+        # The logits of a chain's other steps are not this forward's to change.
+        self.__dict__["_results"] = Results(results.logits, results.hidden), index
+        self._masked = True
+        super().mask(tokens)
+
+    def states(self, row: int, layers: Sequence[int]) -> Tensor:
+        return torch.cat([self._of_row(self._results[0].hidden[layer], self.rows[row]) for layer in layers], dim=-1)
+
+    @property
+    def hidden(self) -> dict[int, Tensor]:
+        """Return the hidden states [kept, width] of all rows by layer."""
+        by_layer = self._results[0].hidden.items()
+        return {layer: torch.cat([self._of_row(states, row) for row in self.rows]) for layer, states in by_layer}
+
+    @property
+    def _parts(self) -> Sequence[Tensor]:
+        results, index = self._results
+        if self.work.starts_chain:
+            assert self.work.shape is not None
+            first = self.work.shape.first
+            return [results.logits[index, row.slot - first, None] for row in self.rows]
+        return [self._of_row(results.logits, row) for row in self.rows]
+
+    @property
+    def logits(self) -> Tensor:
+        """Return the logits [kept, vocabulary] of all rows, one after the other."""
+        parts = self._parts
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+    @cached_property
+    def _results(self) -> tuple[Results, int]:
+        self.launch()
+        return self.work.results[self.step]
+
+    def _of_row(self, values: Tensor, row: Row) -> Tensor:
+        assert self.work.shape is not None
+        return values[row.slot - self.work.shape.first, len(row.tokens) - row.keep : len(row.tokens)]
+
+    def _columns(self, row: Row) -> range:
+        """Return the columns of the results that belong to a row's kept tokens."""
+        if self.work.starts_chain:
+            return range(self.step, self.step + 1)
+        return range(len(row.tokens) - row.keep, len(row.tokens))
+
+    def _field(self, row: Row, field: int) -> Table:
+        columns = self._columns(row)
+        values: Table = self.work.table[row.slot, columns.start : columns.stop, field]
+        return values
+
+    def _read(self) -> None:
+        self.launch()
+        self.work.read()

@@ -1,0 +1,142 @@
+"""The executor `cuda-graph` on an emulated card: the plain executor's outputs, few launches, one wait per round."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from emulated_card import Machine, emulated_cards
+from tiny_models import (
+    clear_prompts,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    plain_logits,
+    random_prompts,
+    tiny_llama,
+)
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.runner import Append, Runner
+
+CAPACITY, NEW_TOKENS, SLOTS = 160, 24, 9
+SAMPLED = Sampler(0.7, top_p=0.9)
+SPECS = ["autoregressive", "fixed-k:k=3", "fixed-k:k=11", "svip", "tetris", "specedge:depth=3,budget=8,beams=4", "ssd"]
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with emulated_cards(2) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def requests_() -> list[Request]:
+    return make_requests(clear_prompts(tiny_llama(), [3, 9, 70], NEW_TOKENS), NEW_TOKENS)
+
+
+def runners(device: str, executor: str, draft_device: str = "") -> tuple[Runner, Runner]:
+    models: list[Any] = [tiny_llama().to(device), disturbed(tiny_llama(), 0.02).to(draft_device or device)]
+    target, draft = (make_runner(model, SLOTS, CAPACITY, executor) for model in models)
+    return target, draft
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("sampler", [Sampler(), SAMPLED])
+@pytest.mark.parametrize("spec", SPECS)
+def test_outputs_of_the_plain_executor(
+    spec: str, sampler: Sampler, batch_size: int, requests_: list[Request], machine: Machine
+) -> None:
+    method, options = parse_method(spec), {"sampler": sampler, "batch_size": batch_size}
+    on_card = decode(method, runners("cuda", "cuda-graph"), requests_, **options)  # type: ignore[arg-type]
+    assert machine.counts.replays > 0
+    plain = decode(method, runners("cuda", "transformers"), requests_, **options)  # type: ignore[arg-type]
+    assert outputs(on_card) == outputs(plain)
+    drafted = [[round_.drafted for round_ in record.rounds] for record in on_card.values()]
+    assert drafted == [[round_.drafted for round_ in record.rounds] for record in plain.values()]
+
+
+def test_a_draft_on_another_card(requests_: list[Request], machine: Machine) -> None:
+    method = parse_method("fixed-k:k=3")
+    on_cards = decode(method, runners("cuda:0", "cuda-graph", "cuda:1"), requests_)
+    assert machine.counts.total("copy between cards") > 0
+    assert outputs(on_cards) == outputs(decode(method, runners("cpu", "transformers"), requests_))
+
+
+@pytest.mark.usefixtures("machine")
+def test_logits_of_chains_and_trees_in_every_shape() -> None:
+    """A ragged batch in slots that are not the first, a tree over several forwards, and a commit that moves KV."""
+    model = tiny_llama()
+    reference = make_runner(tiny_llama(), SLOTS, CAPACITY, "transformers")
+    runner = make_runner(model.to("cuda"), SLOTS, CAPACITY, "cuda-graph")
+    prompts = random_prompts([40, 5, 70, 12], 64)
+    for each in (reference, runner):
+        for _ in range(SLOTS):
+            each.acquire()
+    steps = [
+        [Append(slot, prompt, keep=len(prompt)) for slot, prompt in zip((2, 3, 4, 8), prompts, strict=True)],
+        [Append(3, prompts[2][:6], [-1, 0, 0, 1, 1, -1], keep=6), Append(8, prompts[2][:2], keep=2)],
+        [Append(3, prompts[2][6:9], [3, 6, 5], keep=3), Append(2, prompts[2][7:10], keep=1)],
+    ]
+    kept = []
+    for rows in steps:
+        forwards = [each.forward(rows) for each in (reference, runner)]
+        kept.append(forwards)
+        assert forwards[0].argmax() == forwards[1].argmax()
+        assert not forwards[1].is_nan()
+        if len(kept) == 1:
+            for each in (reference, runner):
+                for row in rows:
+                    each.commit(row.slot, range(len(row.tokens)))
+    for expected, computed in kept:  # results of earlier forwards are still there
+        torch.testing.assert_close(computed.logits.cpu(), expected.logits, atol=1e-4, rtol=1e-4)
+    runner.commit(3, [0, 1, 3, 6, 7])
+    text = [*prompts[1], *(prompts[2][node] for node in (0, 1, 3, 6, 7)), 7]
+    after = runner.forward([Append(3, [7])])[0]
+    torch.testing.assert_close(after.cpu(), plain_logits(tiny_llama(), text)[-1:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_a_round_of_fixed_length_waits_once(batch_size: int, machine: Machine) -> None:
+    method, held = parse_method("fixed-k:k=4"), runners("cuda", "cuda-graph")
+    prompts = make_requests(random_prompts([4] * batch_size, 64), NEW_TOKENS)
+    decode(method, held, prompts, batch_size=batch_size)  # captures all shapes
+    with machine.counts.during() as counts:
+        records = decode(method, held, prompts, batch_size=batch_size)
+    rounds = max(len(record.rounds) for record in records.values())
+    assert counts.places("wait").total() <= rounds + batch_size, "one per round, and one for each prompt"
+    assert counts.copies_to_card == 0, "graphs copy their inputs themselves"
+    assert counts.replays <= 2 * rounds + batch_size, "a chain, its verification, and the prompts"
+    assert counts.launches <= 20 * rounds
+
+
+def test_memory_does_not_grow_with_requests(requests_: list[Request], machine: Machine) -> None:
+    held, method, after = runners("cuda", "cuda-graph"), parse_method("specedge:depth=3,budget=8,beams=4"), []
+    for _ in range(3):
+        decode(method, held, requests_, batch_size=2)
+        after.append(machine.cards[0].allocated_bytes)
+    assert len(set(after[1:])) == 1, "the first time captures"
+
+
+@pytest.mark.usefixtures("machine")
+def test_nan_is_refused(requests_: list[Request]) -> None:
+    target, draft = runners("cuda", "cuda-graph")
+    target.executor.model.lm_head.weight.fill_(float("nan"))  # type: ignore[attr-defined]
+    with pytest.raises(SkitError, match="NaN"):
+        decode(parse_method("fixed-k:k=2"), (target, draft), requests_)
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_it_cannot_run() -> None:
+    with pytest.raises(SkitError, match="executor 'cuda-graph' needs a GPU: give --device cuda"):
+        make_executor(tiny_llama(), 1, 64, None, "cuda-graph")
+    sliding = tiny_llama().to("cuda")
+    sliding.config.sliding_window = 16
+    with pytest.raises(SkitError, match="executor 'cuda-graph' cannot run models of type 'llama'"):
+        make_executor(sliding, 1, 64, None, "cuda-graph")
