@@ -1,6 +1,6 @@
 """Copies of GGUF files with other types of weights or other metadata."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
+VALUE_TYPES = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT16, str: gguf.GGUFValueType.STRING}
 Encode = Callable[[str, NDArray[np.float32]], tuple[NDArray[Any], gguf.GGMLQuantizationType] | None]
 """Turns the matrix of a name into blocks and their type; None leaves it as it is."""
 
@@ -25,9 +26,15 @@ def quantised(kind: str) -> Encode:
 
 
 def rewrite(
-    path: Path, target: Path, encode: Encode | None = None, metadata: dict[str, Any] | None = None, drop: str = ""
+    path: Path,
+    target: Path,
+    encode: Encode | None = None,
+    metadata: dict[str, Any] | None = None,
+    drop: str = "",
+    without: Collection[str] = (),
+    tensors: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Path:
-    """Copy a file of f32 weights with its matrices in another type, or with other metadata."""
+    """Copy a file of f32 weights with its matrices in another type, or with other metadata or tensors."""
     reader = gguf.GGUFReader(path)
     changes = metadata or {}
     architecture = changes.get("general.architecture", "llama")
@@ -40,9 +47,12 @@ def rewrite(
         writer.add_key_value(name, value, field.types[0], sub_type)
     for name, value in changes.items():
         if name not in reader.fields:
-            kind_of_value = gguf.GGUFValueType.BOOL if isinstance(value, bool) else gguf.GGUFValueType.UINT16
-            writer.add_key_value(name, value, kind_of_value)
+            writer.add_key_value(name, value, VALUE_TYPES[type(value)])
+    for name, data in (tensors or {}).items():
+        writer.add_tensor(name, data)
     for tensor in reader.tensors:
+        if tensor.name in without:
+            continue
         data = np.array(tensor.data)
         encoded = encode(tensor.name, data) if encode is not None and data.ndim == 2 else None
         if encoded is None:

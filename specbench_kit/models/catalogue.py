@@ -7,7 +7,7 @@ from typing import Any, Literal
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import hub_reachable
 from specbench_kit.core.plain_text import first_line, one_line
-from specbench_kit.models.gguf import converted_folder, gguf_file
+from specbench_kit.models.gguf import converted_folder, gguf_file, model_name
 from specbench_kit.models.named import NAMED_MODELS, NamedModel, fetch, fetched_folder, installed_file
 
 BUNDLED = "bundled"
@@ -58,7 +58,7 @@ def locate(name: str, role: Role) -> ModelSource:
         return ModelSource(name, f"{SYNTHETIC}/target" if role == "target" else name, local_only=True)
     file = gguf_file(name)
     if file is not None:
-        return ModelSource(str(converted_folder(file)), one_line(file.stem), local_only=True)
+        return ModelSource(str(converted_folder(file)), one_line(model_name(file)), local_only=True)
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():

@@ -8,20 +8,24 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
-from hashlib import file_digest
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.user_data import user_folder
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
+from specbench_kit.models.gguf_content import PART, Metadata, parts_of, require_convertible, shared_reader
+from specbench_kit.models.gguf_corrections import (
+    correct_ends,
+    correct_rope,
+    correct_tokenizer,
+    drop_added_tokens,
+    require_all_weights,
+)
 
 SUFFIX = ".gguf"
 RECORD = "gguf.json"
@@ -32,25 +36,35 @@ MAGIC = b"GGUF"
 
 
 def gguf_file(name: str) -> Path | None:
-    """Return the GGUF file that a path names: the file itself, or the only one in a folder without config.json."""
+    """Return the GGUF file that a path names: the file itself, or the only one in a folder without config.json.
+
+    A model in several parts counts as one file; the result is its first part.
+    """
     path = Path(name).expanduser()
     if path.suffix == SUFFIX:
         require(path.is_file(), f"there is no file '{name}': give a GGUF file, a model folder or a hub id")
-        return path
+        return parts_of(path)[0]
     if not path.is_dir() or (path / "config.json").is_file():
         return None
     files = sorted(path.glob(f"*{SUFFIX}"))
-    require(len(files) <= 1, f"the folder '{name}' holds {len(files)} GGUF files: name one of them")
-    return files[0] if files else None
+    models = {model_name(file) for file in files}
+    require(len(models) <= 1, f"the folder '{name}' holds {len(models)} GGUF models: name one of their files")
+    return parts_of(files[0])[0] if files else None
+
+
+def model_name(file: Path) -> str:
+    """Return the name of a file's model: without the suffix, and without the number of its part."""
+    return PART.sub("", file.stem)
 
 
 def converted_folder(path: Path) -> Path:
     """Return the folder with the converted model of a GGUF file; convert the file if that was not done before."""
-    digest = content_hash(path)
+    files = parts_of(path)
+    digests = [content_hash(file) for file in files]
+    digest = digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
     folder = user_folder("models") / f"gguf-{digest[:16]}"
     if not (folder / RECORD).is_file():
-        print(f"converting {path.name} to bf16, once for all later runs", file=sys.stderr)
-        _convert(path, digest, folder)
+        _convert(files, digest, folder)
     return folder
 
 
@@ -61,19 +75,6 @@ def gguf_checksum(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return str(checksum)
-
-
-@dataclass(frozen=True, slots=True)
-class _Metadata:
-    """The parts of a file's metadata that decide whether it can be converted."""
-
-    architecture: str
-    tokenizer: str
-    adds_bos: bool
-    """True if a text begins with the beginning-of-sequence token; what a file leaves out is llama.cpp's default."""
-    parts: int
-    types: dict[str, int]
-    """The number of tensors of each type, such as Q4_K."""
 
 
 def content_hash(path: Path) -> str:
@@ -104,54 +105,17 @@ def _replace(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-@contextmanager
-def _shared_reader(path: Path) -> Iterator["GGUFReader"]:
-    """Yield the reader of a file, which transformers is given too whenever it opens the file within the block.
-
-    A reader goes through the whole vocabulary in Python, which takes seconds; transformers would make three more.
-    """
-    import gguf
-
-    try:
-        reader = gguf.GGUFReader(path)
-    except Exception as error:  # the reader lets through whatever damaged bytes lead to
-        raise SkitError(f"cannot read '{path.name}' ({first_line(error)}): the file is damaged or cut off") from error
-    own_type = gguf.GGUFReader
-    gguf.GGUFReader = lambda *_: reader
-    try:
-        yield reader
-    finally:
-        gguf.GGUFReader = own_type
-
-
-def _read_metadata(reader: "GGUFReader") -> _Metadata:
-    from collections import Counter
-
-    tokenizer = _text(reader, "tokenizer.ggml.model")
-    return _Metadata(
-        _text(reader, "general.architecture"),
-        tokenizer,
-        (_text(reader, "tokenizer.ggml.add_bos_token") or str(tokenizer == "llama")) == "True",
-        int(_text(reader, "split.count") or 1),
-        dict(Counter(tensor.tensor_type.name for tensor in reader.tensors)),
-    )
-
-
-def _text(reader: "GGUFReader", key: str) -> str:
-    field = reader.get_field(key)
-    return "" if field is None else str(field.contents())
-
-
-def _convert(path: Path, digest: str, folder: Path) -> None:
-    """Convert a file into `folder`; raise SkitError before anything is written if it cannot be converted."""
+def _convert(files: Sequence[Path], digest: str, folder: Path) -> None:
+    """Convert a model into `folder`; raise SkitError before anything is written if it cannot be converted."""
     require(find_spec("gguf") is not None, "reading GGUF files needs the package gguf: pip install gguf")
-    with _shared_reader(path) as reader:
-        metadata = _read_metadata(reader)
-        _require_convertible(path, metadata)
-        _write_converted(path, digest, folder, metadata)
+    with shared_reader(files) as reader:
+        metadata = Metadata.of(reader)
+        require_convertible(files, metadata)
+        print(f"converting {files[0].name} to bf16, once for all later runs", file=sys.stderr)
+        _write_converted(files[0], digest, folder, metadata)
 
 
-def _write_converted(path: Path, digest: str, folder: Path, metadata: _Metadata) -> None:
+def _write_converted(path: Path, digest: str, folder: Path, metadata: Metadata) -> None:
     """Write the converted model next to `folder` and rename it, so that a folder that exists is complete."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     try:
@@ -170,78 +134,49 @@ def _write_converted(path: Path, digest: str, folder: Path, metadata: _Metadata)
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _require_convertible(path: Path, metadata: _Metadata) -> None:
-    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
-
-    architectures = sorted(set(GGUF_CONFIG_MAPPING) - {"general", "tokenizer"})
-    require(
-        metadata.parts == 1,
-        f"'{path.name}' is one of {metadata.parts} parts of a model: join them first with "
-        "llama-gguf-split --merge FIRST_PART WHOLE.gguf",
-    )
-    require(
-        metadata.architecture in architectures,
-        f"'{path.name}' has the architecture '{metadata.architecture}', which cannot be converted: give the original "
-        f"model as a folder or hub id instead; known architectures: {', '.join(architectures)}",
-    )
-    require(
-        bool(metadata.tokenizer),
-        f"'{path.name}' holds no tokenizer: give the original model as a folder or hub id instead",
-    )
-
-
-def _write_model(path: Path, folder: Path, metadata: _Metadata) -> None:
-    """Load a GGUF file with transformers and write its configuration, tokenizer and bf16 weights."""
-    import torch
+def _write_model(path: Path, folder: Path, metadata: Metadata) -> None:
+    """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where transformers misreads it."""
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the bars of a minute's work
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
-            model = AutoModelForCausalLM.from_pretrained(
-                path.parent, gguf_file=path.name, dtype=torch.bfloat16, trust_remote_code=False
-            )
-    except Exception as error:  # the loaders let through whatever a file's content leads to
-        raise SkitError(f"cannot convert '{path.name}': {first_line(error)}") from error
-    finally:
-        logging.set_verbosity(verbosity)
+    tokenizer, model, missing = _load(path)
     values = model.config.to_dict()
     for name in ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version"):
         values.pop(name, None)
-    config = type(model.config)(**values)
+    config, generation = type(model.config)(**values), model.generation_config
     weights = dict(model.state_dict())
     if config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
+    require_all_weights(path.name, metadata, len(weights), missing)
+    correct_rope(path.name, config, metadata)
+    correct_tokenizer(path.name, tokenizer, metadata)
+    correct_ends(generation, metadata)
     save_file(
         {name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors", {"format": "pt"}
     )
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    if metadata.adds_bos:
-        _add_bos(tokenizer)
+    generation.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    _drop_added_tokens(folder / "tokenizer.json", config.vocab_size)
+    drop_added_tokens(folder / "tokenizer.json", config.vocab_size)
 
 
-def _add_bos(tokenizer: Any) -> None:
-    """Let a tokenizer put the beginning-of-sequence token first, which transformers does not read from the file."""
-    from tokenizers.processors import TemplateProcessing
+def _load(path: Path) -> tuple[Any, Any, list[str]]:
+    """Load tokenizer and model of a GGUF file with transformers; return the names of weights that it lacks, too."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
-    bos, bos_id = tokenizer.bos_token, tokenizer.bos_token_id
-    if bos_id is None or tokenizer("a")["input_ids"][:1] == [bos_id]:
-        return
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bos_id)]
-    )
-
-
-def _drop_added_tokens(path: Path, vocabulary: int) -> None:
-    """Remove tokens that the model does not have: transformers adds a default for one that a file does not name."""
-    content = json.loads(path.read_text())
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < vocabulary]
-    path.write_text(json.dumps(content, ensure_ascii=False))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "trust_remote_code": False}
+    try:
+        with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the bars of a minute's work
+            tokenizer = AutoTokenizer.from_pretrained(**source)
+            model, report = AutoModelForCausalLM.from_pretrained(
+                **source, dtype=torch.bfloat16, output_loading_info=True
+            )
+    except Exception as error:  # the loaders let through whatever a file's content leads to
+        raise SkitError(f"cannot convert '{path.name}': {first_line(error)}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    return tokenizer, model, list(report["missing_keys"])

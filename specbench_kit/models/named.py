@@ -53,12 +53,16 @@ NAMED_MODELS = {model.name: model for model in (SMOLLM2,)}
 
 
 def installed_file(model: NamedModel) -> Path | None:
-    """Return the model's file in an installed package, which is found by its metadata and never imported."""
+    """Return the model's file in an installed package, which is found by its metadata and never imported.
+
+    Another version of the package is not the model's, and does not keep it from being found elsewhere.
+    """
     try:
-        path = Path(str(distribution(model.package).locate_file(model.file)))
+        package = distribution(model.package)
     except PackageNotFoundError:
         return None
-    return path if path.is_file() else None
+    path = Path(str(package.locate_file(model.file)))
+    return path if package.version == model.version and path.is_file() else None
 
 
 def fetched_folder(model: NamedModel) -> Path | None:

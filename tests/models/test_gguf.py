@@ -20,6 +20,8 @@ from specbench_kit.models.catalogue import locate
 from specbench_kit.models.gguf import RECORD, converted_folder
 from specbench_kit.models.pair import LoadedModel, load_model, load_pair
 
+ONES = np.ones(64, np.float32)
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -50,7 +52,7 @@ def test_a_file_gives_the_weights_and_the_tokenizer_that_it_was_made_of(
     pair = load_pair(str(path), None)
     for name, weight in original.model.state_dict().items():
         torch.testing.assert_close(pair.target.model.state_dict()[name], weight.bfloat16().float(), rtol=0, atol=0)
-    text = "Once upon a time, 12 + 30 = 42?\n"
+    text = "Once upon a time, 12 + 30 = 42?\n\n1. a\n    20"
     assert pair.tokenizer(text)["input_ids"] == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert pair.eos_ids == {tokenizer.eos_token_id}
     assert pair.target.source.label == "tiny"
@@ -61,6 +63,62 @@ def test_texts_begin_as_the_file_says(path: Path, tokenizer: Any, tmp_path: Path
     converted = AutoTokenizer.from_pretrained(converted_folder(file))
     assert converted("A text.")["input_ids"] == tokenizer("A text.")["input_ids"]
     assert converted("A text.")["input_ids"][0] == tokenizer.bos_token_id
+
+
+def test_answers_end_with_every_end_token_of_the_file(path: Path, tmp_path: Path) -> None:
+    changes = {"tokenizer.ggml.eot_token_id": 7, "tokenizer.ggml.eom_token_id": 5}
+    pair = load_pair(str(rewrite(path, tmp_path / "ends.gguf", metadata=changes)), None)
+    assert pair.eos_ids == {5, 7, pair.tokenizer.eos_token_id}
+
+
+SCALINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"type": "linear", "factor": 2}, {"rope_type": "linear", "factor": 2.0}),
+    (
+        {"type": "yarn", "factor": 4, "original_context_length": 128},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    ),
+]
+
+
+@pytest.mark.parametrize(("stated", "expected"), SCALINGS)
+def test_rotary_frequencies_are_scaled_as_the_file_says(
+    path: Path, tmp_path: Path, stated: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    changes = {f"llama.rope.scaling.{name}": value for name, value in stated.items()}
+    rope = load_pair(str(rewrite(path, tmp_path / "scaled.gguf", metadata=changes)), None).target.text_config
+    assert expected.items() <= rope.rope_parameters.items()
+    assert rope.rope_parameters["rope_theta"] == 10000
+
+
+def test_the_factors_of_llama_3_become_its_scaling(path: Path, original: LoadedModel, tmp_path: Path) -> None:
+    plain = original.model.model.rotary_emb.inv_freq
+    # The wavelengths at which Llama 3 begins and ends to divide frequencies, here by 8, for a context of 8192.
+    wavelengths, low, high = 2 * np.pi / plain.double().numpy(), 8192 / 1, 8192 / 4
+    smooth = (8192 / wavelengths - 1) / (4 - 1)
+    between = 1 / ((1 - smooth) / 8 + smooth)
+    factors = np.where(wavelengths < high, 1, np.where(wavelengths > low, 8, between)).astype(np.float32)
+    file = rewrite(path, tmp_path / "llama3.gguf", tensors={"rope_freqs.weight": factors})
+    scaled = load_pair(str(file), None).target.model
+    assert scaled.config.rope_parameters["rope_type"] == "llama3"
+    torch.testing.assert_close(scaled.model.rotary_emb.inv_freq, plain / torch.from_numpy(factors))
+
+
+def test_parts_of_a_model_are_joined(path: Path, tmp_path: Path) -> None:
+    names = [tensor.name for tensor in gguf.GGUFReader(path).tensors]
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    halves = [names[8:], names[:8]]
+    for number, left_out in enumerate(halves):
+        changes = {"split.count": 2, "split.no": number}
+        rewrite(path, folder / f"tiny-0000{number + 1}-of-00002.gguf", metadata=changes, without=left_out)
+    whole, joined = load_pair(str(path), None).target, load_pair(str(folder), None).target
+    assert joined.source.label == "tiny"
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(joined.model.state_dict()[name], weight)
+    (folder / "tiny-00001-of-00002.gguf").unlink()
+    for name in (folder, folder / "tiny-00002-of-00002.gguf"):
+        with pytest.raises(SkitError, match=r"one of 2 parts of a model, and tiny-00001-of-00002\.gguf is not beside"):
+            locate(str(name), "target")
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
@@ -113,7 +171,7 @@ def test_a_folder_that_another_process_finished_first_is_left_as_it_is(
 def test_a_folder_with_one_file_stands_for_it(path: Path, tmp_path: Path) -> None:
     assert locate(str(tmp_path), "target") == locate(str(path), "draft")
     shutil.copy(path, tmp_path / "second.gguf")
-    with pytest.raises(SkitError, match="holds 2 GGUF files: name one of them"):
+    with pytest.raises(SkitError, match="holds 2 GGUF models: name one of their files"):
         locate(str(tmp_path), "target")
 
 
@@ -123,19 +181,34 @@ def test_a_folder_with_one_file_stands_for_it(path: Path, tmp_path: Path) -> Non
         ({"metadata": {"general.architecture": "rwkv6"}}, "architecture 'rwkv6'.*give the original"),
         ({"metadata": {"split.count": 3}}, "one of 3 parts.*llama-gguf-split --merge"),
         ({"drop": "tokenizer."}, "holds no tokenizer: give the original model"),
+        ({"without": ("blk.1.ffn_down.weight",)}, r"lacks tensors: model\.layers\.1\.mlp\.down_proj\.weight would be"),
+        ({"tensors": {"blk.0.attn_v.bias": ONES}}, "holds 21 tensors, and its architecture in transformers 20"),
+        ({"tensors": {"rope_factors_long.weight": ONES}}, "scales rotary frequencies by rope_factors_long.weight"),
+        ({"tensors": {"rope_freqs.weight": 7 * ONES[:32]}}, "factors that are not Llama 3's"),
+        ({"metadata": {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4}}, "scaled by 'longrope'"),
+        ({"metadata": {"tokenizer.ggml.pre": "unheard-of"}}, "splits text by the rule 'unheard-of'"),
     ],
 )
-def test_what_cannot_be_converted_is_one_line(path: Path, tmp_path: Path, changes: Any, message: str) -> None:
+def test_what_cannot_be_converted_is_one_line(
+    path: Path, home: Path, tmp_path: Path, changes: Any, message: str
+) -> None:
     file = rewrite(path, tmp_path / "bad.gguf", **changes)
     with pytest.raises(SkitError, match=message):
         converted_folder(file)
+    assert not list((home / "models").glob("gguf-*"))
 
 
-def test_damaged_and_foreign_files_are_one_line(path: Path, tmp_path: Path, home: Path) -> None:
+def test_damaged_and_foreign_files_are_one_line(
+    path: Path, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(SkitError, match=r"cannot read 'cut\.gguf'.*damaged or cut off"):
         converted_folder(cut)
+    cut.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(SkitError, match=r"cannot read 'cut\.gguf'.*damaged or cut off"):
+        converted_folder(cut)
+    assert capsys.readouterr().err == ""
     foreign = tmp_path / "foreign.gguf"
     foreign.write_text("not a model")
     with pytest.raises(SkitError, match=r"'foreign\.gguf' is not a GGUF file"):

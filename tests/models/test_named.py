@@ -54,6 +54,11 @@ def test_a_file_with_another_checksum_is_refused(model: NamedModel) -> None:
     assert fetched_folder(model) is None
 
 
+def test_another_version_of_the_package_is_not_taken_for_the_model(model: NamedModel) -> None:
+    assert installed_file(model) is not None
+    assert installed_file(replace(model, version="1.1")) is None
+
+
 def test_a_model_that_is_nowhere_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKIT_HOME", str(tmp_path))
     monkeypatch.setattr(catalogue, "installed_file", lambda _: None)
