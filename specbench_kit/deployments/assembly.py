@@ -8,7 +8,8 @@ from types import MappingProxyType
 import torch
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock
+from specbench_kit.decoding.card_clock import measuring_clock
+from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.drafting.base import DRAFT, DrafterParts
 from specbench_kit.decoding.engine import Engine
@@ -73,7 +74,7 @@ def live_engine(
         return round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
 
     if deployment is None:
-        measured = MeasuringClock(target.device, started_s)
+        measured = measuring_clock(target.device, started_s)
         return make(round_policy(method), drafter(measured), verifier, measured)
     states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
     return make(
@@ -118,7 +119,7 @@ def pipeline_engine(
 ) -> PipelineEngine:
     """Return the loop over pipeline stages, with a drafter over `models` if the method has one."""
     assert method.pipeline is not None
-    depth, clock = method.pipeline.stages, MeasuringClock(device, started_s)
+    depth, clock = method.pipeline.stages, measuring_clock(device, started_s)
     parts = DrafterParts(models, sampler, clock, sampled=False, capacity=capacity)
     drafter = method.drafting.levels(parts) if method.uses_drafter else None
     make = partial(

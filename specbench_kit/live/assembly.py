@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.card_clock import measuring_clock
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import Loop
@@ -37,7 +38,7 @@ def remote_engine(
     """
     require_rounds(method)
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
-    clock = MeasuringClock(device, started_s)
+    clock = measuring_clock(device, started_s)
     drafter = round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
     verifier = make_verifier(clock)
     return Engine(

@@ -111,6 +111,7 @@ def test_a_round_of_fixed_length_waits_once(batch_size: int, machine: Machine) -
         records = decode(method, held, prompts, batch_size=batch_size)
     rounds = max(len(record.rounds) for record in records.values())
     assert counts.places("wait").total() <= rounds + batch_size, "one per round, and one for each prompt"
+    assert counts.synchronisations == rounds, "the clock reads its events once a round"
     assert counts.copies_to_card == 0, "graphs copy their inputs themselves"
     assert counts.replays <= 2 * rounds + batch_size, "a chain, its verification, and the prompts"
     assert counts.launches <= 20 * rounds

@@ -72,8 +72,6 @@ class CudaGraphExecutor(TransformersExecutor):
         """The chain that the next forward may go on with."""
         self._owner: ref[Work] | None = None
         """The work whose results are on the board."""
-        self._busy: set[int] = set()
-        """The inputs, by identity, that the card may still be reading."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         if not torch.is_inference_mode_enabled():
@@ -122,19 +120,13 @@ class CudaGraphExecutor(TransformersExecutor):
     def read_board(self, work: Work) -> Table:
         """Wait for the results of the work, which were the last ones to be started."""
         self._memory.host_board.copy_(self._memory.board)
-        self._busy.clear()
         return self._memory.host_board.numpy().copy()
 
     def _replay(self, work: Work, key: GraphKey, tokens: Sequence[Sequence[int]] = ()) -> None:
         graph = self._graphs.find(key)
         inputs = graph.inputs if graph else None if key.goes_on else self._inputs(key.shape)
         if inputs is not None:
-            if id(inputs) in self._busy:
-                # The card has yet to read what the last replay of this shape was given.
-                torch.cuda.current_stream(self.device).synchronize()
-                self._busy.clear()
             inputs.fill(work.rows, tokens)
-            self._busy.add(id(inputs))
         graph = graph or self._capture(key, inputs)
         results = graph.replay()
         work.results += [(results, step) for step in range(max(1, key.steps))]

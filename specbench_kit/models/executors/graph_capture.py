@@ -59,6 +59,8 @@ class CapturedGraph:
         if before is not None:
             before.keep()
         self.graph.replay()
+        if self.inputs is not None:
+            self.inputs.was_read.record(torch.cuda.current_stream(self.logits.device))
         results = Results(self.logits, self.hidden)
         self.last = ref(results)
         return results

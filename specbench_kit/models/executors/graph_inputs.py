@@ -43,15 +43,16 @@ class GraphInputs:
         self.tokens, self.cells, self.places = (self._card[:, i * width : (i + 1) * width] for i in range(3))
         self.last, self.prefixes = self._card[:, 3 * width], self._card[:, 3 * width + 1]
         self._numbers = self._host.numpy()
+        self.was_read = torch.cuda.Event()
+        """Happens when the card has read what was written last."""
         size = (rows, width, shape.nodes)
         self._host_ancestors = torch.zeros(size, dtype=torch.uint8, pin_memory=True) if shape.nodes else None
         self.ancestors = torch.zeros(size, dtype=torch.uint8, device=device) if shape.nodes else None
 
     def fill(self, rows: Sequence[Row], linked: Sequence[Sequence[int]]) -> None:
-        """Write the rows of a forward; `linked` has their tokens, with pending ones by their number below 0.
-
-        The card must have read what was written before.
-        """
+        """Write the rows of a forward; `linked` has their tokens, with pending ones by their number below 0."""
+        if not self.was_read.query():
+            self.was_read.synchronize()
         numbers, width = self._numbers, self.shape.width
         numbers[:] = 0
         numbers[:, width : 2 * width] = self._trash
