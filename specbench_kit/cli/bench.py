@@ -37,8 +37,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     deployment = load(sources.deployment, sources.replaced)
     settings = options.make(**launch, deployment=deployment, argv=command_line())
     console = Console(stderr=as_json)
-    if settings.tuned is not None:
-        _warn_of_other_tuning(settings, settings.tuned, console)
+    _warn_of_other_tuning(settings, console)
     problem = None
     if sources.replay is not None:
         conclusions, left_out = _replay(settings, sources.replay)
@@ -60,12 +59,13 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         require_all({summary["method"]: summary["requests"]["failed"] for summary in summaries})
 
 
-def _warn_of_other_tuning(settings: BenchSettings, tuned: Path, console: "Console") -> None:
-    from specbench_kit.studies.bench.tuned_options import load
+def _warn_of_other_tuning(settings: BenchSettings, console: "Console") -> None:
+    from specbench_kit.studies.bench.choice import tuned_options
 
     name = settings.deployment.name if settings.deployment else "recorded"
-    for doubt in load(tuned).doubts(name, settings.batch_size):
-        say(console, f"{tuned}: {doubt}")
+    tuned = tuned_options(settings)
+    for doubt in tuned.doubts(name, settings.batch_size) if tuned else ():
+        say(console, f"{settings.tuned}: {doubt}")
 
 
 def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "Campaign":

@@ -25,7 +25,7 @@ def trained_folder(target: ModelSource, kind: Kind) -> Path:
 
 def find_own(target: ModelSource, kind: Kind) -> ModelSource | None:
     """Return the draft model or head that belongs to a target: the user's own before a bundled one; None without."""
-    bundled = _bundled_folder(target)
+    bundled = bundled_folder(target)
     for folder in (trained_folder(target, kind), *([bundled / kind] if bundled else [])):
         if (folder / "config.json").is_file():
             return ModelSource(str(folder), f"{target.label.removesuffix('/target')}/{kind}", local_only=True)
@@ -51,7 +51,7 @@ def is_missing_draft(name: str, target: ModelSource) -> bool:
     return name == AUTO and find_own(target, "draft") is None
 
 
-def _bundled_folder(target: ModelSource) -> Path | None:
+def bundled_folder(target: ModelSource) -> Path | None:
     """Return the folder of what is bundled for a target, which may be a copy of a named model under another name."""
     if target.label == f"{BUNDLED}/target":
         return BUNDLED_FOLDER

@@ -7,8 +7,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.reasons import by_reason
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.catalogue import locate
+from specbench_kit.models.draft_library import AUTO, bundled_folder
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.tuned_options import load
+from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
 
 BASELINE = "autoregressive"
 ALL, GROUP = "all", "group:"
@@ -41,10 +43,18 @@ def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
 def chosen(settings: BenchSettings) -> dict[str, bool]:
     """Return the specs of a benchmark as `expand` does, with tuned options for those that have none of their own."""
     specs = expand(settings.methods, settings.baseline)
+    tuned = tuned_options(settings)
+    return specs if tuned is None else {tuned.spec(spec): named for spec, named in specs.items()}
+
+
+def tuned_options(settings: BenchSettings) -> TunedOptions | None:
+    """Return the tuned options that a benchmark names; `auto`: those bundled for its target and deployment."""
     if settings.tuned is None:
-        return specs
-    tuned = load(settings.tuned)
-    return {tuned.spec(spec): named for spec, named in specs.items()}
+        return None
+    if str(settings.tuned) != AUTO:
+        return load(settings.tuned)
+    folder = None if settings.server else bundled_folder(locate(settings.target, "target"))
+    return load(bundled_file(folder, settings.target, settings.deployment.name if settings.deployment else None))
 
 
 def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:

@@ -174,7 +174,11 @@ class BenchSettings(ConnectionOptions):
     ] = "virtual"
     tuned: Annotated[
         Path | None,
-        Option("File of `skit tune` with the options to use for methods that are named without options.", RUN),
+        Option(
+            "File of `skit tune` with the options to use for methods that are named without options, or 'auto': those "
+            "that are bundled for the target and the deployment.",
+            RUN,
+        ),
     ] = None
     argv: tuple[str, ...] = ()
 

@@ -11,6 +11,10 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.folder import to_json, write_text
 
 SCHEMA = 1
+FOLDER = "tuned"
+"""The folder of tuned options among what is bundled for a target: one file for each deployment."""
+MEASURED = "local"
+"""The name of the file for runs without a deployment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,21 @@ def save(tuned: TunedOptions, path: Path) -> None:
     """Write a file, replacing an older one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, to_json({"schema": SCHEMA, **asdict(tuned)}))
+
+
+def bundled_file(folder: Path | None, target: str, deployment: str | None) -> Path:
+    """Return the file of a deployment in the folder of what is bundled for a target; SkitError if there is none."""
+    files = {} if folder is None else {file.stem: file for file in sorted((folder / FOLDER).glob("*.json"))}
+    own = "make some with skit record and skit tune, and name the file"
+    if not files:
+        raise SkitError(f"--tuned auto: no tuned options are bundled for the target '{target}': {own}")
+    name = deployment or MEASURED
+    if name not in files:
+        raise SkitError(
+            f"--tuned auto: none are bundled for '{target}' under the deployment {name}, but under {', '.join(files)}: "
+            f"{own}"
+        )
+    return files[name]
 
 
 def load(path: Path) -> TunedOptions:

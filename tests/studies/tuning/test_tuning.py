@@ -12,9 +12,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.catalogue import BUNDLED_FOLDER
+from specbench_kit.runs.provenance import hash_model
 from specbench_kit.studies.bench.choice import chosen
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.tuned_options import load, save
+from specbench_kit.studies.bench.tuned_options import bundled_file, load, save
 from specbench_kit.studies.tuning.run import TuningSettings, candidates, tune
 
 FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))
@@ -104,3 +106,22 @@ def test_a_file_that_is_none_is_one_line(content: str, tmp_path: Path) -> None:
 def test_settings_that_make_no_sense(wrong: dict[str, int], said: str, trace: Path) -> None:
     with pytest.raises(SkitError, match=said):
         replace(settings(trace, "fixed-k"), **wrong)
+
+
+def test_tuned_options_of_the_bundled_pair_are_found_by_deployment() -> None:
+    draft = hash_model(BUNDLED_FOLDER / "smollm2" / "draft")
+    files = sorted((BUNDLED_FOLDER / "smollm2" / "tuned").glob("*.json"))
+    drafting_on_devices = {"local", "wan", "wisp", "specedge", "raspberry-pi", "vllm-rtx4090"}
+    assert drafting_on_devices <= {file.stem for file in files}
+    for file in files:
+        tuned = load(bundled_file(BUNDLED_FOLDER / "smollm2", "smollm2", file.stem))
+        assert tuned.deployment == ("recorded" if file.stem == "local" else file.stem)
+        assert tuned.run["models"]["draft"]["hash"] == draft  # type: ignore[index]
+        assert {"fixed-k", "threshold", "wisp", "specdecpp", "suffix"} <= set(tuned.methods)
+    with pytest.raises(SkitError, match="none are bundled for 'smollm2' under the deployment moon, but under adaspec"):
+        bundled_file(BUNDLED_FOLDER / "smollm2", "smollm2", "moon")
+
+
+def test_auto_is_refused_for_a_target_without_tuned_options() -> None:
+    with pytest.raises(SkitError, match=r"--tuned auto: no tuned options are bundled for the target 'bundled': make"):
+        chosen(BenchSettings(("fixed-k",), tuned=Path("auto")))
