@@ -57,7 +57,8 @@ def test_the_link_is_paid_once_and_not_for_every_token() -> None:
         by_rounds = decode_remotely(PLAIN, connection, REQUESTS[:1])
     streamed_s, by_rounds_s = (sum(r.link_s for r in next(iter(of.values())).rounds) for of in (streamed, by_rounds))
     first_s = next(iter(streamed.values())).rounds[0].link_s
-    assert RTT_S <= first_s < streamed_s < 5 * RTT_S
+    # On a slow machine all tokens may be there before the first of them is read: then they cost no link time at all.
+    assert RTT_S <= first_s <= streamed_s < by_rounds_s / 2
     assert by_rounds_s >= 10 * RTT_S
 
 
