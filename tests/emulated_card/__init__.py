@@ -16,7 +16,6 @@
 | `streams.py` | streams and events, and the order in which they may use memory |
 | `graphs.py` | capture and replay of CUDA graphs |
 | `counts.py` | launches, waits, copies and synchronisations, by place in the code |
-| `hook/` | a folder for PYTHONPATH that installs the cards in other processes |
 """
 
 from emulated_card.machine import Machine, emulated_cards
