@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -42,6 +43,11 @@ def environment(**changes: str) -> dict[str, str]:
     """This process's environment without what leads the kit to data, models or a hub."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))}
     return kept | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", READINGS: str(QUIET)} | changes
+
+
+def hear_ctrl_c() -> None:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, and so their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ from command_line import (
     copy_model,
     environment,
     error_line,
+    hear_ctrl_c,
     read_object,
     skit,
     skit_here,
@@ -71,7 +72,7 @@ def _interrupt(command: list[str], folder: Path) -> str:
         stdout=subprocess.DEVNULL,
         text=True,
         env=environment(),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=hear_ctrl_c,
     )
     waited_until = time.monotonic() + PATIENCE_S
     while time.monotonic() < waited_until and process.poll() is None:

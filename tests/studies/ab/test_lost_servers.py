@@ -1,11 +1,21 @@
 """Servers that die, break off, or are started again in the middle of a comparison."""
 
+import signal
 import subprocess
 from pathlib import Path
-from signal import SIGINT
 
 import pytest
-from command_line import PATIENCE_S, SKIT, environment, error_line, read_object, read_rows, skit_here, write_rows
+from command_line import (
+    PATIENCE_S,
+    SKIT,
+    environment,
+    error_line,
+    hear_ctrl_c,
+    read_object,
+    read_rows,
+    skit_here,
+    write_rows,
+)
 from streaming_server import server_process, streaming_server
 
 
@@ -60,9 +70,15 @@ def test_an_interrupted_run_is_resumed(prompts: Path) -> None:
     # The seventh request to the second server, one of them the probe, is not answered until the command has ended.
     with streaming_server() as (one, _), streaming_server(stalls_at=7) as (two, engine):
         command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts)]
-        process = subprocess.Popen([SKIT, *map(str, command)], env=environment(), stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [SKIT, *map(str, command)],
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=hear_ctrl_c,
+        )
         assert engine.stalled.wait(PATIENCE_S)
-        process.send_signal(SIGINT)
+        process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
         engine.released.set()
         assert process.returncode == 2, errors

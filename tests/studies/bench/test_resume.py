@@ -18,6 +18,7 @@ from command_line import (
     TinyPair,
     environment,
     error_line,
+    hear_ctrl_c,
     read_object,
     read_rows,
     skit,
@@ -73,11 +74,6 @@ def assert_same_as(whole: Path, out: Path) -> None:
         for count in ("rounds", "tokens", "drafted", "accepted"):
             assert summary["overall"][count] == expected["overall"][count]
         assert "PARTIAL RUN" not in (run / "report.md").read_text()
-
-
-def hear_ctrl_c() -> None:
-    """A shell that starts the tests in the background has them ignore Ctrl-C, and so their children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start_and_wait(command: list[str], out: Path, requests: int) -> "subprocess.Popen[str]":
