@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
@@ -86,7 +87,9 @@ class MethodLane:
                 yield record
 
     def _submit_ready(self, *, first: bool = False) -> None:
-        waiting, self._waiting = [*self._waiting, *self.script.take()], []
+        taken = self.script.take()
+        # What goes first stays first where its reference is not there yet.
+        waiting, self._waiting = [*taken, *self._waiting] if first else [*self._waiting, *taken], []
         for request in waiting:
             if self.after is not None and request.id not in self.after:
                 self._waiting.append(request)
@@ -100,8 +103,20 @@ class MethodLane:
 
 
 def run_in_turns(lanes: Sequence[MethodLane], requests_per_turn: int) -> Iterator[tuple[MethodLane, RequestRecord]]:
-    """Yield every lane's records as they finish; within each turn the lanes decode in the given order."""
-    while not all(lane.done for lane in lanes):
-        for lane in lanes:
+    """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`."""
+    for turn in count():
+        if all(lane.done for lane in lanes):
+            return
+        for lane in map(lanes.__getitem__, turn_order(len(lanes), turn)):
             for record in lane.turn(requests_per_turn):
                 yield lane, record
+
+
+def turn_order(lanes: int, turn: int) -> list[int]:
+    """Return the places of lanes in the order in which they decode in a turn: rotated, every second time reversed.
+
+    A machine that gets steadily slower would otherwise always be fastest for the first lane. Over twice as many turns
+    as there are lanes, each lane has had every place twice, and of any two each has gone first equally often.
+    """
+    order = [(turn // 2 + place) % lanes for place in range(lanes)]
+    return order[::-1] if turn % 2 else order

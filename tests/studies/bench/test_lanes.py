@@ -1,6 +1,7 @@
 """Methods take turns: each answers everything, in bounded bursts, and after its references."""
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
-from specbench_kit.studies.bench.lanes import MethodLane, run_in_turns
+from specbench_kit.studies.bench.lanes import MethodLane, run_in_turns, turn_order
 
 PROMPTS = [Prompt(f"q{i}", "test", ("How many?" + "?" * i,)) for i in range(5)]
 DIALOGUES = [Prompt(name, "test", (f"{name}, who?", "And why?")) for name in "abc"]
@@ -53,12 +54,26 @@ def order(*lanes: MethodLane, turn: int) -> list[tuple[str, str]]:
 def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokenizer: Any) -> None:
     plain, records = make_lane("autoregressive", runners, tokenizer, PROMPTS)
     chains, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
-    names = ["autoregressive"] * 2 + ["fixed-k"] * 2
-    assert [name for name, _ in order(plain, chains, turn=2)] == [*names, *names, "autoregressive", "fixed-k"]
+    plain_turn, chains_turn = ["autoregressive"] * 2, ["fixed-k"] * 2
+    names = [name for name, _ in order(plain, chains, turn=2)]
+    # Forwards, backwards, and then from the second lane on; the last turn of each has one request.
+    assert names == [*plain_turn, *chains_turn, *chains_turn, *plain_turn, "fixed-k", "autoregressive"]
     assert plain.done
     assert chains.done
     assert list(records) == ["q0", "q1", "q2", "q3", "q4"]
     assert all(record.text == tokenizer.decode(record.output_ids) for record in records.values())
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 5])
+def test_no_lane_is_favoured_by_its_place(lanes: int) -> None:
+    orders = [turn_order(lanes, turn) for turn in range(2 * lanes)]
+    for place in range(lanes):
+        assert sorted(order[place] for order in orders) == sorted([*range(lanes), *range(lanes)])
+    for one, other in combinations(range(lanes), 2):
+        assert sum(order.index(one) < order.index(other) for order in orders) == lanes
+    # A steady drift costs each lane the same, to the digit: every pair of turns is forwards and backwards.
+    for first in range(0, 2 * lanes, 2):
+        assert orders[first] == orders[first + 1][::-1]
 
 
 def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(runners: Runners, tokenizer: Any) -> None:
