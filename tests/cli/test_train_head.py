@@ -1,16 +1,25 @@
 """`skit train-head` and `skit train-draft` from the command line, and benchmarks with what they made."""
 
 import json
+import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import TinyPair, environment, error_line, read_object, read_rows, skit, skit_here
+from command_line import SKIT, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here
 
 from specbench_kit.models.heads.files import is_head
 
 SMALL = ["--limit", "14", "--max-new-tokens", "12", "--epochs", "1", "--vocabulary", "200", "--batch-size", "6"]
+
+
+def acceptance_length(line: str) -> float:
+    """Return the held-out figure of a line of training.log."""
+    found = re.search(r"held out: ([0-9.]+) tokens", line)
+    assert found, line
+    return float(found[1])
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +116,25 @@ def test_answers_are_kept_for_the_next_training_and_a_draft_is_made_of_them(
     runs = [Path(name) for name in json.loads(ran.stdout.splitlines()[-1])["run_dirs"]]
     summaries = [read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name]
     assert [summary["lossless"]["identical"] for summary in summaries] == [2, 2]
+
+
+def test_a_killed_training_is_resumed_from_its_best_checkpoint(
+    done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
+) -> None:
+    assert done.returncode == 0
+    folder = tmp_path / "draft"
+    command = ["train-draft", "--target", tiny.target, *SMALL, "--save-to", str(folder), "--layers", "0", "--json"]
+    endless = [SKIT, *map(str, command), "--epochs", "100000"]
+    with subprocess.Popen(endless, env=environment(SKIT_HOME=str(home)), stdout=subprocess.DEVNULL) as process:
+        while not (folder / "unfinished" / "model.safetensors").is_file():
+            assert process.poll() is None, "the training ended before it was killed"
+            time.sleep(0.05)
+        process.kill()
+    assert not (folder / "model.safetensors").exists()
+    kept = (folder / "training.log").read_text().splitlines()
+    resumed = skit(*command, "--epochs", "1", "--resume", env=environment(SKIT_HOME=str(home)))
+    assert resumed.returncode == 0, resumed.stderr
+    first = (folder / "training.log").read_text().splitlines()[len(kept)]
+    assert acceptance_length(first) == pytest.approx(max(map(acceptance_length, kept)), abs=0.05), "kept in bf16"
+    assert (folder / "model.safetensors").is_file()
+    assert not (folder / "unfinished").exists()

@@ -58,7 +58,8 @@ class TrainingLoop:
     """The parts of a training that all drafts share.
 
     `planned_s` is the time that training may take; without it `planned_batches` says when it ends. `evaluate` returns
-    the acceptance length on held-out answers, and the acceptance rate by position.
+    the acceptance length on held-out answers, and the acceptance rate by position. `keep` stores the weights of the
+    model at each checkpoint that is the best so far.
     """
 
     model: nn.Module
@@ -66,6 +67,7 @@ class TrainingLoop:
     loss: Callable[[list[Answer]], LossReport]
     evaluate: Callable[[], tuple[float, list[float]]]
     tell: Callable[[Checkpoint], None]
+    keep: Callable[[], None]
     progress: Callable[[float], None]
     planned_s: float | None
     planned_batches: int
@@ -117,6 +119,7 @@ class TrainingLoop:
             trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
             state = self.model.state_dict()
             self._best_weights = {name: state[name].detach().clone() for name in trained}
+            self.keep()
 
 
 def faster_in_bf16(device: torch.device) -> bool:

@@ -73,7 +73,11 @@ class DistillationSettings:
         ),
     ] = None
     resume: Annotated[
-        bool, Option("Continue from the draft in the output folder; answers are always continued.", TRAINING)
+        bool,
+        Option(
+            "Continue from the draft in the output folder, finished or interrupted; answers are always continued.",
+            TRAINING,
+        ),
     ] = False
     vocabulary: Annotated[
         int | None,

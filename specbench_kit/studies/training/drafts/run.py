@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,6 +17,7 @@ from specbench_kit.studies.training.answers.store import AnswerStore
 from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
 from specbench_kit.studies.training.distillation.loop import Checkpoint, TrainingLoop
 from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainingLog
+from specbench_kit.studies.training.distillation.unfinished import UnfinishedDraft
 from specbench_kit.studies.training.distillation.vocabulary import choose_size, choose_tokens
 from specbench_kit.studies.training.drafts.fit import EVALUATED_LENGTH, DraftLoss, DraftOptimizer
 from specbench_kit.studies.training.drafts.options import DraftRecipe, DraftTrainingSettings
@@ -61,7 +63,8 @@ def train_draft(
     distillation = Distillation(settings, pair, (), plan, report)
     folder = settings.save_to or trained_folder(pair.target.source, "draft")
     store = distillation.answer(dataset)
-    draft = _initial(settings, pair, distillation, store, folder)
+    unfinished = UnfinishedDraft(folder)
+    draft = _initial(settings, pair, distillation, store, unfinished.start(resume=settings.resume))
     loss = DraftLoss(draft, recipe)
     log = TrainingLog(folder, tell)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
@@ -81,12 +84,14 @@ def train_draft(
         loss,
         evaluate,
         checkpoint,
+        lambda: unfinished.keep(partial(save_draft, draft)),
         lambda share: report("training", round(100 * share), 100),
         plan.training_s(),
         distillation.planned_batches(store, recipe),
     )
     best = loop.run(distillation.training_batches(store, recipe))
     save_draft(draft, folder, in_8_bits=settings.in_8_bits)
+    unfinished.remove()
     live = None
     if dataset is not None:
         loaded = load_pair(settings.target, str(folder), device=settings.device, dtype=settings.dtype)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,6 +20,7 @@ from specbench_kit.studies.training.answers.store import AnswerStore
 from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
 from specbench_kit.studies.training.distillation.loop import Checkpoint, TrainingLoop
 from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainingLog
+from specbench_kit.studies.training.distillation.unfinished import UnfinishedDraft
 from specbench_kit.studies.training.distillation.vocabulary import choose_size, choose_tokens
 from specbench_kit.studies.training.heads.fit import EVALUATED_STEPS, HeadLoss, HeadOptimizer, layer_config, new_head
 from specbench_kit.studies.training.heads.options import HeadRecipe, HeadTrainingSettings
@@ -65,7 +67,8 @@ def train_head(
     distillation = Distillation(settings, pair, layers, plan, report)
     store = distillation.answer(dataset)
     folder = settings.save_to or folder_for(pair.target.source)
-    head = _initial(settings, pair, layers, distillation, store, folder)
+    unfinished = UnfinishedDraft(folder)
+    head = _initial(settings, pair, layers, distillation, store, unfinished.start(resume=settings.resume))
     loss = HeadLoss(head, recipe, target.config.get_text_config().vocab_size)
     log = TrainingLog(folder, tell)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
@@ -83,12 +86,14 @@ def train_head(
         loss,
         evaluate,
         checkpoint,
+        lambda: unfinished.keep(partial(save_head, head)),
         lambda share: report("training", round(100 * share), 100),
         plan.training_s(),
         distillation.planned_batches(store, recipe),
     )
     best = loop.run(distillation.training_batches(store, recipe))
     save_head(head, folder)
+    unfinished.remove()
     live = None
     if dataset is not None:
         path = str(folder)
