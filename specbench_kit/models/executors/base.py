@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import islice
-from math import isnan
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import torch
@@ -58,6 +58,9 @@ class Padding(NamedTuple):
 Candidates = Callable[[float, Sequence[int], Sequence[float], int, int, float], list[tuple[float, int, int]]]
 """Arguments: temperature, rows, their base scores, candidates per row, candidates in all, and the score to exceed."""
 
+Statistics = Callable[[float], list[list[float]]]
+"""Returns, for a temperature, four statistics of every row; see `Forward`."""
+
 
 class Forward:
     """The results of a forward for the kept tokens of every row; `[row]` are the logits [kept, vocabulary] of one row.
@@ -70,6 +73,8 @@ class Forward:
 
     padding: Sequence[Padding] = ()
     """The padding of every row; empty for an executor whose rows do not depend on each other."""
+    most_candidates = inf
+    """The most candidates per row that `candidates` can return."""
     launching: Callable[[], AbstractContextManager[None]] = nullcontext
     """Makes the context in which a forward that was put off is started, such as a phase of a clock."""
 
@@ -77,7 +82,7 @@ class Forward:
         self,
         parts: Sequence[Tensor],
         hidden: Mapping[int, Sequence[Tensor]] | None = None,
-        statistics: Callable[[float], list[list[float]]] | None = None,
+        statistics: Statistics | None = None,
         candidates: Candidates | None = None,
         padding: Sequence[Padding] = (),
     ) -> None:
@@ -108,9 +113,13 @@ class Forward:
 
     def mask(self, tokens: Sequence[int]) -> None:
         """Give tokens the smallest logit of their row; minus infinity would make draft statistics NaN."""
-        self.statistics = None
+        self._forget_descriptions()
         for part in self._parts:
             part[..., [token for token in tokens if token < part.shape[-1]]] = part.amin(-1, keepdim=True)
+
+    def _forget_descriptions(self) -> None:
+        """Forget what was computed of the logits, which are about to change."""
+        self.statistics = self.candidates = None
 
     def is_nan(self) -> bool:
         """Return whether a logit is NaN, or infinities of both signs occur."""
@@ -120,6 +129,11 @@ class Forward:
         """Return the most likely next token after each kept token of each row."""
         best = iter(self.logits.argmax(-1).tolist())
         return [list(islice(best, len(part))) for part in self._parts]
+
+    def top_tokens(self, count: int) -> list[list[int]]:
+        """Return the `count` tokens with the highest logits of every kept token, best first."""
+        tokens: list[list[int]] = self.logits.topk(min(count, self.logits.shape[-1])).indices.tolist()
+        return tokens
 
     def next_tokens(self) -> Sequence[AnyToken]:
         """Return the most likely next token of each row, of rows that keep one token; they may be pending."""

@@ -1,6 +1,7 @@
 """An executor for GPUs: forwards are captured as CUDA graphs, and chains of drafts stay on the card."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -9,8 +10,10 @@ from torch import Tensor
 
 from specbench_kit.models.executors.base import Forward, Row, executors
 from specbench_kit.models.executors.graph_capture import CapturedGraph, GraphLibrary
+from specbench_kit.models.executors.graph_details import Details
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import NODES, GraphInputs, Shape, pending_in, power_of_two
+from specbench_kit.models.executors.graph_moves import LEAST_MOVES, MoveInputs
 from specbench_kit.models.executors.graph_work import COLUMNS, GraphForward, Table, Work
 from specbench_kit.models.executors.masks import BAND
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
@@ -32,6 +35,7 @@ class GraphKey(NamedTuple):
     layers: tuple[int, ...] = ()
     steps: int = 0
     goes_on: bool = False
+    details: Details = Details()
 
 
 @executors.register("cuda-graph")
@@ -43,7 +47,7 @@ class CudaGraphExecutor(TransformersExecutor):
     the input of the next one is put off until somebody needs the result: a chain is then one graph.
     """
 
-    priority = -1
+    priority = 1
     takes_pending = True
 
     @classmethod
@@ -68,6 +72,11 @@ class CudaGraphExecutor(TransformersExecutor):
         self._memory = GraphMemory(self.store, slots, capacity + BAND, self._dtype, self.device)
         self._computations = GraphComputations(self.model, self._memory, self.vocabulary)
         self._graphs: GraphLibrary[GraphKey] = GraphLibrary(self._memory.state)
+        self.details = Details()
+        """What the next forwards say of their distributions."""
+        self._movers: dict[int, tuple[torch.cuda.CUDAGraph, MoveInputs]] = {}
+        self._moves: dict[tuple[int, int], int] = {}
+        """Sources of KV by slot and destination, which are moved before the next forward."""
         self._chain: Work | None = None
         """The chain that the next forward may go on with."""
         self._owner: ref[Work] | None = None
@@ -82,8 +91,9 @@ class CudaGraphExecutor(TransformersExecutor):
             return GraphForward(self._chain, rows, self._chain.steps - 1)
         self._end_chain()
         if not all(map(_is_captured, rows)):
+            self._move_kv()
             return super().forward(rows, layers)
-        work = Work(self, rows, layers)
+        work = Work(self, rows, layers, self.details)
         if work.starts_chain:
             self._chain = work
         else:
@@ -92,26 +102,38 @@ class CudaGraphExecutor(TransformersExecutor):
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         self._end_chain()
-        with torch.inference_mode():
-            super().move(slot, sources, to)
+        if any(moved == slot for moved, _ in self._moves):
+            self._move_kv()  # these sources may be the destinations of moves that wait
+        self._moves |= {(slot, to + index): source for index, source in enumerate(sources) if source != to + index}
 
     def launch(self, work: Work) -> None:
         """Start what of the work has not been started."""
         self._take_board(work)
+        self._move_kv()
         if not work.started:
             work.shape = self._shape(work)
             steps = _power_below(work.steps) if work.starts_chain else 0
-            self._replay(work, GraphKey(work.shape, tuple(work.layers), steps), self._link(work))
+            self._replay(work, GraphKey(work.shape, tuple(work.layers), steps, details=work.details), self._link(work))
         while work.started < work.steps:
             assert work.shape is not None
             steps = _power_below(work.steps - work.started)
             shape = work.shape._replace(width=1, length=self._length(work))
-            self._replay(work, GraphKey(shape, steps=steps, goes_on=True))
+            self._replay(work, GraphKey(shape, steps=steps, goes_on=True, details=work.details))
+
+    @property
+    def captures(self) -> int:
+        """Return how many graphs of forwards were captured."""
+        return self._graphs.captures
 
     @property
     def board(self) -> Tensor:
-        """Return the results [slots, COLUMNS, FIELDS] of the last work, on the card."""
-        return self._memory.board
+        """Return the results [slots, COLUMNS, fields] of the last work, on the card."""
+        owner = self._owner() if self._owner is not None else None
+        return self._memory.details if owner is not None and owner.details.temperature else self._memory.board
+
+    def ask_for(self, details: Details) -> None:
+        """Make the forwards from now on say more of their distributions."""
+        self.details = details._replace(candidates=details.candidates or self.details.candidates)
 
     def shows(self, work: Work) -> bool:
         """Return whether the results of a work are on the board."""
@@ -119,8 +141,31 @@ class CudaGraphExecutor(TransformersExecutor):
 
     def read_board(self, work: Work) -> Table:
         """Wait for the results of the work, which were the last ones to be started."""
-        self._memory.host_board.copy_(self._memory.board)
-        return self._memory.host_board.numpy().copy()
+        memory = self._memory
+        if not work.details.temperature:
+            memory.host_board.copy_(memory.board)
+            return memory.host_board.numpy().copy()
+        memory.host_details.copy_(memory.details)
+        return memory.host_details.numpy().copy()
+
+    def _move_kv(self) -> None:
+        """Move the KV that waits for it."""
+        moves = [(slot, source, to) for (slot, to), source in self._moves.items()]
+        self._moves.clear()
+        if not moves:
+            return
+        count = max(LEAST_MOVES, power_of_two(len(moves)))
+        found = self._movers.get(count)
+        inputs = found[1] if found else MoveInputs(count, self._memory.trash, self.device)
+        inputs.fill(moves)
+        with torch.inference_mode(), torch.cuda.device(self.device):
+            if found is None:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    inputs.move(self.store)
+                found = self._movers[count] = graph, inputs
+            found[0].replay()
+            inputs.was_read.record(torch.cuda.current_stream(self.device))
 
     def _replay(self, work: Work, key: GraphKey, tokens: Sequence[Sequence[int]] = ()) -> None:
         graph = self._graphs.find(key)
@@ -137,11 +182,14 @@ class CudaGraphExecutor(TransformersExecutor):
 
     def _capture(self, key: GraphKey, inputs: GraphInputs | None) -> CapturedGraph:
         with torch.cuda.device(self.device):
-            if inputs is None:
-                return self._graphs.capture(key, lambda: self._computations.steps(key.shape, key.steps), None)
-            if key.steps:
-                return self._graphs.capture(key, lambda: self._computations.chain(inputs, key.steps), inputs)
-            return self._graphs.capture(key, lambda: self._computations.forward(inputs, key.layers), inputs)
+            return self._graphs.capture(key, partial(self._compute, key, inputs), inputs)
+
+    def _compute(self, key: GraphKey, inputs: GraphInputs | None) -> tuple[Tensor, dict[int, Tensor]]:
+        if inputs is None:
+            return self._computations.steps(key.shape, key.steps, key.details)
+        if key.steps:
+            return self._computations.chain(inputs, key.steps, key.details)
+        return self._computations.forward(inputs, key.layers, key.details)
 
     def _link(self, work: Work) -> list[list[int]]:
         """Return the tokens of all rows; those that another executor has on its board are brought here by one copy."""

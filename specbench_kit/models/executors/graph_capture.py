@@ -79,6 +79,8 @@ class GraphLibrary(Generic[Key]):
         self._graphs: OrderedDict[Key, CapturedGraph] = OrderedDict()
         self._state = state
         self._pool: tuple[int, int] | None = None
+        self.captures = 0
+        """How many graphs were captured, those included that have made room for others."""
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -96,6 +98,7 @@ class GraphLibrary(Generic[Key]):
             self._graphs.popitem(last=False)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        self.captures += 1
         before = [tensor.clone() for tensor in self._state]
         # Libraries set themselves up in the first run of a shape, which a capture does not allow. What this run writes
         # into KV, the replay writes once more.

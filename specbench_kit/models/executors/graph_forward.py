@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from specbench_kit.models.executors.graph_details import DETAILS, Details, describe
 from specbench_kit.models.executors.graph_inputs import GraphInputs, Shape
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KVStore
@@ -34,7 +35,8 @@ class StaticKV(Cache):
 class GraphMemory:
     """The tensors of one executor that its graphs share.
 
-    `board` [slots, COLUMNS, FIELDS] holds the results of the last work; `linked` tokens that another executor has left
+    `board` [slots, COLUMNS, FIELDS] holds the results of the last work, or `details` [slots, COLUMNS, FIELDS + DETAILS]
+    those of work that describes its distributions; `linked` tokens that another executor has left
     on the card. A chain goes on from `token` and `cell` of every slot, and writes column `column` of the board next.
     """
 
@@ -42,6 +44,9 @@ class GraphMemory:
         self.store, self.slots, self.trash = store, slots, capacity - 1
         self.board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, device=device)
         self.host_board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, pin_memory=True)
+        size = (slots, COLUMNS, FIELDS + DETAILS)
+        self.details = torch.zeros(size, dtype=torch.float64, device=device)
+        self.host_details = torch.zeros(size, dtype=torch.float64, pin_memory=True)
         self.linked = torch.zeros(slots * COLUMNS, dtype=torch.int64, device=device)
         self.token = torch.zeros(slots, dtype=torch.int64, device=device)
         self.cell = torch.full((slots,), self.trash, dtype=torch.int64, device=device)
@@ -53,7 +58,7 @@ class GraphMemory:
     @property
     def state(self) -> list[Tensor]:
         """Return the tensors that a forward changes besides KV."""
-        return [self.board, self.token, self.cell, self.column]
+        return [self.board, self.details, self.token, self.cell, self.column]
 
     def window(self, shape: Shape, cells: Tensor) -> StaticKV:
         """Return the KV of the slots of a shape, whose new tokens are written to `cells` [rows, width]."""
@@ -77,10 +82,13 @@ class GraphMemory:
         is_ancestor = inputs.ancestors.gather(2, cells).bool() & (node < shape.nodes)[:, None]
         return self._additive(is_ancestor | (node < 0)[:, None])
 
-    def write(self, shape: Shape, columns: Tensor | slice, results: Sequence[Tensor]) -> None:
-        """Write results, each [rows, columns], to the board."""
-        board = self.board[shape.first : shape.first + shape.rows]
-        packed = torch.stack([result.double() for result in results], -1)
+    def write(self, shape: Shape, columns: Tensor | slice, logits: Tensor, tokens: Tensor, details: Details) -> None:
+        """Write what follows from logits [rows, columns, vocabulary] after some tokens [rows, columns] to the board."""
+        results = [logits.argmax(-1), logits.sum(-1).isnan(), tokens]
+        packed, board = torch.stack([result.double() for result in results], -1), self.board
+        if details.temperature:
+            packed, board = torch.cat((packed, describe(logits, details).double()), -1), self.details
+        board = board[shape.first : shape.first + shape.rows, :, : packed.shape[-1]]
         if isinstance(columns, slice):
             board[:, columns] = packed
         else:
@@ -97,17 +105,17 @@ class GraphComputations:
     def __init__(self, model: Any, memory: GraphMemory, vocabulary: int | None) -> None:
         self._model, self._memory, self._vocabulary = model, memory, vocabulary
 
-    def forward(self, inputs: GraphInputs, layers: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def forward(self, inputs: GraphInputs, layers: Sequence[int], details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute a forward from its inputs, and write the results of every column."""
         inputs.copy()
         memory, shape = self._memory, inputs.shape
         tokens = memory.tokens(inputs)
         mask = memory.tree_mask(inputs) if shape.nodes else memory.chain_mask(inputs.cells, shape.length)
         logits, hidden = self._forward(shape, tokens, inputs.cells, inputs.places, mask, layers)
-        memory.write(shape, slice(shape.width), [logits.argmax(-1), logits.sum(-1).isnan(), tokens])
+        memory.write(shape, slice(shape.width), logits, tokens, details)
         return logits, hidden
 
-    def chain(self, inputs: GraphInputs, steps: int) -> tuple[Tensor, dict[int, Tensor]]:
+    def chain(self, inputs: GraphInputs, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute a chain: a forward from its inputs, and further ones from the token that each has chosen."""
         inputs.copy()
         memory, shape = self._memory, inputs.shape
@@ -117,16 +125,16 @@ class GraphComputations:
         logits, _ = self._forward(shape, tokens, inputs.cells, inputs.places, mask)
         logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))[:, 0]
         best = logits.argmax(-1)
-        memory.write(shape, slice(1), [best[:, None], logits.sum(-1).isnan()[:, None], tokens.gather(1, last)])
+        memory.write(shape, slice(1), logits[:, None], tokens.gather(1, last), details)
         memory.token[slots] = best
         memory.cell[slots] = (inputs.cells.gather(1, last)[:, 0] + 1).clamp(max=memory.trash)
         memory.column.fill_(1)
         if steps == 1:
             return logits[None], {}
-        further, _ = self.steps(shape, steps - 1)
+        further, _ = self.steps(shape, steps - 1, details)
         return torch.cat((logits[None], further)), {}
 
-    def steps(self, shape: Shape, steps: int) -> tuple[Tensor, dict[int, Tensor]]:
+    def steps(self, shape: Shape, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute steps of a chain from the token and the cell of every slot, and leave those of the next step."""
         memory, shape = self._memory, shape._replace(width=1)
         slots = slice(shape.first, shape.first + shape.rows)
@@ -136,7 +144,7 @@ class GraphComputations:
             own, cells = token[:, None].clone(), cell[:, None].clone()
             logits = self._forward(shape, own, cells, cells, memory.chain_mask(cells, shape.length))[0][:, 0]
             best = logits.argmax(-1)
-            memory.write(shape, memory.column, [best[:, None], logits.sum(-1).isnan()[:, None], own])
+            memory.write(shape, memory.column, logits[:, None], own, details)
             token.copy_(best)
             cell.add_(1).clamp_(max=memory.trash)
             memory.column.add_(1)

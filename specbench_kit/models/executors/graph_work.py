@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench_kit.models.executors.base import Forward, Padding, Row
+from specbench_kit.models.executors.base import Candidates, Forward, Padding, Row, Statistics
 from specbench_kit.models.executors.graph_capture import Results
+from specbench_kit.models.executors.graph_details import STATISTICS, TOP, Details, Fields, best_candidates, describe
 from specbench_kit.models.executors.graph_inputs import Shape
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 
@@ -39,6 +40,9 @@ class Launcher(Protocol):
     def launch(self, work: "Work") -> None:
         """Start what of the work has not been started."""
 
+    def ask_for(self, details: Details) -> None:
+        """Make the forwards from now on say more of their distributions."""
+
     def read_board(self, work: "Work") -> Table:
         """Wait for the results of the work, which were the last ones to be started."""
 
@@ -49,8 +53,8 @@ class Work:
     Column i of the results belongs to the i-th new token of a row; in a chain to its i-th forward.
     """
 
-    def __init__(self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int]) -> None:
-        self.executor, self.rows, self.layers = executor, rows, layers
+    def __init__(self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int], details: Details) -> None:
+        self.executor, self.rows, self.layers, self.details = executor, rows, layers, details
         self.starts_chain = not layers and all(row.keep == 1 and row.parents is None for row in rows)
         self.steps = 1
         self.started = 0
@@ -105,11 +109,27 @@ class Work:
 class GraphForward(Forward):
     """The results of one forward, which are computed on the card and read from it when somebody needs them."""
 
+    most_candidates = TOP
+
     def __init__(self, work: Work, rows: Sequence[Row], step: int) -> None:
         # The base class's constructor is left out: it would need the results.
-        self.statistics = self.candidates = None
         self.work, self.rows, self.step = work, rows, step
         self._masked = False
+
+    # Not set in the constructor: a forward that refers to itself would not be freed as soon as nobody needs it, and its
+    # results would be read for nothing.
+    @property
+    def statistics(self) -> Statistics | None:  # type: ignore[override]
+        """Return the function that describes the distributions; None if logits were changed on the host."""
+        return None if self._masked else self._statistics
+
+    @property
+    def candidates(self) -> Candidates | None:  # type: ignore[override]
+        """Return the function that finds the best candidates; None if logits were changed on the host."""
+        return None if self._masked else self._candidates
+
+    def _forget_descriptions(self) -> None:
+        """Do nothing: the properties know that logits were changed."""
 
     @property
     def padding(self) -> Sequence[Padding]:  # type: ignore[override]
@@ -141,6 +161,16 @@ class GraphForward(Forward):
             return super().argmax()
         self._read()
         return [self._field(row, NEXT).astype(int).tolist() for row in self.rows]
+
+    def top_tokens(self, count: int) -> list[list[int]]:
+        if self._masked or count > TOP:
+            return super().top_tokens(count)
+        if not self.work.details.candidates:
+            self.work.executor.ask_for(Details(self.work.details.temperature or 1.0, candidates=True))
+            return super().top_tokens(count)
+        fields = self._described(self.work.details)
+        tokens: list[list[int]] = fields[:, STATISTICS + TOP : STATISTICS + TOP + count].astype(int).tolist()
+        return tokens
 
     def is_nan(self) -> bool:
         self._read()
@@ -197,6 +227,26 @@ class GraphForward(Forward):
         columns = self._columns(row)
         values: Table = self.work.table[row.slot, columns.start : columns.stop, field]
         return values
+
+    def _statistics(self, temperature: float) -> list[list[float]]:
+        statistics: list[list[float]] = self._described(Details(temperature))[:, :STATISTICS].tolist()
+        return statistics
+
+    def _candidates(
+        self, temperature: float, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float
+    ) -> list[tuple[float, int, int]]:
+        fields = self._described(Details(temperature, candidates=True))
+        return best_candidates(fields, rows, bases, branch, count, floor)
+
+    def _described(self, details: Details) -> Fields:
+        """Return the fields of all kept tokens; those that the graph did not compute it computes from now on."""
+        if self.work.details.include(details):
+            self._read()
+            table = [self.work.table[row.slot, self._columns(row), FIELDS:] for row in self.rows]
+            return np.concatenate(table)
+        self.work.executor.ask_for(details)
+        with torch.inference_mode():
+            return describe(self.logits, details).double().cpu().numpy()
 
     def _read(self) -> None:
         self.launch()
