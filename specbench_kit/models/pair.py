@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft, load_draft_for
+from specbench_kit.models.early_exit import exit_early, exit_layer
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import ignored_settings
@@ -24,7 +25,8 @@ from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import load_synthetic
-from specbench_kit.models.tokenizers import require_room, unshared
+from specbench_kit.models.tokenizers import differ, require_room, unshared
+from specbench_kit.models.vocabulary_map import TranslatingRunner, VocabularyMap, map_vocabulary
 
 ONE_DEVICE = Placement()
 AUTO = "auto"
@@ -41,6 +43,10 @@ class LoadedModel:
     source: ModelSource
     executor: str = AUTO
     """The name of the executor that runs it, or the fastest that supports it."""
+    translation: VocabularyMap | None = None
+    """What a draft model with a vocabulary of its own shares with the target."""
+    exit_layer: int | None = None
+    """The number of the target's layers that a draft model consists of, if it is the target itself."""
 
     @property
     def text_config(self) -> Any:
@@ -56,11 +62,13 @@ class LoadedModel:
         """Return name, content hash (for hub models the commit) and size, as a run records them."""
         folder = Path(self.source.location)
         weights = hash_folder(folder) if folder.is_dir() else str(self.model.config._commit_hash)
+        weights += f"-exit{self.exit_layer}" if self.exit_layer else ""
         bits = 0 if self.executor == AUTO else executors.get(self.executor).weight_bits
         return {
             "name": f"{self.source.label} in {bits} bits" if bits else self.source.label,
             "hash": f"{weights}-{bits}bit" if bits else weights,
             "parameters": self.model.num_parameters(),
+            **({"shared_vocabulary": round(self.translation.share, 6)} if self.translation else {}),
         }
 
     @property
@@ -73,12 +81,15 @@ class LoadedModel:
         name = self.named_executor if executor == AUTO else executor
         if name is None:
             require_fast(self.model)
+        if self.translation is not None and vocabulary is not None:
+            own = make_executor(self.model, slots, capacity, None, name)
+            return TranslatingRunner(own, self.translation, vocabulary)
         return Runner(make_executor(self.model, slots, capacity, vocabulary, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and its draft models, all with one vocabulary; `draft` is None if no method drafts with a model."""
+    """A target and its draft models, with one vocabulary or translated; `draft` is None if no method needs one."""
 
     target: LoadedModel
     draft: LoadedModel | None
@@ -113,8 +124,12 @@ class Pair:
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of tokens that all models know, without the padding of their output layers."""
-        return min(int(loaded.text_config.vocab_size) for loaded in self.loaded.values())
+        """Return the number of tokens that all models know, without the padding of their output layers.
+
+        Draft models with a vocabulary of their own are translated, and do not count.
+        """
+        known = [loaded for loaded in self.loaded.values() if loaded.translation is None]
+        return min(int(loaded.text_config.vocab_size) for loaded in known)
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Describe all models, as a run records them."""
@@ -162,13 +177,16 @@ def load_pair(
     executor: str = AUTO,
     placement: Placement = ONE_DEVICE,
 ) -> Pair:
-    """Load all models; a missing model, or tokenizers that differ, is an error of one line."""
+    """Load all models; a missing model, or tokenizers that share no token, is an error of one line.
+
+    A draft model whose vocabulary is not the target's is translated.
+    """
     torch_device = resolve_device(device)
     torch_dtype = resolve_dtype(dtype, torch_device, executor)
     heads = [name for name in others if name.startswith(HEAD)]
     drafts = [name for name in (draft, *others) if name is not None and name not in heads]
     target_source = locate(target, "target")
-    sources = [target_source, *(find_draft(name, target_source) for name in drafts)]
+    sources = [target_source, *(_draft_source(name, target_source) for name in drafts)]
     if len({source.synthetic for source in sources}) > 1:
         raise SkitError(
             f"a synthetic model agrees with no other: give --target {SYNTHETIC} and --draft {SYNTHETIC}:ranks=0.8+0.1, "
@@ -176,17 +194,26 @@ def load_pair(
         )
     tokenizer = _load_tokenizer(target_source)
     tokenizers = [load_draft_tokenizer(source, target_source) for source in sources[1:]]
+    named_tokenizers = list(zip(tokenizers, drafts, strict=True))
+    foreign = [differ(tokenizer, own) for own in tokenizers]
     differing = [
-        unshared(tokenizer, draft_tokenizer, (target, name))
-        for draft_tokenizer, name in zip(tokenizers, drafts, strict=True)
+        [] if apart else unshared(tokenizer, own, (target, name))
+        for (own, name), apart in zip(named_tokenizers, foreign, strict=True)
+    ]
+    translations = [
+        map_vocabulary(tokenizer, own, (target, name)) if apart else None
+        for (own, name), apart in zip(named_tokenizers, foreign, strict=True)
     ]
     loaded = [LoadedModel(_load_model(sources[0], torch_device, torch_dtype, placement), sources[0], executor)]
-    for source in sources[1:]:
-        if _is_reduced(source):
+    for name, source, translation in zip(drafts, sources[1:], translations, strict=True):
+        if (layers := exit_layer(name)) is not None:
+            loaded.append(LoadedModel(exit_early(loaded[0].model, layers), source, executor, exit_layer=layers))
+        elif _is_reduced(source):
             loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].model), source))
         else:
-            loaded.append(LoadedModel(_load_model(source, torch_device, torch_dtype, placement), source, executor))
-    for model in loaded:
+            model = _load_model(source, torch_device, torch_dtype, placement)
+            loaded.append(LoadedModel(model, source, executor, translation))
+    for model in (own for own in loaded if own.translation is None):
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
     return Pair(
@@ -196,6 +223,13 @@ def load_pair(
         masked=tuple(sorted({token for tokens in differing for token in tokens})),
         others={name: by_name[name] for name in others},
     )
+
+
+def _draft_source(name: str, target: ModelSource) -> ModelSource:
+    """Return the source of a draft model, which is the target's for one that exits early."""
+    if exit_layer(name) is not None:
+        return replace(target, label=f"{target.label}/{name}")
+    return find_draft(name, target)
 
 
 def load_model(source: ModelSource, *, device: str = AUTO, dtype: str = AUTO, executor: str = AUTO) -> LoadedModel:

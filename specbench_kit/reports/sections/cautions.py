@@ -53,6 +53,11 @@ def _model_cautions(models: RunFile) -> list[str]:
         lines.append(
             f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
         )
+    if share := draft.get("shared_vocabulary"):
+        lines.append(
+            f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens, and drafts only those "
+            "(token-level intersection). What it reads of other tokens is their last piece."
+        )
     return lines
 
 

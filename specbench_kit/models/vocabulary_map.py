@@ -1,0 +1,99 @@
+"""Draft models with a vocabulary of their own: what they share with the target, and a runner that translates.
+
+Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4): the draft's distribution is restricted to
+the tokens that both tokenizers have. Verification reads the restricted distribution, so every rule stays lossless.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.models.executors.base import Executor, Forward, Row
+from specbench_kit.models.runner import Append, Runner
+
+BELOW = 30.0
+"""How far the logit of an unshared token lies below the draft's smallest: minus infinity would make statistics NaN."""
+
+
+@dataclass(frozen=True)
+class VocabularyMap:
+    """The tokens of a target in the vocabulary of its draft model.
+
+    `shared` maps the target's tokens to the draft's where both tokenizers have the same text. `read_as` [target tokens]
+    is what the draft reads in place of every token of the target: the shared token, or for any other the last token of
+    its text as the draft's tokenizer splits it.
+    """
+
+    shared: dict[int, int]
+    read_as: tuple[int, ...]
+
+    @property
+    def share(self) -> float:
+        """Return the part of the target's vocabulary that is shared."""
+        return len(self.shared) / len(self.read_as)
+
+
+def map_vocabulary(target: Any, draft: Any, names: tuple[str, str]) -> VocabularyMap:
+    """Return how the vocabularies of two tokenizers correspond; SkitError if they share no token.
+
+    Tokens are equal if their texts are, after the draft's sign for a space at the beginning is replaced by the
+    target's.
+    """
+    signs = _space_sign(target), _space_sign(draft)
+    own = {_respaced(token, signs): number for token, number in draft.get_vocab().items()}
+    by_id = {number: token for token, number in target.get_vocab().items()}
+    shared = {number: own[token] for number, token in by_id.items() if token in own}
+    if not shared:
+        raise SkitError(
+            f"the tokenizers of target '{names[0]}' and draft '{names[1]}' share no token: name another draft"
+        )
+    read_as = [shared.get(number, -1) for number in range(max(by_id) + 1)]
+    for number, read in enumerate(read_as):
+        if read < 0:
+            pieces = draft(target.decode([number]), add_special_tokens=False)["input_ids"]
+            read_as[number] = pieces[-1] if pieces else next(iter(shared.values()))
+    return VocabularyMap(shared, tuple(read_as))
+
+
+class TranslatingRunner(Runner):
+    """Runs a draft model on the target's tokens: translates what it reads, and restricts what it drafts."""
+
+    def __init__(self, executor: Executor, translation: VocabularyMap, vocabulary: int) -> None:
+        super().__init__(executor)
+        self.vocabulary, self.takes_pending = vocabulary, False
+        self._read_as = translation.read_as
+        pairs = [pair for pair in translation.shared.items() if pair[0] < vocabulary]
+        self._targets, self._drafts = torch.tensor(pairs, device=executor.device).T
+
+    def forward(self, rows: Sequence[Append], layers: Sequence[int] = (), extra_rows: Sequence[Row] = ()) -> Forward:
+        """Append every row's tokens in the draft's vocabulary; logits are those of the target's vocabulary."""
+        appended = [replace(row, tokens=self._translated(row.tokens)) for row in rows]
+        extra = [row._replace(tokens=self._translated(row.tokens)) for row in extra_rows]
+        own = super().forward(appended, layers, extra)
+        return Forward([self._restricted(own[row]) for row in range(len(rows) + len(extra_rows))], padding=own.padding)
+
+    def _translated(self, tokens: Sequence[int]) -> list[int]:
+        return [self._read_as[token] if token < len(self._read_as) else self._read_as[0] for token in tokens]
+
+    def _restricted(self, logits: Tensor) -> Tensor:
+        """Return logits [kept, vocabulary] of the target's tokens, of which unshared ones are as good as ruled out."""
+        floor = logits.amin(-1, keepdim=True) - BELOW
+        restricted = floor.expand(-1, self.vocabulary or 0).clone()
+        restricted[:, self._targets] = logits[:, self._drafts]
+        return restricted
+
+
+def _space_sign(tokenizer: Any) -> str:
+    """Return the character that stands for a space at the beginning of a token; empty if there is none."""
+    numbers = tokenizer(" ", add_special_tokens=False)["input_ids"]
+    return str(tokenizer.convert_ids_to_tokens(numbers)[0][0]) if numbers else ""
+
+
+def _respaced(token: str, signs: tuple[str, str]) -> str:
+    """Return a draft's token with the target's sign for a space at its beginning."""
+    target, draft = signs
+    return target + token[1:] if target and draft and target != draft and token.startswith(draft) else token
