@@ -1,6 +1,8 @@
 """Which options of every method the tests over all methods try."""
 
+import json
 from pathlib import Path
+from random import Random
 
 from tiny_predictors import PAIR, confidence_predictor
 
@@ -20,6 +22,8 @@ VARIANTS = {
     "adaspec": ["adaspec", "adaspec:initial_confidence=1,elimination=false,max_draft=3", "adaspec:slo_tpot=0.03"],
     "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
     "oracle": ["oracle", "oracle:max_draft=3"],
+    "block-verification": ["block-verification:k=3"],
+    "sampled-tree": ["sampled-tree:branching=2-1-2", "sampled-tree:branching=3-2,replacement=true"],
     "specedge": [
         "specedge:budget=6,beams=3,branch=3,depth=3,proactive_depth=2",
         "specedge:budget=12,beams=4,branch=2",
@@ -27,6 +31,8 @@ VARIANTS = {
         "specedge:proactive=false,depth=2,budget=5",
     ],
     "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1", "specinfer:branching=2-1-2,guesses=4"],
+    "rest": ["rest:corpus={corpus}", "rest:corpus={corpus},nodes=7,span=3"],
+    "sparse-quantised": ["sparse-quantised:k=2,top=4,levels=5"],
     "specpipe": [
         "specpipe:stages=2,width=3,children=2,budget=request",
         "specpipe:stages=4,width=12,children=4,rows=20,prefill=first,chunk=16",
@@ -63,13 +69,17 @@ VARIANTS = {
 
 
 def filled_in(folder: Path) -> dict[str, Path]:
-    """Makes what the places in the specs stand for: `{predictor}` and `{ranks}`.
+    """Makes what the places in the specs stand for: `{predictor}`, `{ranks}` and `{corpus}`.
 
     The predictor expects acceptance where the draft model's best token has a probability of 0.15 or more.
     """
     shares = (0.5, 0.2, 0.1)
     table = RankTable(PAIR, 0.0, shares, (shares,), 100)
-    return {"predictor": confidence_predictor(folder / "predictor", threshold=0.057), "ranks": save(table, folder)}
+    corpus, random = folder / "corpus.jsonl", Random(4)
+    texts = [random.choices(range(6), k=2000)]
+    corpus.write_text("".join(f"{json.dumps({'output_ids': text})}\n" for text in texts))
+    predictor = confidence_predictor(folder / "predictor", threshold=0.057)
+    return {"corpus": corpus, "predictor": predictor, "ranks": save(table, folder)}
 
 
 def variants(name: str) -> list[str]:

@@ -120,7 +120,7 @@ def _kind(spec: str) -> tuple[object, ...]:
     """What decides by which code a method's tokens are drawn and judged; what it sends, test_unbiased enumerates."""
     method = TREES[spec] if spec in TREES else parse_method(spec)
     grows, drafter = method.required_capability >= Capability.TREES, bool(method.drafting.models)
-    reads = method.learned, method.needs_reference
+    reads = method.learned, method.needs_reference, method.verification, method.own_distributions
     return method.proposal, method.overlaps, method.pipeline is not None, method.uses_drafter, grows, drafter, *reads
 
 
@@ -374,7 +374,9 @@ def sample(
 ) -> dict[str, RequestRecord]:
     runners = make_runner(pair[0], 400, 40), make_runner(pair[1], 400, 40)
     # a pipeline takes one request at a time; what is looked up draws plain decoding's own tokens, as is tested below
-    draws = draws // 10 if method.pipeline or not method.drafting.models else draws
+    # and what a policy draws token by token is slow, and enumerated in tests/decoding/test_drawn_rules.py
+    own = method.own_distributions or method.verification.endswith("replacement")
+    draws = draws // 10 if method.pipeline or not method.drafting.models or own else draws
     requests = make_requests([START] * draws, length)
     batch_size = 16 if method.pipeline else 400
     return run(method, runners, requests, sampler=sampler, seed=11, batch_size=batch_size)

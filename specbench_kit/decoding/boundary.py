@@ -109,6 +109,11 @@ def _check_chosen(drafts: Sequence[Draft], chosen: Sequence[Sequence[int]]) -> N
         if not tree.sampled:
             continue
         rule_for(tree, nodes)
+        if tree.verification.endswith("replacement"):
+            # Whether a sibling is verified must not depend on the tokens that were drawn.
+            if len(nodes) < tree.last:
+                raise PolicyError("a tree of tokens drawn at random must be verified whole")
+            continue
         # A token drawn at random must not have a say in whether it is verified, or the output would lose the target's
         # distribution. Such a draft is a chain, so what is known of a node tells the tokens above it.
         withheld = len(nodes) + 1

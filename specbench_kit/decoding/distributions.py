@@ -105,6 +105,17 @@ class DraftForward:
     def probabilities(self) -> Tensor:
         return self._sampler.probabilities(self.logits)
 
+    @property
+    def greedy(self) -> bool:
+        """True if decoding is greedy, so that no token is drawn at random."""
+        return self._sampler.greedy
+
+    def as_drawn(self) -> "DraftForward":
+        """Return the same distributions as the source of tokens that the caller draws from them at random."""
+        drawn = DraftForward(self.forward, self._sampler, sampled=True)
+        drawn.probabilities = self.probabilities
+        return drawn
+
     def probability(self, row: int, token: int) -> float:
         if self._described and self._likeliest and token == int(self._likeliest[row]):  # saves the softmax
             return self._features[row][0]
@@ -125,10 +136,17 @@ class DraftForward:
         A token's score is its row's base plus the logarithm of its probability, and must exceed `floor`; the row of a
         candidate is an index into `rows`.
         """
-        if self.forward.candidates is None or self._cuts:
+        if self.forward.candidates is None or self._cuts or branch > self.forward.most_candidates:
             candidates = likeliest(self.probabilities[rows], bases, branch, count)
             return [candidate for candidate in candidates if candidate[0] > floor]
         return self.forward.candidates(self._temperature, rows, bases, branch, count, floor)
+
+    def top_tokens(self, count: int) -> list[list[int]]:
+        """Return the `count` likeliest tokens of every row, best first."""
+        if self._cuts:
+            tokens: list[list[int]] = self.probabilities.topk(min(count, self.probabilities.shape[-1])).indices.tolist()
+            return tokens
+        return self.forward.top_tokens(count)
 
     def table(self, tokens: Sequence[int]) -> Tensor:
         """Return the `NodeStats` of drawing one token from each row, as [rows, 5]."""

@@ -1,8 +1,15 @@
-"""How drafted tokens are accepted: greedily, by matching the target's own draws, or by the residual rule."""
+"""How drafted tokens are accepted: greedily, by matching the target's own draws, or by a rule for drawn tokens.
 
+Tokens that were drawn at random are verified one by one (`residual`), as one block (`block`) or, in a tree, child by
+child (`siblings`).
+"""
+
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from specbench_kit.core.errors import PolicyError
@@ -25,9 +32,13 @@ def rule_for(tree: TokenTree, nodes: Sequence[int]) -> Rule:
         return match
     if not all(drawn):
         raise PolicyError("some nodes were drawn at random and others not: no rule verifies both in one draft")
+    if tree.verification == "without-replacement":
+        return siblings
+    if tree.verification == "with-replacement":
+        return partial(siblings, replacement=True)
     if any(tree.parents[node] != above for above, node in zip((0, *nodes), nodes, strict=False)):
         raise PolicyError("tokens drawn at random can only be verified as a chain: a tree needs those of expand")
-    return residual
+    return block if tree.verification == "block" else residual
 
 
 def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) -> tuple[list[int], int]:
@@ -70,3 +81,85 @@ def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Unif
             surplus = surplus if surplus.any() else target[index]
             return list(nodes[:index]), draw(surplus[None], [random.uniform("target")])[0]
     return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]
+
+
+def block(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: UniformNumbers) -> tuple[list[int], int]:
+    """Verify a sampled chain as one block: accept the longest prefix that passes, whatever stands before its end.
+
+    Sun et al. 2024 (arXiv 2403.10444), algorithm 2: a prefix keeps the weight w = min(1, w p/q); the whole chain passes
+    with its weight, a shorter prefix with s / (s + 1 - w), where s is the sum of max(0, w p - q) over the next token.
+    In expectation it accepts at least as many tokens as `residual`. `target` is [1 + nodes, vocabulary].
+    """
+    weight, weights, passes = 1.0, [1.0], []
+    for index, node in enumerate(nodes):
+        draft, token = _distribution(tree, node, target), tree.tokens[node]
+        weight = min(1.0, weight * float(target[index, token]) / float(draft[token]))
+        weights.append(weight)
+        if index + 1 == len(nodes):
+            passes.append(weight)
+            break
+        following = _distribution(tree, nodes[index + 1], target)
+        surplus = float((weight * target[index + 1] - following).clamp_(min=0).sum())
+        passes.append(surplus / (surplus + 1 - weight) if surplus else 0.0)
+    # One number decides among all prefixes. Those of a number for each prefix that this round does not commit would be
+    # read again by the next round.
+    number, accepted = random.uniform("accept"), 0
+    for length in range(len(nodes), 0, -1):
+        if number < passes[length - 1]:
+            accepted = length
+            break
+        number = (number - passes[length - 1]) / (1 - passes[length - 1])
+    bonus = target[accepted]
+    if accepted < len(nodes):
+        bonus = _surplus(weights[accepted] * bonus, _distribution(tree, nodes[accepted], target), bonus)
+    return list(nodes[:accepted]), draw(bonus[None], [random.uniform("target")])[0]
+
+
+def siblings(
+    tree: TokenTree, nodes: Sequence[int], target: Tensor, random: UniformNumbers, *, replacement: bool = False
+) -> tuple[list[int], int]:
+    """Verify a tree whose children were drawn at random: try the children of a node in the order of their drawing.
+
+    A child is accepted with probability min(1, p/q). After a rejection p becomes max(0, p - q), normalised. If the
+    children were drawn without `replacement`, the rejected token is also removed from q (Sequoia, arXiv 2402.12374,
+    algorithm 2); with it, q stays (SpecInfer, arXiv 2305.09781, algorithm 2). `target` is [1 + nodes, vocabulary].
+    """
+    column = {0: 0} | {node: index for index, node in enumerate(nodes, 1)}
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for node in nodes:
+        children[tree.parents[node]].append(node)
+    path: list[int] = []
+    while True:
+        end = path[-1] if path else 0
+        remaining = target[column[end]]
+        # As in `block`, one number decides among all children of a node: each committed token reads one.
+        number, accepted = random.uniform("accept") if children[end] else 0.0, None
+        draft = _distribution(tree, children[end][0], target) if children[end] else remaining
+        for node in children[end]:
+            token = tree.tokens[node]
+            chance = min(1.0, float(remaining[token]) / float(draft[token]))
+            if number < chance:
+                accepted = node
+                break
+            number = (number - chance) / (1 - chance)
+            remaining = _surplus(remaining, draft, remaining)
+            remaining = remaining / remaining.sum()
+            if not replacement:
+                draft = draft.clone()
+                draft[token] = 0
+                draft /= draft.sum().clamp_(min=torch.finfo(draft.dtype).tiny)
+        if accepted is None:
+            return path, draw(remaining[None], [random.uniform("target")])[0]
+        path.append(accepted)
+
+
+def _distribution(tree: TokenTree, node: int, target: Tensor) -> Tensor:
+    """Return the distribution [vocabulary] that a node was drawn from, on the target's device."""
+    source, row = tree.source(node)
+    return cast(FullDistributions, source).probabilities[row].to(target.device)
+
+
+def _surplus(weighted: Tensor, draft: Tensor, target: Tensor) -> Tensor:
+    """Return max(0, weighted - draft), or the target where the two are equal up to rounding."""
+    surplus = (weighted - draft).clamp_(min=0)
+    return surplus if surplus.any() else target

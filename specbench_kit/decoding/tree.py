@@ -6,6 +6,7 @@ from typing import cast
 
 from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.distributions import Distributions, DistributionStats, NodeStats, TokenScorer
+from specbench_kit.decoding.drawn import Verification
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, PendingTokens
 
 
@@ -21,6 +22,10 @@ class TokenTree:
         self._sources: list[tuple[Distributions, int] | None] = [None]
         self.sampled = False
         """True if any node was drawn at random."""
+        self.verification: Verification = "token"
+        """The rule for tokens that were drawn at random, which the policy may choose; others are always matched."""
+        self.payload_bytes: float | None = None
+        """Bytes that go up with the ids of the drafted tokens, if the policy decides it and not the deployment."""
         self._sent = 0
         """The number of nodes, root included, when the draft was sent; newer ones are proactive."""
         self.inherited = 0

@@ -204,7 +204,8 @@ class Timelines:
         """Return the seconds of the message up: the prompt once, and the draft if it comes from the edge."""
         prompt, request.prompt_sent = 0 if request.prompt_sent else verdict.draft.context_length, True
         draft = len(verdict.submitted) if self._on_edge else 0
-        payload_bytes, up = draft * self._link.draft_bytes, self._link.up_bytes_per_s
+        own_bytes, up = verdict.draft.tree.payload_bytes, self._link.up_bytes_per_s
+        payload_bytes = draft * self._link.draft_bytes if own_bytes is None or not draft else own_bytes
         return self._cross(request, prompt + draft, up, more_bytes=payload_bytes, typical=not prompt)
 
     def _answer(self, request: RequestTimeline, verdict: Verdict) -> float:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 from specbench_kit.core.errors import require
 from specbench_kit.core.registry import Registry
 from specbench_kit.decoding.drafting.base import Capability, Drafting, parse_drafter
+from specbench_kit.decoding.drawn import Verification
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.policy import Chains, Child, LevelPolicy, Policy, StopRule
@@ -120,6 +121,11 @@ class Environment:
         """Raise SkitError if the method `name` would run on this machine's clock."""
         require(self.modelled, f"{name}: only a deployment models what it does: add --deployment NAME")
 
+    def require_local_sampling(self, name: str) -> None:
+        """Raise SkitError if the method `name` would need a rule of its own from a server."""
+        served = self.served and self.temperature > 0
+        require(not served, f"{name}: servers verify drawn tokens one by one: leave out --temperature or --server")
+
     def require_link(self, name: str) -> None:
         """Raise SkitError if the method `name` would run with the target beside it, where there is no link."""
         missing = "there is no link to cross: add --deployment NAME or --server HOST:PORT"
@@ -150,6 +156,10 @@ class Method(ABC):
     """Requirements in words, besides those that the other attributes state."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
     """Tokens that `drafter.extend` takes under sampling: drawn at random (`sample`) or the most likely ones (`top`)."""
+    verification: ClassVar[Verification] = "token"
+    """How tokens drawn at random are verified; the policy marks its trees accordingly."""
+    own_distributions: ClassVar[bool] = False
+    """True if drafted tokens are drawn from distributions that the policy makes, not from the draft model's."""
     required_capability: ClassVar[Capability] = Capability.STATISTICS
     """What the policy reads from the drafter besides the tokens; a drafter with less is refused."""
     needs_reference: ClassVar[bool] = False

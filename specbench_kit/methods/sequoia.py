@@ -81,7 +81,7 @@ class _SequoiaPolicy(Policy):
         while live := _with_children(drafter, live):
             forward = drafter.expand([(draft, nodes) for draft, nodes, _ in live])
             widest = max(len(shape.children) for _, _, shapes in live for shape in shapes)
-            likeliest = iter(enumerate(forward.probabilities.topk(widest).indices.tolist()))
+            likeliest = iter(enumerate(forward.top_tokens(widest)))
             grown = []
             for draft, nodes, shapes in live:
                 added: list[int] = []

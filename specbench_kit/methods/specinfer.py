@@ -95,7 +95,7 @@ class _SpecInferPolicy(Policy):
         while frontier := [tree for tree in frontier if may_continue(tree.draft) and self._fits(drafter, tree)]:
             forward = drafter.expand([(draft, nodes) for draft, nodes, _ in frontier])
             widest = max(self.branching[level] for _, _, level in frontier)
-            children = iter(forward.probabilities.topk(min(widest, forward.probabilities.shape[-1])).indices.tolist())
+            children = iter(forward.top_tokens(widest))
             rows = iter(range(sum(len(nodes) for _, nodes, _ in frontier)))
             frontier = [
                 _Frontier(

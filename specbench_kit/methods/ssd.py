@@ -180,12 +180,11 @@ class _SsdPolicy(Policy):
 
 
 def _best(forward: "DraftForward") -> list[int]:
-    tokens: list[int] = forward.logits.argmax(-1).tolist()
-    return tokens
+    return [token for row in forward.forward.argmax() for token in row]
 
 
 def _likeliest_except(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:
     """Return the `count` likeliest tokens of a distribution other than the one that was drafted from it."""
     forward, row = cast("DraftForward", source[0]), source[1]
-    likeliest = forward.logits[row].topk(min(count + 1, forward.logits.shape[-1])).indices.tolist()
+    likeliest = forward.forward.top_tokens(count + 1)[row]
     return [token for token in likeliest if token != drafted][:count]

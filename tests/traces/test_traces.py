@@ -50,6 +50,8 @@ VARIANTS = {
         "threshold:max_draft=5,adaptive=true",
         "threshold:drafter=suffix",
     ],
+    "block-verification": ["block-verification:k=6"],
+    "rest": ["rest:corpus={corpus}"],
     "adaspec": ["adaspec:max_draft=6", "adaspec:max_draft=6,elimination=false,slo_tpot=0.02"],
 }
 """Specs to try besides the methods as they come; no draft goes deeper than the trace's, where the method can say so."""

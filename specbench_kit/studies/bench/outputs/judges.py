@@ -36,7 +36,9 @@ class LocalOutputJudge:
         sampler = _sampler(config)
         if not sampler.greedy and draws_drafts(method):
             # The draft's distributions are computed again, which needs a draft that follows from the text alone.
-            by_model = list(method.drafting.models) == [DRAFT]
+            # The tests are those of the residual rule.
+            by_model = list(method.drafting.models) == [DRAFT] and method.verification == "token"
+            by_model = by_model and not method.own_distributions and self._pair.needed_draft.translation is None
             sampling = summarise_tally(self._tally(records, sampler)) if by_model else None
             return {"lossless": None, "sampling": sampling}
         if not baseline:
