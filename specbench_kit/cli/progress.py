@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +17,10 @@ from rich.progress import (
 )
 
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.studies.bench import lanes
+
+if TYPE_CHECKING:
+    # Lanes decode with torch, which a bar over simulations should not wait for.
+    from specbench_kit.studies.bench import lanes
 
 
 class _Bar(Progress):
@@ -31,7 +35,7 @@ class _Bar(Progress):
 
 
 @contextmanager
-def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
+def decoding_bar() -> Iterator[Callable[["lanes.Progress"], None]]:
     """Show finished requests, the current method with its tokens per second, and the remaining time."""
     columns = (
         TextColumn("{task.description:<14}"),
@@ -43,7 +47,7 @@ def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
     with _Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("decoding", total=None, speed=0.0, visible=False)
 
-        def report(progress: lanes.Progress) -> None:
+        def report(progress: "lanes.Progress") -> None:
             bar.update(
                 task,
                 description=progress.method,

@@ -32,7 +32,7 @@ def reproduce(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.fields import parse_field
-    from specbench_kit.reports.experiments.pages import print_experiment
+    from specbench_kit.reports.experiments.pages import print_experiment, print_totals
     from specbench_kit.studies.reproduction.run import run
 
     console = Console(stderr=as_json)
@@ -40,6 +40,7 @@ def reproduce(
         outcome = run(names, dict(map(parse_field, changed)), sensitivity, out, to, report, command_line())
     for experiment in outcome.summary["experiments"]:
         print_experiment(console, experiment)
+    print_totals(console, outcome.summary["experiments"])
     say(console, f"report: {outcome.folder / 'README.md'}")
     if as_json:
         print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))

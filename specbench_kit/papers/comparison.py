@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import look_up
-from specbench_kit.papers.experiment import Experiment, Published
+from specbench_kit.papers.experiment import PREDICTED, Experiment, Published
 
 
 def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> list[dict[str, object]]:
@@ -13,7 +13,7 @@ def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> lis
     `ratio_of_ratios` compares the advantage of the series `experiment.against` over this series: simulated advantage
     over published advantage, or None where a number is missing.
     """
-    pairs = [_pair(published, rows) for published in experiment.published]
+    pairs = [_pair(published, rows, experiment.goal) for published in experiment.published]
     bases: dict[object, JsonObject] = {}
     for published, pair in zip(experiment.published, pairs, strict=True):
         if published.series == experiment.against:
@@ -29,8 +29,11 @@ def _point(published: Published) -> tuple[str, frozenset[tuple[str, object]]]:
     return published.metric, frozenset(published.where.items())
 
 
-def _pair(published: Published, rows: Sequence[JsonObject]) -> JsonObject:
-    """Return one published number with the figure of the first simulated row that has it."""
+def _pair(published: Published, rows: Sequence[JsonObject], goal: float) -> JsonObject:
+    """Return one published number with the figure of the first simulated row that has it.
+
+    `counted` says whether it is a prediction that could have failed: only these make up the verdict.
+    """
     figures = (
         look_up(row, published.metric)
         for row in rows
@@ -45,7 +48,11 @@ def _pair(published: Published, rows: Sequence[JsonObject]) -> JsonObject:
         "where": dict(published.where),
         "simulated": simulated,
         "simulated_over_published": ratio,
+        "score": published.score(mean),
         "holds": published.holds(mean),
+        "within": (within := published.within(mean, goal)),
+        "passed_by_no_effect": (shows_nothing := published.passed_by_no_effect(goal)),
+        "counted": published.role == PREDICTED and within is not None and not shows_nothing,
     }
 
 

@@ -15,7 +15,16 @@ from specbench_kit.core.typed_json import JsonObject
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")
 """Bounds that a paper may state in place of a number; a TOML file writes them as `at_least` and `at_most`."""
-GRID = frozenset({"over", "ratios", "means", "picks"})
+ROLES = ("input", "fitted", "identity", "predicted")
+"""What a published number is to its experiment.
+
+An `input` was put into the run, a `fitted` one is met because an unknown was chosen to meet it, an `identity` follows
+from other numbers of the same paper, and only a `predicted` one could have come out differently.
+"""
+PREDICTED = ROLES[-1]
+WORLD = "world"
+"""The file of a paper's library that holds the inputs of all its simulated experiments."""
+GRID = frozenset({"over", "ratios", "differences", "means", "picks"})
 """Options of an experiment beyond those of its command: axes of a grid, and figures derived from the rows."""
 
 
@@ -37,6 +46,10 @@ class Published(NamedTuple):
 
     `value` is None if the kit's authors do not have the number. Where the paper states a bound instead of a number,
     `bound` is one of `BOUNDS` and `value` is the limit.
+
+    `role` is one of `ROLES`; `fitted_to` says what was chosen to meet a fitted number. `null` is what the figure would
+    be without any effect, 1 for a speedup: then the effect is scored, not the figure. `points` is the largest distance
+    between both numbers at which a small effect counts as met, in place of the experiment's goal.
     """
 
     series: str
@@ -45,12 +58,52 @@ class Published(NamedTuple):
     where: Mapping[str, object] = {}
     note: str = ""
     bound: str = ""
+    role: str = PREDICTED
+    fitted_to: str = ""
+    null: float | None = None
+    points: float | None = None
 
     def holds(self, simulated: float | None) -> bool | None:
         """Return whether a simulated number keeps the bound, or None without a bound or a number."""
         if simulated is None or self.value is None or not self.bound:
             return None
         return simulated >= self.value if self.bound == BOUNDS[0] else simulated <= self.value
+
+    def score(self, simulated: float | None) -> float | None:
+        """Return the simulated over the published effect, or None without one of them."""
+        null = self.null or 0.0
+        if simulated is None or self.value is None or self.bound or self.value == null:
+            return None
+        return (simulated - null) / (self.value - null)
+
+    def within(self, simulated: float | None, goal: float) -> bool | None:
+        """Return whether a simulated number is as near as it should be, or keeps the bound; None without a number."""
+        if self.bound:
+            return self.holds(simulated)
+        if self.points is not None and simulated is not None and self.value is not None:
+            return abs(simulated - self.value) <= self.points
+        score = self.score(simulated)
+        return None if score is None else abs(score - 1) <= goal
+
+    def passed_by_no_effect(self, goal: float) -> bool:
+        """Return whether a result without any effect would be near enough too, so that this number shows nothing."""
+        return self.null is not None and bool(self.within(self.null, goal))
+
+
+class Contradiction(NamedTuple):
+    """Claims of one paper that exclude each other, and the argument; a test computes what the argument says."""
+
+    claims: str
+    argument: str
+
+
+class World(NamedTuple):
+    """What all simulated experiments of a paper share: options of those `commands`, and assumed inputs."""
+
+    commands: frozenset[str]
+    options: JsonObject
+    assumed: tuple[JsonObject, ...]
+    contradictions: tuple[Contradiction, ...]
 
 
 @dataclass(frozen=True)
@@ -74,6 +127,8 @@ class Experiment:
     goal: float = 0.1
     prevented: str = ""
     sensitivity: JsonObject = field(default_factory=dict)
+    differs: Mapping[str, str] = field(default_factory=dict)
+    """Inputs of the paper's world that are different here, each with the reason."""
 
     @property
     def paper(self) -> str:
@@ -84,8 +139,13 @@ class Experiment:
 @cache
 def experiments() -> dict[str, Experiment]:
     """Return every experiment of the library by `paper/name`."""
-    files = {f"{path.parent.name}/{path.stem}": path for path in sorted(LIBRARY.glob("*/*.toml"))}
-    return {name: build_experiment(name, _read(path)) for name, path in files.items()}
+    files = {f"{path.parent.name}/{path.stem}": path for path in sorted(LIBRARY.glob("*/*.toml")) if path.stem != WORLD}
+    shared = worlds()
+    read = {name: tomllib.loads(path.read_text(encoding="utf-8")) for name, path in files.items()}
+    return {
+        name: build_experiment(name, in_world(name, content, shared[files[name].parent.name]))
+        for name, content in read.items()
+    }
 
 
 def find_experiments(name: str) -> list[Experiment]:
@@ -102,7 +162,8 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
     """Return the experiment of a parsed TOML file; raise SkitError where a key is wrong."""
     fields = dict(content)
     try:
-        published = [number for table in fields.pop("published", []) for number in _published_numbers(table)]
+        role = fields.pop("role", "")
+        published = [number for table in fields.pop("published", []) for number in _published_numbers(table, role)]
         assumed = [
             Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in fields.pop("assumed", [])
         ]
@@ -111,28 +172,50 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
         raise SkitError(f"the experiment {name}: {error}") from error
 
 
-def _read(path: Path) -> JsonObject:
-    """Return the content of a file, with the assumptions of the experiment that it is `like` added to its own.
+def worlds() -> dict[str, World]:
+    """Return the world of every paper: the inputs of its simulated experiments, and what its numbers exclude."""
+    return {file.parent.name: _read_world(file) for file in sorted(LIBRARY.glob(f"*/{WORLD}.toml"))}
 
-    `less` names assumptions that are not taken over. Inherited ones are varied only in the experiment that states them,
-    so that they come without `key` and `values`.
+
+def _read_world(file: Path) -> World:
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    return World(
+        commands=frozenset(content["commands"]),
+        options=content.get("options", {}),
+        assumed=tuple(content.get("assumed", ())),
+        contradictions=tuple(Contradiction(**entry) for entry in content.get("contradiction", ())),
+    )
+
+
+def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
+    """Return an experiment with the inputs and assumptions of its paper's world, if it is one of the world's commands.
+
+    Raise SkitError where the experiment gives one of the world's inputs another value and does not say why.
     """
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
-    like, less = content.pop("like", None), content.pop("less", [])
-    if like is None:
+    if content["command"] not in world.commands:
         return content
-    own = content.get("assumed", [])
-    excluded = {*less, *(assumed["name"] for assumed in own)}
-    inherited = [
-        {key: assumed[key] for key in ("name", "value", "effect")}
-        for assumed in _read(LIBRARY / f"{like}.toml")["assumed"]
-        if assumed["name"] not in excluded
-    ]
-    return {**content, "assumed": [*own, *inherited]}
+    unsaid = (content["options"].keys() & world.options.keys()) - content.get("differs", {}).keys()
+    require(not unsaid, f"{name} changes {', '.join(sorted(unsaid))} of the paper's world unsaid")
+    own = {assumed["name"] for assumed in content.get("assumed", [])}
+    shared = [assumed for assumed in world.assumed if assumed["name"] not in own]
+    return {
+        **content,
+        "options": {**world.options, **content["options"]},
+        "assumed": [*content.get("assumed", []), *shared],
+    }
 
 
-def _published_numbers(table: JsonObject) -> Iterator[Published]:
-    """Yield one number for every combination of the lists in `where`; a value of false stands for a missing number."""
+def _published_numbers(table: JsonObject, role: str) -> Iterator[Published]:
+    """Yield one number for every combination of the lists in `where`; a value of false stands for a missing number.
+
+    `role` is that of numbers which state none.
+    """
+    role, fitted_to = table.get("role", role), table.get("fitted_to", "")
+    require(role in ROLES, f"{table['series']}, {table['metric']}: the role is one of {', '.join(ROLES)}, not '{role}'")
+    require(
+        (role == "fitted") == bool(fitted_to),
+        f"{table['series']}, {table['metric']}: a fitted number, and no other, says in fitted_to what was chosen",
+    )
     metric = current_name(table["metric"], f"published figures of {table['series']}")
     where: JsonObject = table.get("where", {})
     axes = [axis for axis, value in where.items() if isinstance(value, list)]
@@ -146,4 +229,7 @@ def _published_numbers(table: JsonObject) -> Iterator[Published]:
     )
     for point, value in zip(points, values, strict=True):
         number = None if value is False else float(value)
-        yield Published(table["series"], metric, number, {**where, **point}, table.get("note", ""), bound)
+        yield Published(
+            *(table["series"], metric, number, {**where, **point}, table.get("note", ""), bound),
+            *(role, fitted_to, table.get("null"), table.get("points")),
+        )

@@ -34,6 +34,7 @@ class GroupMetrics(TypedDict):
     speed: Distribution | None
     ttft_s: Distribution | None
     tpot_s: Distribution | None
+    response_s: Distribution | None
     queue_s: Distribution | None
     verify_s: Distribution | None
     interference: Distribution | None
@@ -174,6 +175,7 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
         "speed": distribution(responses.tokens[finished] / duration_s),
         "ttft_s": distribution(responses.first_s[finished] - responses.start_s[finished]),
         "tpot_s": distribution(tpot_s),
+        "response_s": distribution(duration_s),
         "queue_s": distribution(rounds.queue_s[verified]),
         "verify_s": distribution(rounds.verify_s[verified]),
         "interference": distribution(rounds.interference[verified]),

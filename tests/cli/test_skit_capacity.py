@@ -85,7 +85,7 @@ def test_a_preset_of_the_search_runs_under_either_command(tmp_path: Path) -> Non
     pairs = {(one["series"], one["where"]["slo"]): one for one in found[0]["published"]}
     assert pairs["sled", "4"]["value"] == 21
     assert pairs["sled", "4"]["simulated"]["mean"] > 0
-    assert pairs["wisp", "1"]["simulated"] is None
+    assert pairs["algorithm 1, late lane", "1"]["simulated"] is None
 
 
 @pytest.mark.parametrize(

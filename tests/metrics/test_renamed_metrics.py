@@ -78,7 +78,7 @@ def test_names_are_replaced_wherever_they_are_keys_and_reported_once(capsys):
 
 
 def test_an_experiment_with_an_earlier_name_is_read(capsys):
-    (number,) = _published_numbers({"series": "a", "metric": "tokens_per_verify", "value": 2.0})
+    (number,) = _published_numbers({"series": "a", "metric": "tokens_per_verify", "value": 2.0}, "predicted")
     assert number.metric == "acceptance_length"
     rows = [{"series": "a", "acceptance_length": {"mean": 4.0}}, {"series": "b", "acceptance_length": {"mean": 2.0}}]
     (ratio,) = GridRows(rows).ratios({"r": {"of": "a/tokens_per_verify", "over": "b/tokens_per_verify"}})

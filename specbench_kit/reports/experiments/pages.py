@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specbench_kit.papers.experiment import worlds
 from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -20,7 +21,15 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.experiments.plots import sensitivity
-from specbench_kit.reports.experiments.wording import outcome, percent, published, series_and_point, short_metric
+from specbench_kit.reports.experiments.wording import (
+    outcome,
+    percent,
+    published,
+    role,
+    series_and_point,
+    short_metric,
+    totals,
+)
 from specbench_kit.reports.stored import Summary
 from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.runs.folder import replace_file, write_text
@@ -30,13 +39,21 @@ if TYPE_CHECKING:
 
 PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedge": "SpecEdge"}
 COLUMNS = (
-    *map(Column, ("series", "figure", "published")),
+    *map(Column, ("series", "figure", "role", "published")),
     *(Column("simulated", "number"), Column("simulated / published", "times")),
 )
+PAPER_COLUMNS = (
+    *("paper", "predicted", "of these within the goal", "identities within", "fitted within", "inputs within"),
+    "predictions that no effect would meet",
+)
+CLAIM_COLUMNS = ("experiment", "claim", "predicted within the goal", "verdict")
 INTRODUCTION = (
     "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
     "measured on the paper's machines. Each paper's page names the inputs that the paper leaves open, with the effect "
-    "of other values."
+    "of other values. Only predictions count: numbers that were put in, that an unknown was fitted to, or that follow "
+    "from other numbers of the same paper are shown and left out of every count, and so is a prediction that a result "
+    "without any effect would meet. Of a gain, the gain is compared: 1.07x published and 1.00x simulated is no gain "
+    "found."
 )
 
 
@@ -57,16 +74,58 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
     ]
     numbers = [(result["name"], *row) for members in by_paper.values() for result in members for row in _rows(result)]
     overview: Blocks = [
+        Paragraph(f"**{totals(results).capitalize()}.**"),
         Paragraph(INTRODUCTION),
-        Table(("experiment", "subject", "within the goal", "verdict"), rows),
+        Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
+        Table(("experiment", "subject", "predicted within the goal", "verdict"), rows),
         Heading("Every number"),
         Table(("experiment", *COLUMNS), numbers),
     ]
     document = Document("Published experiments, reproduced", overview)
     write_text(folder / "README.md", render_markdown.render(document))
     for paper, members in by_paper.items():
-        document = Document.of(PAPERS.get(paper, paper), *map(_section, members))
+        contradictions = worlds()[paper].contradictions
+        head: Blocks = [
+            Paragraph(f"**{totals(members).capitalize()}.**"),
+            Table(CLAIM_COLUMNS, [_claim_row(member) for member in members]),
+            *([Table(("claims that exclude each other", "why"), contradictions)] if contradictions else []),
+        ]
+        document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         write_text(folder / f"{paper}.md", render_markdown.render(document))
+
+
+def _claim_row(result: Summary) -> tuple[Cell, ...]:
+    return (
+        result["name"].partition("/")[2],
+        result["summary"],
+        f"{result['within']} / {result['compared']}" if result["compared"] else "nothing predicted",
+        result["verdict"],
+    )
+
+
+def _paper_row(paper: str, members: Sequence[Summary]) -> tuple[Cell, ...]:
+    """Return how many numbers of a paper are predicted, how many of these come out, and what the others are."""
+    by_role = {
+        name: [sum(member["roles"][name][figure] for member in members) for figure in ("compared", "within")]
+        for name in ("identity", "fitted", "input")
+    }
+    idle = sum(member["roles"]["predicted"]["passed_by_no_effect"] for member in members)
+    return (
+        link(PAPERS.get(paper, paper), f"{paper}.md"),
+        str(sum(member["compared"] for member in members)),
+        str(sum(member["within"] for member in members)),
+        *(f"{within} / {compared}" for compared, within in by_role.values()),
+        str(idle),
+    )
+
+
+def print_totals(console: "Console", results: Sequence[Summary]) -> None:
+    """Print for every paper how many numbers are predicted and how many of these come out."""
+    by_paper: dict[str, list[Summary]] = {}
+    for result in results:
+        by_paper.setdefault(result["name"].partition("/")[0], []).append(result)
+    lines = [f"**{PAPERS.get(paper, paper)}: {totals(members)}**" for paper, members in by_paper.items()]
+    render_terminal.show(console, list(map(Paragraph, lines)))
 
 
 def print_experiment(console: "Console", result: Summary) -> None:
@@ -89,7 +148,7 @@ def _rows(result: Summary) -> list[tuple[Cell, ...]]:
     for pair in result["published"]:
         simulated = significant((pair["simulated"] or {}).get("mean"), 4)
         stated = published(pair) or "not in the text"
-        rows.append((series_and_point(pair), pair["metric"], stated, simulated, outcome(pair)))
+        rows.append((series_and_point(pair), pair["metric"], role(pair), stated, simulated, outcome(pair)))
     return rows
 
 
@@ -99,6 +158,8 @@ def _section(result: Summary) -> Blocks:
         *paragraphs(f"{result['source']}. {result['reading']}".strip(), f"**{result['verdict']}**"),
         _numbers(result),
     ]
+    if result["differs"]:
+        blocks.append(Table(("other than in the paper's world", "why"), list(result["differs"].items())))
     if result["assumed"]:
         assumed = [(entry["name"], entry["value"], entry["effect"]) for entry in result["assumed"]]
         blocks.append(Table(("assumed", "value", "effect of another value"), assumed))

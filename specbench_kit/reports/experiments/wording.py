@@ -1,48 +1,78 @@
 """Sentences on a reproduced experiment."""
 
+from collections.abc import Sequence
+
 from specbench_kit.reports.stored import Row, Summary
 from specbench_kit.reports.writing.formatting import significant, times
 
 
 def verdict(result: Summary) -> str:
-    """Return in one sentence how closely an experiment was reproduced, or what prevents that."""
+    """Return how many predictions came out, what prevents the others, and what is no prediction."""
     parts = [part for part in (_judge_numbers(result), _judge_bounds(result)) if part]
+    others = _not_predicted(result)
     if not parts:
-        return "Nothing to compare: the text of the paper has no number here."
+        return f"Nothing is predicted here{': ' + others if others else ', and the text of the paper has no number'}."
     sentence = "; ".join(text for _, text in parts)
+    also = f" Not counted: {others}." if others else ""
     if all(reached for reached, _ in parts):
-        return f"Reproduced: {sentence}."
-    return f"Not reproduced: {sentence}. {result['prevented']}".strip()
+        return f"Predicted: {sentence}.{also}"
+    return f"Not predicted: {sentence}. {result['prevented']}".strip() + also
+
+
+def _not_predicted(result: Summary) -> str:
+    """Return how many numbers are no predictions, by what they are."""
+    words = {"input": "inputs", "fitted": "fitted", "identity": "identities"}
+    parts = []
+    for role, word in words.items():
+        counts = result["roles"][role]
+        if counts["compared"]:
+            parts.append(f"{counts['compared']} {word} ({counts['within']} within the goal)")
+    if idle := result["roles"]["predicted"]["passed_by_no_effect"]:
+        parts.append(f"{idle} that a result without any effect would meet too")
+    return ", ".join(parts)
 
 
 def _judge_numbers(result: Summary) -> tuple[bool, str] | None:
-    """Return whether all numbers lie within the goal, and a phrase that says so; None without numbers."""
-    errors = [
-        (abs(pair["simulated_over_published"] - 1), pair)
-        for pair in result["published"]
-        if pair["simulated_over_published"]
-    ]
-    if not errors:
+    """Return whether all predicted numbers lie within the goal, and a phrase that says so; None without numbers."""
+    counted = [pair for pair in result["published"] if pair["counted"] and pair["score"] is not None]
+    if not counted:
         return None
-    worst, worst_pair = max(errors, key=lambda entry: entry[0])
-    if worst <= result["goal"]:
-        numbers = f"all {len(errors)} numbers" if len(errors) > 1 else "the one number"
-        return True, f"{numbers} within {percent(worst)}" if worst else f"{numbers} to the digit"
-    within = sum(error <= result["goal"] for error, _ in errors)
+    worst = max(counted, key=lambda pair: (not pair["within"], abs(pair["score"] - 1)))
+    if worst["within"]:
+        numbers = f"all {len(counted)} numbers" if len(counted) > 1 else "the one number"
+        error = max(abs(pair["score"] - 1) for pair in counted)
+        return True, f"{numbers} within {percent(error)}" if error else f"{numbers} to the digit"
+    within = sum(pair["within"] for pair in counted)
+    effect = "effect" if worst["null"] is not None else "one"
     return False, (
-        f"{within} of {len(errors)} numbers lie within {percent(result['goal'])}; the farthest, "
-        f"{_full_name(worst_pair, result)}, is {times(worst_pair['simulated_over_published'])} the published one"
+        f"{within} of {len(counted)} numbers lie within {percent(result['goal'])}; the farthest, "
+        f"{_full_name(worst, result)}, is {times(worst['score'])} the published {effect}"
     )
 
 
 def _judge_bounds(result: Summary) -> tuple[bool, str] | None:
     """Return whether all bounds hold that the paper states instead of numbers, and a phrase; None without bounds."""
-    bounds = [pair for pair in result["published"] if pair["holds"] is not None]
+    bounds = [pair for pair in result["published"] if pair["counted"] and pair["holds"] is not None]
     if not bounds:
         return None
     if broken := [_full_name(pair, result) for pair in bounds if not pair["holds"]]:
         return False, f"{len(bounds) - len(broken)} of {len(bounds)} statements hold, not {' and '.join(broken)}"
     return True, f"all {len(bounds)} statements hold" if len(bounds) > 1 else "the one statement holds"
+
+
+def totals(results: Sequence[Summary]) -> str:
+    """Return in a sentence how many numbers of some experiments are predicted, and how many of these come out."""
+    within, compared = (sum(result[name] for result in results) for name in ("within", "compared"))
+    if not compared:
+        return "no number is predicted"
+    return f"{within} of {compared} predicted numbers come out"
+
+
+def role(pair: Row) -> str:
+    """Return what a published number is to the experiment, and why a prediction is not counted."""
+    if pair["role"] == "fitted":
+        return f"fitted: {pair['fitted_to']}"
+    return f"{pair['role']}; no effect would do" if pair["passed_by_no_effect"] else str(pair["role"])
 
 
 def published(pair: Row) -> str:
@@ -51,9 +81,9 @@ def published(pair: Row) -> str:
 
 
 def outcome(pair: Row) -> str:
-    """Return the simulated over the published number, or whether the bound holds."""
+    """Return the simulated over the published number or effect, or whether the bound holds."""
     if pair["holds"] is None:
-        return times(pair["simulated_over_published"])
+        return times(pair["score"])
     return "holds" if pair["holds"] else "does not hold"
 
 

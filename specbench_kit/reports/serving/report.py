@@ -47,6 +47,15 @@ RESULTS = (
     ServingColumn("TPOT", "seconds", "tpot_s.mean"),
     ServingColumn("acceptance length", "number", "acceptance_length"),
 )
+LATENCIES = (
+    ServingColumn("response", "seconds", "response_s.mean"),
+    ServingColumn("p50", "seconds", "response_s.p50"),
+    ServingColumn("p95", "seconds", "response_s.p95"),
+    ServingColumn("p99", "seconds", "response_s.p99"),
+    ServingColumn("TTFT p95", "seconds", "ttft_s.p95"),
+    ServingColumn("TPOT p95", "seconds", "tpot_s.p95"),
+)
+"""How long a whole response takes from end to end, and the slowest of its parts."""
 ROUNDS = (
     ServingColumn("missed deadlines", "share", "overall.deadline_miss_rate"),
     ServingColumn("slow rounds", "share", "overall.slow_round_rate"),
@@ -129,9 +138,17 @@ def _simulation(summary: Summary) -> Blocks:
         if len(row["figures"]["classes"]) > 1
     ]
     class_table = Table(("series", *axes, "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)
+    latency_by_class = [
+        [*point_cells(row, axes), name, *_figures(group, LATENCIES, "")]
+        for row in rows
+        for name, group in (("all", row["figures"]["overall"]), *row["figures"]["classes"].items())
+        if name == "all" or len(row["figures"]["classes"]) > 1
+    ]
+    latency_table = Table(("series", *axes, "class", *LATENCIES), latency_by_class)
     blocks: list[Block] = [Heading("Results (modelled)"), _figure_table(rows, RESULTS, "figures.overall.")]
     for title, table in (
         ("By class", class_table),
+        ("Latency of responses", latency_table),
         ("Rounds", _figure_table(rows, ROUNDS, "figures.")),
         ("Server", _figure_table(rows, SERVER, "figures.")),
     ):

@@ -1,4 +1,4 @@
-"""Figures derived from the rows of an experiment: ratios, minima or maxima, and means over a time span."""
+"""Figures derived from the rows of an experiment: ratios, differences, minima or maxima, and means over a time span."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,12 @@ class GridRows:
     rows: Rows
 
     def ratios(self, specs: Specs) -> Rows:
-        """Return the ratio min(`of`) / `over` * `factor` at every point, or between the two points `at` and `to`."""
+        """Return min(`of`) / min(`over`) * `factor` at every point, or between the two points `at` and `to`."""
         return [{"series": label, **row} for label, spec in specs.items() for row in self._ratio(**spec)]
+
+    def differences(self, specs: Specs) -> Rows:
+        """Return `of` less `less` at every point, as a gain in points of a speedup is stated."""
+        return [{"series": label, **row} for label, spec in specs.items() for row in self._difference(**spec)]
 
     def picks(self, specs: Specs) -> Rows:
         """Return the `least` or `most` of one or several figures, or where on `axis` that value lies."""
@@ -35,15 +39,25 @@ class GridRows:
         return [{"series": label, "value": {"mean": self._mean(**spec)}} for label, spec in specs.items()]
 
     def _ratio(
-        self, of: str | Sequence[str], over: str, factor: float = 1.0, at: Point | None = None, to: Point | None = None
+        self,
+        of: str | Sequence[str],
+        over: str | Sequence[str],
+        factor: float = 1.0,
+        at: Point | None = None,
+        to: Point | None = None,
     ) -> Iterator[JsonObject]:
         """Yield the rows of a ratio: `at` is the numerator's point, `to` holds the denominator's different axes."""
         first, *alternatives = [of] if isinstance(of, str) else of
         for row, value in self._figures(first, at or {}):
-            point = {name: entry for name, entry in row.items() if name != "series" and not isinstance(entry, Mapping)}
+            point = _axes(row)
             numerator = min([value, *(figure for name in alternatives for _, figure in self._figures(name, point))])
-            ((_, denominator),) = self._figures(over, {**point, **(to or {})})
+            below = [over] if isinstance(over, str) else over
+            denominator = min(self._figure(name, {**point, **(to or {})}) for name in below)
             yield {**({} if at else point), "ratio": {"mean": factor * numerator / denominator}}
+
+    def _difference(self, of: str, less: str) -> Iterator[JsonObject]:
+        for row, value in self._figures(of, {}):
+            yield {**_axes(row), "difference": {"mean": value - self._figure(less, _axes(row))}}
 
     def _pick(self, of: str | Sequence[str], pick: str = "least", axis: str = "", at: Point | None = None) -> float:
         names = [of] if isinstance(of, str) else of
@@ -63,6 +77,11 @@ class GridRows:
         require(bool(values), f"{of}: {by} never lies between {low} and {high}")
         return fmean(values)
 
+    def _figure(self, name: str, at: Point) -> float:
+        """Return the one figure of that name at a point."""
+        ((_, value),) = self._figures(name, at)
+        return value
+
     def _figures(self, name: str, at: Point) -> list[tuple[JsonObject, float]]:
         """Return the rows that have the figure at that point, each with its value."""
         series, _, metric = name.rpartition("/")
@@ -79,3 +98,8 @@ class GridRows:
         ]
         require(bool(rows), f"no figure {series}/{metric} at {dict(at)}")
         return rows
+
+
+def _axes(row: JsonObject) -> JsonObject:
+    """Return the point of the grid at which a row lies."""
+    return {name: entry for name, entry in row.items() if name != "series" and not isinstance(entry, Mapping)}

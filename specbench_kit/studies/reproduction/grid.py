@@ -30,7 +30,13 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
             report(done + 1, len(points))
     # Each kind sees the rows of the kinds before it, so that a ratio may use a mean and a pick may use a ratio.
     derived = GridRows(rows)
-    for kind, derive in (("means", derived.means), ("ratios", derived.ratios), ("picks", derived.picks)):
+    kinds = {
+        "means": derived.means,
+        "ratios": derived.ratios,
+        "differences": derived.differences,
+        "picks": derived.picks,
+    }
+    for kind, derive in kinds.items():
         derived.rows = [*derived.rows, *derive(options.get(kind, {}))]
     return derived.rows
 

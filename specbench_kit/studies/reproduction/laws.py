@@ -110,6 +110,15 @@ def turn_s(tokens_per_s: float, clients: int) -> float:
     return clients / tokens_per_s
 
 
+def lone_client_s(tokens: float, tokens_per_s: float, rtt_s: float, draft_s: float) -> float:
+    """Return the seconds between two tokens of a client that has the server for itself.
+
+    A round is the verification, which is `tokens / tokens_per_s` of a server that does nothing else, the round trip,
+    and the drafting that is not hidden behind both.
+    """
+    return (tokens / tokens_per_s + rtt_s + draft_s) / tokens
+
+
 def acceptance_after_filter(acceptance: float, recall: float, specificity: float) -> float:
     """Return the acceptance rate of the tokens that a predictor lets pass."""
     accepted, rejected = acceptance * recall, (1 - acceptance) * (1 - specificity)
@@ -160,6 +169,7 @@ LAWS: Mapping[str, Callable[..., float]] = {
     "tokens_sd_at": acceptance_length_sd_at,
     "speedup_after": speedup_after,
     "turn_s": turn_s,
+    "lone_client_s": lone_client_s,
     "filtered": acceptance_after_filter,
     "share": share,
     "stage_gib": stage_gib,

@@ -8,7 +8,7 @@ from specbench_kit.core.errors import require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.comparison import compare_published
-from specbench_kit.papers.experiment import Experiment
+from specbench_kit.papers.experiment import ROLES, Experiment
 from specbench_kit.reports.experiments.wording import verdict
 from specbench_kit.studies.reproduction import decoding, grid, laws, profiling, serving, training
 from specbench_kit.studies.reproduction.inputs import replace_input
@@ -38,9 +38,15 @@ def reproduce(
     """Return everything that a report shows; `changes` replace options of the experiment."""
     options = _changed(experiment, experiment.options, changes)
     pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
-    ratios = [pair["simulated_over_published"] for pair in pairs if pair["simulated_over_published"]]
-    bounds = [pair["holds"] for pair in pairs if pair["holds"] is not None]
-    outcome = {
+    outcome = {**outcome_of(experiment, pairs), "options": options}
+    moves = _sensitivity(experiment, changes, _ratios_by_number(pairs), report) if sensitivity else []
+    return {**outcome, "sensitivity": moves, "verdict": verdict(outcome)}
+
+
+def outcome_of(experiment: Experiment, pairs: Sequence[JsonObject]) -> dict[str, object]:
+    """Return what a report shows of published numbers next to ours; only predictions that could fail are counted."""
+    counted = [pair for pair in pairs if pair["counted"]]
+    return {
         "name": experiment.name,
         "command": experiment.command,
         "summary": experiment.summary,
@@ -49,14 +55,23 @@ def reproduce(
         "against": experiment.against,
         "goal": experiment.goal,
         "prevented": experiment.prevented,
-        "options": options,
+        "differs": dict(experiment.differs),
         "published": pairs,
         "assumed": [assumed._asdict() for assumed in experiment.assumed],
-        "within": sum(abs(ratio - 1) <= experiment.goal for ratio in ratios) + sum(bounds),
-        "compared": len(ratios) + len(bounds),
+        "within": sum(pair["within"] for pair in counted),
+        "compared": len(counted),
+        "roles": {role: _role_counts(role, pairs) for role in ROLES},
     }
-    moves = _sensitivity(experiment, changes, _ratios_by_number(pairs), report) if sensitivity else []
-    return {**outcome, "sensitivity": moves, "verdict": verdict(outcome)}
+
+
+def _role_counts(role: str, pairs: Sequence[JsonObject]) -> dict[str, int]:
+    """Return how many numbers of a role were compared, met, and would be met by no effect at all."""
+    compared = [pair for pair in pairs if pair["role"] == role and pair["within"] is not None]
+    return {
+        "compared": len(compared),
+        "within": sum(pair["within"] for pair in compared),
+        "passed_by_no_effect": sum(pair["passed_by_no_effect"] for pair in compared),
+    }
 
 
 def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -> JsonObject:

@@ -18,7 +18,6 @@ from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import parallel_backend
 from specbench_kit.serving.result import SimulationResult
-from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.serving import capacity, simulation_grid
 from specbench_kit.studies.serving.derived_rows import derived_rows
 from specbench_kit.studies.serving.presets import describe_preset
@@ -111,6 +110,9 @@ class ServingRun:
             builder.source(entry)
         for point in settings.points() if command == "simulate" else ():
             builder.scenario(point)
+        # Recording loads models; a stated acceptance needs none.
+        from specbench_kit.studies.recording.trace import record
+
         path = folder / "trace.parquet"
         record(settings.recording, self.dataset, path, settings.max_draft, self._step("recording"))
         return folder, ScenarioBuilder(settings, TraceFile(path))

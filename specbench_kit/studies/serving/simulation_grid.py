@@ -22,7 +22,7 @@ RATES = (
     "acceptance_length", "submitted_per_verify",
 )  # fmt: skip
 """Metrics of the CSV that are single numbers."""
-DISTRIBUTIONS = ("speed", "ttft_s", "tpot_s", "queue_s", "verify_s", "interference")
+DISTRIBUTIONS = ("speed", "ttft_s", "tpot_s", "response_s", "queue_s", "verify_s", "interference")
 """Metrics of the CSV that have a mean and percentiles."""
 KNEE_RISE = 0.05
 """Least rise of the violation rate over the range for which a knee is looked for."""

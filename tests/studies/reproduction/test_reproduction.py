@@ -11,8 +11,18 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.papers.comparison import compare_published
-from specbench_kit.papers.experiment import BOUNDS, GRID, Published, build_experiment, experiments, find_experiments
-from specbench_kit.reports.experiments.wording import verdict
+from specbench_kit.papers.experiment import (
+    BOUNDS,
+    GRID,
+    ROLES,
+    Published,
+    World,
+    build_experiment,
+    experiments,
+    find_experiments,
+    in_world,
+)
+from specbench_kit.reports.experiments.wording import totals, verdict
 from specbench_kit.studies.reproduction import profiling, run, training
 from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
 from specbench_kit.studies.reproduction.derived import GridRows
@@ -32,7 +42,7 @@ from specbench_kit.studies.reproduction.laws import (
     stage_gib,
     top_token_frequency,
 )
-from specbench_kit.studies.reproduction.reproduction import COMMANDS, OPTIONS
+from specbench_kit.studies.reproduction.reproduction import COMMANDS, OPTIONS, outcome_of
 from specbench_kit.studies.serving.derived_rows import compute_shares, fewer_violations
 
 ALL = experiments()
@@ -67,7 +77,7 @@ def test_pinned_numbers_of_the_papers() -> None:
     assert numbers("specedge/figure-11")["specedge, 15 ms", "tpot_mean"] == 0.03647
     assert numbers("specpipe/section-4-2")["specpipe", "tpot_mean"] == 0.05467
     table_2 = {(number.series, number.where["slo"]): number.value for number in ALL["wisp/table-2"].published}
-    assert [table_2["wisp", slo] for slo in "1234"] == [164, 142, 103, 86]
+    assert [table_2["algorithm 1, late lane", slo] for slo in "1234"] == [164, 142, 103, 86]
     assert [table_2["centralized", slo] for slo in "1234"] == [97, 80, 54, 41]
     assert [table_2["sled", slo] for slo in "1234"] == [83, 42, 27, 21]
 
@@ -101,37 +111,124 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
     assert options["slo"] == ["1", "2"]
 
 
-def outcome(*ratios: float | None) -> dict[str, Any]:
-    pairs = [
-        {"series": f"s{position}", "where": {}, "metric": "tpot", "simulated_over_published": ratio, "holds": None}
-        for position, ratio in enumerate(ratios)
+def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) -> dict[str, Any]:
+    """What a report knows of published numbers, each given with the simulated one."""
+    tables = [
+        {"series": series, "metric": "value", "role": "predicted", **table} for series, (table, _) in pairs.items()
     ]
-    within = sum(ratio is not None and abs(ratio - 1) <= 0.1 for ratio in ratios)
-    return {"published": pairs, "goal": 0.1, "within": within, "prevented": "No lengths."}
+    content = {"command": "law", "summary": "", "source": "", "options": {}, "goal": goal, "published": tables}
+    experiment = build_experiment("x/y", {**content, "prevented": "No lengths."})
+    rows = [{"series": series, "value": {"mean": mean}} for series, (_, mean) in pairs.items() if mean is not None]
+    return outcome_of(experiment, compare_published(experiment, rows))
 
 
 def test_the_verdict_is_one_of_three_sentences() -> None:
-    assert verdict(outcome(0.95, 1.02, None)) == "Reproduced: all 2 numbers within 5.00 %."
-    assert verdict(outcome(1.4, 1.02)) == (
-        "Not reproduced: 1 of 2 numbers lie within 10.0 %; the farthest, s0, is 1.40x the published one. No lengths."
+    ones = {"a": ({"value": 1.0}, 0.95), "b": ({"value": 1.0}, 1.02), "c": ({}, 3.0)}
+    assert verdict(compared(**ones)) == "Predicted: all 2 numbers within 5.00 %."
+    assert verdict(compared(**{**ones, "a": ({"value": 1.0}, 1.4)})) == (
+        "Not predicted: 1 of 2 numbers lie within 10.0 %; the farthest, a, is 1.40x the published one. No lengths."
     )
-    assert verdict(outcome(None)).startswith("Nothing to compare")
+    assert verdict(compared(a=({}, 1.0))) == "Nothing is predicted here, and the text of the paper has no number."
+
+
+def test_only_predictions_count() -> None:
+    others = {
+        "put in": ({"value": 1.0, "role": "input"}, 1.0),
+        "met": ({"value": 1.0, "role": "fitted", "fitted_to": "the pair"}, 1.2),
+        "follows": ({"value": 1.0, "role": "identity"}, 1.0),
+    }
+    result = compared(**others)
+    assert (result["within"], result["compared"]) == (0, 0)
+    assert [result["roles"][role]["within"] for role in ("input", "fitted", "identity")] == [1, 0, 1]
+    assert verdict(result) == (
+        "Nothing is predicted here: 1 inputs (1 within the goal), 1 fitted (0 within the goal), 1 identities (1 within "
+        "the goal)."
+    )
+    result = compared(**others, told=({"value": 2.0}, 2.0))
+    assert (result["within"], result["compared"]) == (1, 1)
+    assert totals([result, result]) == "2 of 2 predicted numbers come out"
+
+
+def test_a_gain_is_scored_on_the_gain() -> None:
+    """A gain of 50 % of which nothing is found is not within 10 % of 1.5x; one of 7 % is compared in points."""
+    half, nothing = ({"value": 1.5, "null": 1}, 1.46), ({"value": 1.5, "null": 1}, 1.0)
+    result = compared(half=half, nothing=nothing)
+    assert [pair["score"] for pair in result["published"]] == pytest.approx([0.92, 0.0])
+    assert (result["within"], result["compared"]) == (1, 2)
+    small = {"value": 1.07, "null": 1, "points": 0.02}
+    result = compared(small=(small, 1.085), none=(small, 1.0))
+    assert [pair["within"] for pair in result["published"]] == [True, False]
+
+
+def test_what_no_effect_would_meet_is_not_counted() -> None:
+    result = compared(
+        wide=({"value": 1.02, "null": 1, "points": 0.03}, 1.02),
+        bound=({"at_least": 0, "null": 0}, 0.5),
+        real=({"at_least": 0.5, "null": 0}, 0.6),
+    )
+    assert [pair["counted"] for pair in result["published"]] == [False, False, True]
+    assert verdict(result) == (
+        "Predicted: the one statement holds. Not counted: 2 that a result without any effect would meet too."
+    )
+
+
+def test_every_published_number_says_what_it_is() -> None:
+    for table, message in (
+        ({}, "the role is one of input, fitted, identity, predicted, not ''"),
+        ({"role": "guessed"}, "not 'guessed'"),
+        ({"role": "fitted"}, "a fitted number, and no other, says in fitted_to what was chosen"),
+        ({"role": "identity", "fitted_to": "x"}, "a fitted number, and no other"),
+    ):
+        content = {"published": [{"series": "a", "metric": "value", "value": 1.0, **table}]}
+        with pytest.raises(SkitError, match=message):
+            build_experiment("x/y", {"command": "law", "summary": "", "source": "", "options": {}, **content})
+    assert {number.role for experiment in ALL.values() for number in experiment.published} == set(ROLES)
+
+
+def test_no_number_of_a_tables_other_cells_is_called_predicted() -> None:
+    for name in ("specedge/prices", "specedge/table-2", "wisp/table-4"):
+        assert {number.role for number in ALL[name].published} == {"identity"}
 
 
 def test_a_stated_bound_holds_or_does_not() -> None:
-    fields = {"series": "a", "metric": "value"}
     lower, upper = (Published("a", "value", 0.5, bound=bound) for bound in BOUNDS)
     assert (lower.holds(0.5), lower.holds(0.4), upper.holds(0.4), upper.holds(None)) == (True, False, True, None)
-    read = build_experiment(
-        "x/y", {"command": "law", "summary": "", "source": "", "options": {}, "published": [fields | {"at_most": 2}]}
+    result = compared(above=({"at_most": 2}, 3.0), near=({"value": 1.0}, 1.02))
+    assert (result["published"][0]["holds"], result["published"][0]["simulated_over_published"]) == (False, None)
+    assert verdict(result) == (
+        "Not predicted: the one number within 2.00 %; 0 of 1 statements hold, not above. No lengths."
     )
-    (pair,) = compare_published(read, [{"series": "a", "value": {"mean": 3.0}}])
-    assert (pair["holds"], pair["simulated_over_published"]) == (False, None)
-    results = outcome(1.02)
-    results["published"].append({**pair, "series": "above", "holds": False})
-    assert verdict(results) == (
-        "Not reproduced: the one number within 2.00 %; 0 of 1 statements hold, not above, value. No lengths."
-    )
+
+
+def test_an_experiment_changes_nothing_of_its_papers_world_unsaid() -> None:
+    world = World(frozenset({"simulate"}), {"prompt_tokens": 450, "seeds": 5}, (), ())
+    content = {"command": "simulate", "options": {"prompt_tokens": 250}}
+    with pytest.raises(SkitError, match="x/y changes prompt_tokens of the paper's world unsaid"):
+        in_world("x/y", content, world)
+    said = in_world("x/y", {**content, "differs": {"prompt_tokens": "Shorter ones."}}, world)
+    assert said["options"] == {"prompt_tokens": 250, "seeds": 5}
+    assert in_world("x/y", {**content, "command": "law"}, world)["options"] == {"prompt_tokens": 250}
+
+
+def test_wisp_experiments_share_one_acceptance_and_longest_draft() -> None:
+    served = [one for one in find_experiments("wisp") if one.command in ("simulate", "capacity")]
+    assert len(served) == 7
+    for experiment in served:
+        for text in experiment.options["acceptance"]:
+            assert text.startswith("iid:alpha=0.7322,length=8") or text == "iid:alpha=0.7322,length=0"
+
+
+def test_no_scheduler_of_the_kit_stands_for_the_papers_own() -> None:
+    """Numbers of WISP are compared with Algorithm 1; what the kit's scheduler gives is marked as fitted."""
+    for experiment in find_experiments("wisp"):
+        schedulers = experiment.options.get("scheduler", [])
+        labels = dict(zip(experiment.options.get("label", []), schedulers, strict=False))
+        if schedulers:
+            assert "wisp-paper:late_lane=true,guard_s=0.25" in schedulers
+            assert "wisp-paper" in schedulers or experiment.command == "capacity"
+        for number in experiment.published:
+            if "promise" in labels.get(number.series, number.series):
+                assert (number.series, number.role) == ("wisp-promise", "fitted")
 
 
 def test_laws() -> None:
@@ -276,10 +373,13 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     overview = (tmp_path / "README.md").read_text()
     assert "[specedge/figure-10](specedge.md)" in overview
     assert "[adaspec/table-2](adaspec.md)" in overview
-    assert "Reproduced: all 3 numbers to the digit." in (tmp_path / "specedge.md").read_text()
+    page = (tmp_path / "specedge.md").read_text()
+    assert "Nothing is predicted here: 3 identities (3 within the goal)." in page
+    assert "94.2 ms per verification" in page
     assert (tmp_path / "plots" / "adaspec-table-2.svg").is_file()
     results = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
-    assert (results["within"], results["compared"]) == (8, 9)
+    assert (results["within"], results["compared"]) == (4, 6)
+    assert results["roles"]["fitted"]["compared"] == 3
     moves = {entry["value"]: entry["ratios"]["AdaSpec, trace 2 value"] for entry in results["sensitivity"]}
     assert moves["0.1"] == pytest.approx([2.14 / (1 + 2.96 * 0.1757) / 1.42, 2.14 / (1 + 2.96 * 0.1) / 1.42])
 

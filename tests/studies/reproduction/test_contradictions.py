@@ -1,0 +1,75 @@
+"""What the papers' own numbers exclude: the arguments of their pages, computed."""
+
+import pytest
+
+from specbench_kit.papers.experiment import worlds
+from specbench_kit.profilers.loading import load
+from specbench_kit.studies.reproduction.laws import pipeline_s
+
+PEAK_FLOPS, FLOP_PER_TOKEN = 312e12, 2 * 32.8e9
+"""An A100 in half precision, and Qwen3-32B."""
+
+
+def argument(paper: str, claims: str) -> str:
+    (found,) = [entry.argument for entry in worlds()[paper].contradictions if claims in entry.claims]
+    return found
+
+
+def test_every_paper_has_a_world_and_what_its_numbers_exclude() -> None:
+    assert set(worlds()) == {"wisp", "adaspec", "specedge", "specpipe"}
+    assert all(world.contradictions for world in worlds().values())
+
+
+def test_wisp_table_12_is_faster_than_the_card() -> None:
+    printed_s = load("wisp-table-12").coefficients["a_s"]
+    possible_s = FLOP_PER_TOKEN / PEAK_FLOPS
+    assert (printed_s, possible_s) == pytest.approx((33.14e-6, 210e-6), rel=0.002)
+    assert possible_s / printed_s > 6
+    assert "210 us" in argument("wisp", "Table 12")
+
+
+def test_sled_and_centralized_cannot_be_of_one_workload() -> None:
+    """A server that recomputes L tokens a round for E committed ones reaches R tokens/s only while R L / E fits."""
+    alpha, k = 0.7322, 8
+    committed = sum(alpha**place for place in range(k + 1))
+    assert committed == pytest.approx(3.5, abs=0.02)
+    longest = {tokens: PEAK_FLOPS / FLOP_PER_TOKEN * tokens / 168 for tokens in (committed, k + 1)}
+    assert [round(tokens) for tokens in longest.values()] == [99, 255]
+    # Centralized serves N devices of speed s: N s steps of one token a second, in batches of N that each read L.
+    table_12 = load("wisp-table-12").coefficients
+    asked = []
+    for devices, speed in ((80, 4), (54, 6), (41, 8)):
+        spare_s = 1 / speed - table_12["c_s"] - devices * table_12["a_s"]
+        asked.append(spare_s / devices / (table_12["b_read_s"] + table_12["b_compute_s"]))
+    assert all(560 < tokens < 660 for tokens in asked)
+    assert min(asked) > 2 * max(longest.values())
+    assert "99 tokens" in argument("wisp", "SLED")
+    assert "255" in argument("wisp", "SLED")
+
+
+def test_capacity_times_speed_is_the_goodput_but_in_the_slowest_class() -> None:
+    goodput = 326.12
+    products = {speed: devices * speed for devices, speed in ((97, 2), (80, 4), (54, 6), (41, 8))}
+    assert [products[speed] / goodput for speed in (4, 6, 8)] == pytest.approx([1, 1, 1], abs=0.02)
+    assert products[2] / goodput == pytest.approx(0.6, abs=0.01)
+
+
+def test_adaspec_states_gains_in_points_of_speedup() -> None:
+    adaspec, threshold = {1: 1.73, 3: 1.79}, {1: 1.16, 3: 1.66}
+    assert adaspec[3] / threshold[3] - 1 < 0.09
+    assert [round(adaspec[trace] - threshold[trace], 2) for trace in (1, 3)] == [0.57, 0.13]
+    assert all(0.09 <= adaspec[trace] - threshold[trace] <= 0.58 for trace in (1, 3))
+
+
+def test_specedge_tables_are_not_of_one_setting() -> None:
+    assert pytest.approx(0.085, abs=0.0005) == 4.67 / 54.82
+    assert pytest.approx(2.0, abs=0.01) == 0.03647 * 54.82
+    assert pytest.approx(1.5, abs=0.03) == 0.03046 * 49.94
+
+
+def test_specpipe_hit_rates_that_its_speedups_ask_for() -> None:
+    plain_s = 0.30239
+    for hit_rate, speedup in ((0.87, 4.19), (0.936, 5.53)):
+        assert plain_s / pipeline_s(plain_s, 8, hit_rate) == pytest.approx(speedup, rel=0.005)
+    assert plain_s / pipeline_s(plain_s, 8, 0.96, 0.005) == pytest.approx(5.53, rel=0.005)
+    assert plain_s / pipeline_s(plain_s, 8, 0.95) > 1.3 * 4.19
