@@ -114,9 +114,9 @@ reference: $(INSTALLED)
 	$(BIN)/skit batch-sizes $(REAL) --method suffix --method eagle --method fixed-k --method threshold --sizes 1,2,4,8 \
 		--limit 16 --dataset everyday --max-new-tokens 48 --out $(REFERENCE)/batch-sizes
 	mkdir -p results/reference/batch-sizes/plots
-	sed 's/\.png)/.svg)/g' $(REFERENCE)/batch-sizes/*/report.md > results/reference/batch-sizes/report.md
-	cp $(REFERENCE)/batch-sizes/*/curves.csv results/reference/batch-sizes
-	cp $(REFERENCE)/batch-sizes/*/plots/*.svg results/reference/batch-sizes/plots
+	sed 's/\.png)/.svg)/g' $(REFERENCE)/batch-sizes/*-batch-sizes-*/report.md > results/reference/batch-sizes/report.md
+	cp $(REFERENCE)/batch-sizes/*-batch-sizes-*/curves.csv results/reference/batch-sizes
+	cp $(REFERENCE)/batch-sizes/*-batch-sizes-*/plots/*.svg results/reference/batch-sizes/plots
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \
