@@ -25,6 +25,7 @@ from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import RemoteJudge
+from specbench_kit.models.end_tokens import end_tokens
 
 PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
 """The text whose token ids show if an engine's tokenizer is that of the draft model."""
@@ -229,14 +230,13 @@ def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: Draft
         raise SkitError(
             f"{name} at {address.address} has another tokenizer than the draft model: {engine_ids} for {own_ids}"
         )
-    eos_id = drafts.tokenizer.eos_token_id
     target = TargetDescription(
         name=name,
         hash="unknown",
         dtype="unknown",
         vocabulary=drafts.vocabulary,
         context=context or DEFAULT_CONTEXT,
-        eos_ids=() if eos_id is None else (eos_id,),
+        eos_ids=tuple(sorted(end_tokens(None, drafts.tokenizer))),
         bitwise=False,
     )
     return EngineServer(address, engine, target, engine.verification_route())

@@ -15,6 +15,7 @@ from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft, load_draft_for
 from specbench_kit.models.early_exit import exit_early, exit_layer
+from specbench_kit.models.end_tokens import end_tokens
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import ignored_settings
@@ -117,10 +118,8 @@ class Pair:
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Return the tokens that end an answer: those of the target's generation config, else of the tokenizer."""
-        ids = self.target.model.generation_config.eos_token_id
-        ids = self.tokenizer.eos_token_id if ids is None else ids
-        return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
+        """Return the tokens that end an answer of the target."""
+        return end_tokens(self.target.model.generation_config.eos_token_id, self.tokenizer)
 
     @property
     def vocabulary(self) -> int:
