@@ -82,6 +82,8 @@ class Dataset(ABC):
     """Address on the hub; None if only a local copy will do. Without `local` as well, the sample is the dataset."""
     train: ClassVar["TrainSplit | None"] = None
     """Prompts to train on, which no method is evaluated on."""
+    chat: ClassVar[bool] = True
+    """False if prompts are raw text that the model continues, without its chat template."""
     sample: ClassVar[str]
     """Name of the bundled sample that stands in for it, such as chat, or of the one that it consists of."""
 
@@ -113,12 +115,13 @@ class LoadedDataset:
     """All prompts that the chosen ones were drawn from."""
 
     def describe(self) -> dict[str, object]:
-        """Return the fields that a run records of the dataset."""
+        """Return the fields that a run records of the dataset; `chat` is how many prompts are chat messages."""
         fields = ("name", "source", "location", "digest", "total")
         optional = {"part": self.part, "left_out": list(self.left_out)}
         return {
             **{name: getattr(self, name) for name in fields},
             "count": len(self.prompts),
+            "chat": sum(prompt.chat for prompt in self.prompts),
             **{name: value for name, value in optional.items() if value},
         }
 

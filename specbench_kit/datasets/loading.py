@@ -151,6 +151,7 @@ def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> Sourc
     except SkitError as error:
         if allow_sample:
             prompts = read_prompts(SAMPLES / f"{dataset.sample}.jsonl")
+            prompts = [replace(prompt, chat=prompt.chat and dataset.chat) for prompt in prompts]
             return SourcedPrompts("sample", dataset.sample, prompts, str(error))
         put = f"put it at {dataset.local} below the data directory (SKIT_DATA_DIR), " if dataset.local else ""
         advice = f"{put}connect to the network, or allow the bundled sample"

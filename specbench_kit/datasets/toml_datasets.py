@@ -135,6 +135,7 @@ def dataset_type(path: Path) -> type[Dataset]:
 
         summary, paper, sample = definition.summary, definition.paper, definition.sample
         local, hub, train = definition.local, definition.hub, definition.train
+        chat = definition.prompt.chat
 
         def prompt(self, row: Row, index: int) -> Prompt | None:
             return definition.read_prompt(row, index)

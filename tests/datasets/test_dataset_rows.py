@@ -41,22 +41,25 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
         (f"speed-bench{size}", DIALOGUE, Prompt("81", "writing", ("Write a letter.", "Shorten it.")))
         for size in ("", "-1k", "-2k", "-8k", "-16k", "-32k")
     ),
-    (
-        "humaneval",
-        {
-            "task_id": "HumanEval/5",
-            "prompt": 'def twice(x):\n    """Double x."""\n',
-            "canonical_solution": "    return 2 * x\n",
-            "test": "def check(candidate):\n    assert candidate(1) == 2\n",
-            "entry_point": "twice",
-        },
-        Prompt("HumanEval/5", "code", ('def twice(x):\n    """Double x."""\n',), chat=False),
+    *(
+        (
+            f"humaneval{kind}",
+            {
+                "task_id": "HumanEval/5",
+                "prompt": 'def twice(x):\n    """Double x."""\n',
+                "canonical_solution": "    return 2 * x\n",
+                "test": "def check(candidate):\n    assert candidate(1) == 2\n",
+                "entry_point": "twice",
+            },
+            Prompt("HumanEval/5", "code", ('def twice(x):\n    """Double x."""\n',), chat=kind != "-raw"),
+        )
+        for kind in ("", "-raw")
     ),
     *(
         (
             f"humaneval-x-{language}",
             {"task_id": "CPP/5", "prompt": "int twice(int x){\n", "declaration": "", "canonical_solution": ""},
-            Prompt("CPP/5", language, ("int twice(int x){\n",), chat=False),
+            Prompt("CPP/5", language, ("int twice(int x){\n",)),
         )
         for language in ("cpp", "go", "java", "js", "python")
     ),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench_kit.datasets.loading import SAMPLES, read_prompts
+from specbench_kit.datasets.loading import SAMPLES, load, read_prompts
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,10 @@ def test_the_chat_sample_mixes_topics_and_has_two_turn_dialogues() -> None:
 
 def test_the_code_sample_is_python_to_continue() -> None:
     prompts = read_prompts(SAMPLES / "code.jsonl")
-    assert not any(prompt.chat for prompt in prompts)
+    assert all(prompt.chat for prompt in prompts)
+    raw = load("humaneval-raw", data_dir=None, allow_sample=True, limit=None, seed=0)
+    assert [prompt.turns for prompt in raw.prompts] == [prompt.turns for prompt in prompts]
+    assert not any(prompt.chat for prompt in raw.prompts)
     for prompt in prompts:
         compile(prompt.turns[0] + "        pass\n" * prompt.turns[0].rstrip().endswith(":"), prompt.id, "exec")
 

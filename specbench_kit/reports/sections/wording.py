@@ -80,7 +80,7 @@ def lossless_short(summary: Summary) -> str:
 
 
 def dataset_sentence(dataset: RunFile) -> str:
-    """Return the dataset's name, how many of its prompts were used, and where they come from."""
+    """Return the dataset's name, how many of its prompts were used, where they come from, and how they were asked."""
     origins = {
         "sample": "the bundled sample",
         "hub": "the Hugging Face hub:",
@@ -94,7 +94,17 @@ def dataset_sentence(dataset: RunFile) -> str:
         used += f" (without {count(len(dataset['left_out']))} prompts that a predictor or head was trained on)"
     source = str(dataset.get("source", "an unnamed source"))
     origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
-    return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"
+    return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}{_asked(dataset)}"
+
+
+def _asked(dataset: RunFile) -> str:
+    """Return whether prompts were chat messages or raw text; an empty text if the run does not say it."""
+    chat, prompts = dataset.get("chat"), dataset.get("count")
+    if chat is None:
+        return ""
+    if chat == 0:
+        return ", as raw text without a chat template"
+    return ", as chat messages" if chat == prompts else f", {chat} of them as chat messages and the others as raw text"
 
 
 def batch_sentence(config: RunFile) -> str:
