@@ -51,6 +51,9 @@ class RecordOptions:
     max_new_tokens: common.MaxNewTokens = 128
     batch_size: common.BatchSize = 8
     seed: common.Seed = 0
+    resume: Annotated[
+        bool, Option("Continue an interrupted recording of the same file, whose finished requests were kept.", OUTPUT)
+    ] = False
     strict: common.Strict = False
 
     def __post_init__(self) -> None:
@@ -63,8 +66,8 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     from rich.console import Console
 
     require_file(options.out)
-    # `out` is a file here, but a folder of run directories in a benchmark.
-    shared = {name: value for name, value in asdict(options).items() if name != "out"}
+    # `out` is a file here, but a folder of run directories in a benchmark, which `resume` looks into.
+    shared = {name: value for name, value in asdict(options).items() if name not in ("out", "resume")}
     settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **select_fields(BenchSettings, shared))
     console = Console()
     prompts = load_dataset(dataset, options.limit, options.seed, console, to_train=options.train_split)
@@ -75,7 +78,15 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     recorded_drafter(options.drafter, settings)  # an unknown one is an error before anything is loaded
     with counting_bar("recording") as report:
         trace = record_trace(
-            settings, prompts, options.out, options.max_draft, report, options.share, options.text, options.drafter
+            settings,
+            prompts,
+            options.out,
+            options.max_draft,
+            report,
+            options.share,
+            options.text,
+            options.drafter,
+            options.resume,
         )
     for line in trace.warnings:
         say(console, line, style="bold red")

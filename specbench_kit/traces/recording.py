@@ -1,6 +1,7 @@
 """Records a trace: the target's greedy answer and, at every offset, the drafter's greedy continuation."""
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
@@ -27,51 +28,70 @@ class TraceRecorder:
     def __init__(self, target: Runner, draft: Runner, max_draft: int) -> None:
         self._target, self._draft, self._max_draft = target, draft, max_draft
 
-    def trace(self, record: RequestRecord) -> RequestTrace:
-        """Return the trace of one request that the target has answered."""
+    def trace(self, record: RequestRecord, continuation: Sequence[int] = ()) -> RequestTrace:
+        """Return the trace of one request that the target has answered.
+
+        `continuation` is what is known already of the target's text behind the answer.
+        """
         return RequestTrace(
             record.request_id,
             record.category,
             record.prompt_ids,
             record.output_ids,
             record.finish_reason,
-            self._continue_answer(record.prompt_ids + record.output_ids),
+            self._continue_answer(record.prompt_ids + record.output_ids, continuation),
             *self._draft_from_all_offsets(record),
         )
 
     def _draft_from_all_offsets(self, record: RequestRecord) -> RecordedDrafts:
         """Return drafted tokens [offsets, max_draft] and their statistics [offsets, max_draft, 5]."""
         prompt_ids, output_ids = record.prompt_ids, record.output_ids
-        # All offsets at once: each draft is a branch of one tree whose trunk are the request's own tokens.
         slot = self._draft.acquire()
         if len(prompt_ids) > 1:
             self._draft.forward([Append(slot, prompt_ids[:-1])])
             self._draft.commit(slot, range(len(prompt_ids) - 1))
         offsets = len(output_ids)
-        tokens, parents = [prompt_ids[-1], *output_ids[:-1]], list(range(-1, offsets - 1))
         drafted = np.empty((offsets, self._max_draft), np.int32)
         statistics = np.empty((offsets, self._max_draft, len(STATISTICS)), np.float32)
-        for step in range(self._max_draft):
-            logits = self._draft.forward([Append(slot, tokens, parents, keep=offsets)])
-            parents = list(range(step * offsets, (step + 1) * offsets))
-            tokens = logits.argmax()[0]
-            drafted[:, step] = tokens
-            statistics[:, step] = DraftForward(logits, Sampler()).table(tokens).cpu().numpy()
+        # All offsets at once: each draft is a branch of one tree whose trunk are the request's own tokens.
+        trunk = [prompt_ids[-1], *output_ids[:-1]]
+        drafted[:, 0], statistics[:, 0] = self._next(slot, trunk, list(range(-1, offsets - 1)))
+        # A draft that begins as the answer does stays on the trunk: it goes on as the draft of the next offset.
+        on_trunk = drafted[:-1, 0] == output_ids[:-1]
+        branches = [offset for offset in range(offsets) if offset == offsets - 1 or not on_trunk[offset]]
+        parents = branches
+        for step in range(1, self._max_draft):
+            tokens: list[int] = drafted[branches, step - 1].tolist()
+            drafted[branches, step], statistics[branches, step] = self._next(slot, tokens, parents)
+            first = offsets + (step - 1) * len(branches)
+            parents = list(range(first, first + len(branches)))
         self._draft.release(slot)
+        for offset in np.flatnonzero(on_trunk)[::-1]:
+            drafted[offset, 1:], statistics[offset, 1:] = drafted[offset + 1, :-1], statistics[offset + 1, :-1]
         return RecordedDrafts(drafted, statistics, [])
 
-    def _continue_answer(self, prefix: Sequence[int]) -> list[int]:
-        """Return what the target says next, as far as a draft can reach beyond the answer."""
-        slot = self._target.acquire()
-        continuation: list[int] = []
-        tokens: Sequence[int] = prefix
-        while len(continuation) <= self._max_draft and self._target.length(slot) + len(tokens) < self._target.capacity:
-            best = self._target.forward([Append(slot, tokens)]).argmax()[0][0]
-            self._target.commit(slot, range(len(tokens)))
-            continuation.append(best)
-            tokens = [best]
-        self._target.release(slot)
-        return continuation
+    def _next(
+        self, slot: int, tokens: Sequence[int], parents: list[int]
+    ) -> tuple[list[int], list[tuple[float, float, float, float, float]]]:
+        """Forward nodes; return the likeliest token after each, with its statistics."""
+        logits = self._draft.forward([Append(slot, tokens, parents, keep=len(tokens))])
+        best = logits.argmax()[0]
+        forward = DraftForward(logits, Sampler(), likeliest=best)
+        return best, [astuple(forward.stats(row, token)) for row, token in enumerate(best)]
+
+    def _continue_answer(self, prefix: Sequence[int], known: Sequence[int]) -> list[int]:
+        """Return what the target says next, as far as a draft can reach beyond the answer; `known` is its beginning."""
+        room = self._target.capacity - len(prefix)
+        continuation = list(known)
+        if len(continuation) < min(self._max_draft + 1, room):
+            slot, tokens = self._target.acquire(), [*prefix, *known]
+            while len(continuation) < min(self._max_draft + 1, room):
+                best = self._target.forward([Append(slot, tokens)]).argmax()[0][0]
+                self._target.commit(slot, range(len(tokens)))
+                continuation.append(best)
+                tokens = [best]
+            self._target.release(slot)
+        return continuation[: self._max_draft + 1]
 
 
 def slot_length(prompt: int, output: int, max_draft: int) -> int:

@@ -126,13 +126,17 @@ class TraceFile:
     def __iter__(self) -> Iterator[RequestTrace]:
         import pyarrow
 
+        rows = 0
         try:
             for batch in self._file.iter_batches(batch_size=ROWS_PER_GROUP):
+                rows += batch.num_rows
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
                     # A null inside a list would silently become a number.
                     if column.null_count or (name not in TEXT and column.flatten().null_count):
                         raise ValueError(f"column {name} holds null")
                 yield from (self._request(batch, index) for index in range(batch.num_rows))
+            if rows < len(self):  # a changed byte in a page's header can hide rows
+                raise ValueError(f"{len(self) - rows} of its {len(self)} requests are missing")
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 

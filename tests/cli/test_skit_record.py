@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from command_line import Rows, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
 from tiny_predictors import confidence_predictor
@@ -141,7 +142,10 @@ def test_what_a_trace_does_not_hold_is_refused(options: list[str], trace: Path, 
 
 def test_a_damaged_trace_is_one_line(trace: Path, tmp_path: Path) -> None:
     whole = trace.read_bytes()
-    middle = len(whole) // 3
+    columns = pyarrow.parquet.ParquetFile(trace).metadata.row_group(0)
+    largest = max(map(columns.column, range(columns.num_columns)), key=lambda column: column.total_compressed_size)
+    end = (largest.dictionary_page_offset or largest.data_page_offset) + largest.total_compressed_size
+    middle = end - 8  # inside of the last page's data, behind its header
     contents = {
         "cut": whole[:middle],
         "text": b"no trace",

@@ -1,6 +1,9 @@
 """Answers of one model alone, without drafts and outside of every comparison."""
 
+from collections.abc import Mapping
+
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.autoregressive import Autoregressive
@@ -12,9 +15,18 @@ from specbench_kit.studies.bench.settings import BenchSettings
 
 
 def answer_dataset(
-    dataset: LoadedDataset, runner: Runner, pair: Pair, settings: BenchSettings, sampler: Sampler, sink: Sink
+    dataset: LoadedDataset,
+    runner: Runner,
+    pair: Pair,
+    settings: BenchSettings,
+    sampler: Sampler,
+    sink: Sink,
+    finished: Mapping[str, RequestRecord] | None = None,
 ) -> None:
-    """Answer every prompt of a dataset with the model of `runner` and pass each finished record to `sink`."""
+    """Answer every prompt of a dataset with the model of `runner` and pass each finished record to `sink`.
+
+    Requests that are in `finished` are not answered again.
+    """
     engine = live_engine(
         Autoregressive(),
         runner,
@@ -27,7 +39,8 @@ def answer_dataset(
         name="one model alone",
         engine=engine,
         script=ConversationScript(
-            [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts], {}
+            [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts],
+            finished or {},
         ),
         decode=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
         sinks=[sink],

@@ -1,8 +1,11 @@
 """Record the trace of a dataset with a pair of models."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+
+from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
@@ -30,7 +33,8 @@ from specbench_kit.studies.recording import decision_price
 from specbench_kit.traces.drafter_recording import DrafterTraceRecorder
 from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.redaction import Redactor
-from specbench_kit.traces.trace import TOKEN_IDS, TraceHeader
+from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceHeader
+from specbench_kit.traces.unfinished import UnfinishedTrace, require_same
 from specbench_kit.traces.writing import TraceWriter
 
 
@@ -57,39 +61,94 @@ def record(
     licence: str | None = None,
     text: bool = True,
     drafter: str = "model",
+    resume: bool = False,
 ) -> RecordedTrace:
     """Decode the dataset greedily with the target and write the draft and verdict at every offset to `path`.
 
     `report` is called after each request. The header names the `licence`; without `text`, no token ids are written.
+    Requests are kept as they finish, so that `resume` goes on after an interruption, unless drafts depend on their
+    order.
     """
     drafting = recorded_drafter(drafter, settings)
+    names = _request_ids(dataset)
+    unfinished = UnfinishedTrace(path, names)
+    stored = unfinished.begin(resume=resume)
     pair = _load(settings, drafting)
-    longest = max(
-        max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts
+    decode = partial(pair.tokenizer.decode, skip_special_tokens=True)
+    # Answers are decoded as far beyond their limit as a draft can reach.
+    answering = replace(settings, max_new_tokens=settings.max_new_tokens + max_draft + 1)
+    longest = (
+        max_draft
+        + 1
+        + max(max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
     )
     runners = pair.all_runners(settings.batch_size + 1, longest)
     target = runners.pop("target")
-    recorder, redactor = _make_recorder(pair, target, drafting, longest, settings.max_new_tokens, max_draft), Redactor()
-    header = _make_header(settings, dataset, pair, target, drafting, runners, max_draft, licence, text)
-    done = offsets = failed = 0
-    planned = sum(len(prompt.turns) for prompt in dataset.prompts)
-    with TraceWriter(path, header) as writer:
+    recorder = _make_recorder(pair, target, drafting, longest, settings.max_new_tokens, max_draft)
+    header = _plan_header(settings, dataset, pair, target, drafting, runners, max_draft, licence, text)
+    if stored is None:
+        header = _add_times(header, dataset, pair, target, drafting, runners)
+    else:
+        require_same(path, stored, header)
+        header = stored
+    unfinished.make_folder()
+    finished = {trace.request_id: _as_record(trace, decode) for trace in unfinished.traces()}
+    answers = dict[str, tuple[RequestRecord, list[int]]]()
+    failed = 0
 
-        def write(answered: RequestRecord) -> None:
-            nonlocal done, offsets, failed
-            if answered.finish_reason == "error":
-                failed += 1
+    def store(answered: RequestRecord) -> None:
+        nonlocal failed
+        continuation = _cut(answered, settings.max_new_tokens, decode)
+        failed += answered.finish_reason == "error"
+        if answered.finish_reason != "error":
+            if drafting.depends_on_order:
+                answers[answered.request_id] = answered, continuation
             else:
-                trace = recorder.trace(answered)
-                writer.append(trace if text else redactor.redact(trace))
-                done, offsets = done + 1, offsets + len(answered.output_ids)
-            report(done + failed, planned)
+                unfinished.append(header, recorder.trace(answered, continuation))
+                finished[answered.request_id] = answered
+        report(len(finished) + len(answers) + failed, len(names))
 
-        if drafting.depends_on_order:
-            _write_in_order(dataset, target, pair, settings, write)
-        else:
-            answer_dataset(dataset, target, pair, settings, Sampler(), write)
-    return RecordedTrace(path, done, offsets, failed, machine_wording.warnings(header.run))
+    answer_dataset(dataset, target, pair, answering, Sampler(), store, finished)
+    in_order = (recorder.trace(*answers[name]) for name in names if name in answers)
+    traces = in_order if drafting.depends_on_order else unfinished.traces()
+    requests, offsets = _write(path, header, traces, text)
+    unfinished.remove()
+    return RecordedTrace(path, requests, offsets, failed, machine_wording.warnings(header.run))
+
+
+def _request_ids(dataset: LoadedDataset) -> list[str]:
+    """Return the ids of all requests, in the order in which single requests are answered."""
+    return [
+        prompt.id if len(prompt.turns) == 1 else f"{prompt.id}/{turn}"
+        for prompt in dataset.prompts
+        for turn in range(1, len(prompt.turns) + 1)
+    ]
+
+
+def _as_record(trace: RequestTrace, decode: Callable[[list[int]], str]) -> RequestRecord:
+    """Return the record of a request that an interrupted recording has answered."""
+    text = decode(trace.output_ids)
+    return RequestRecord(trace.request_id, trace.category, trace.prompt_ids, trace.output_ids, text=text)
+
+
+def _cut(answered: RequestRecord, limit: int, decode: Callable[[list[int]], str]) -> list[int]:
+    """Cut an answer to its limit, and return the tokens that were decoded behind it."""
+    behind = answered.output_ids[limit:]
+    if behind:
+        answered.output_ids, answered.finish_reason = answered.output_ids[:limit], "length"
+        answered.text = decode(answered.output_ids)
+    return behind
+
+
+def _write(path: Path, header: TraceHeader, traces: Iterable[RequestTrace], text: bool) -> tuple[int, int]:
+    """Write a trace file; return its numbers of requests and offsets."""
+    redactor = Redactor()
+    requests = offsets = 0
+    with TraceWriter(path, header) as writer:
+        for trace in traces:
+            writer.append(trace if text else redactor.redact(trace))
+            requests, offsets = requests + 1, offsets + len(trace.output_ids)
+    return requests, offsets
 
 
 def recorded_drafter(drafter: str, settings: BenchSettings) -> Drafting:
@@ -136,23 +195,7 @@ def _make_recorder(
     return DrafterTraceRecorder(target, drafting, models, max_draft)
 
 
-def _write_in_order(
-    dataset: LoadedDataset, target: Runner, pair: Pair, settings: BenchSettings, write: Callable[[RequestRecord], None]
-) -> None:
-    """Answer the dataset in batches, and write the answers in the order in which single requests are answered."""
-    answered: list[RequestRecord] = []
-    answer_dataset(dataset, target, pair, settings, Sampler(), answered.append)
-    ids = [
-        prompt.id if len(prompt.turns) == 1 else f"{prompt.id}/{turn}"
-        for prompt in dataset.prompts
-        for turn in range(1, len(prompt.turns) + 1)
-    ]
-    order = {name: number for number, name in enumerate(ids)}
-    for record in sorted(answered, key=lambda record: order[record.request_id]):
-        write(record)
-
-
-def _make_header(
+def _plan_header(
     settings: BenchSettings,
     dataset: LoadedDataset,
     pair: Pair,
@@ -163,18 +206,8 @@ def _make_header(
     licence: str | None,
     text: bool,
 ) -> TraceHeader:
-    """Measure the steps of all models and return the trace's header, with the readings of the machine meanwhile."""
-    prompt = _first_fitting_prompt(dataset, pair, target.capacity - max_draft)
-    watch, before = Watch(probe_here(), pair.target.model.device), read_processor_time()
-    # A draft model alone is timed by its forwards, other drafters in the decoding loop.
-    draft = models[DRAFT] if drafting.models == (DRAFT,) and not drafting.members else None
-    steps = measure_steps(target, draft, prompt.prompt_ids, max_draft)
-    times = decision_price.measure_drafting(target, drafting, models, prompt, max_draft)
-    statistics_s, origin = times.decision_s, decision_price.IN_THE_LOOP
-    if statistics_s is None:
-        statistics_s, origin = measure_statistics(pair.vocabulary, str(target.device)), "timed alone"
+    """Return the trace's header without times."""
     layers = tuple(drafting.layers(models))
-    machine = [watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})]
     run = {
         "dataset": dataset.describe(),
         "prompts": [prompt.fingerprint for prompt in dataset.prompts],
@@ -186,21 +219,47 @@ def _make_header(
             "dtype": str(pair.target.model.dtype).removeprefix("torch."),
         },
         **provenance.collect(settings.argv),
-        "machine": machine,
-        "statistics": origin,
     }
     return TraceHeader(
         max_draft,
-        steps.draft_s or times.step_s or 0.0,
-        steps.verify_s,
+        0.0,
+        (0.0,) * (max_draft + 1),
         run,
-        statistics_s,
-        target.capacity,
+        capacity=target.capacity,
         licence=licence,
         lacks=() if text else (TOKEN_IDS,),
         drafter=drafting.spec,
         state_layers=layers,
         state_bytes=target.executor.state_bytes if layers else 0,
+    )
+
+
+def _add_times(
+    header: TraceHeader,
+    dataset: LoadedDataset,
+    pair: Pair,
+    target: Runner,
+    drafting: Drafting,
+    models: Mapping[str, Runner],
+) -> TraceHeader:
+    """Measure the steps of all models and return the header with them, and with the readings of the machine."""
+    max_draft = header.max_draft
+    prompt = _first_fitting_prompt(dataset, pair, target.capacity - max_draft)
+    watch, before = Watch(probe_here(), pair.target.model.device), read_processor_time()
+    # A draft model alone is timed by its forwards, other drafters in the decoding loop.
+    draft = models[DRAFT] if drafting.models == (DRAFT,) and not drafting.members else None
+    steps = measure_steps(target, draft, prompt.prompt_ids, max_draft)
+    times = decision_price.measure_drafting(target, drafting, models, prompt, max_draft)
+    statistics_s, origin = times.decision_s, decision_price.IN_THE_LOOP
+    if statistics_s is None:
+        statistics_s, origin = measure_statistics(pair.vocabulary, str(target.device)), "timed alone"
+    machine = [watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})]
+    return structs.replace(
+        header,
+        draft_s=steps.draft_s or times.step_s or 0.0,
+        verify_s=steps.verify_s,
+        statistics_s=statistics_s,
+        run={**header.run, "machine": machine, "statistics": origin},
     )
 
 
