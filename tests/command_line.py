@@ -16,7 +16,11 @@ from typing import Any
 from warm_start import loads_alike, warm_start
 
 SKIT = str(Path(sysconfig.get_path("scripts"), "skit"))
-PATIENCE_S = 300
+PATIENCE_S = 100
+"""How long a command may take: most need seconds on a quiet machine, and several times that on a busy one.
+
+It is less than pytest's own limit of a test, so that a command that hangs is named, with what it said.
+"""
 READINGS = "SKIT_MACHINE_READINGS"
 QUIET, BUSY = (Path(__file__).with_name(f"{name}_machine.json") for name in ("quiet", "busy"))
 """Readings that stand in for those of the machine which runs the tests."""

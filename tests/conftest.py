@@ -11,6 +11,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 os.environ[READINGS] = str(QUIET)  # how busy the machine is that runs the tests decides none of them
 
+pytest_plugins = ["second_attempt"]
+
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"

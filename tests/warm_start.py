@@ -8,6 +8,7 @@ import atexit
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,12 @@ class WarmStart:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(variables)
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(variables),
+            start_new_session=True,  # a group that is ended as one, the command that is running included
         )
 
     def run(
@@ -52,14 +58,23 @@ class WarmStart:
             order = {"arguments": arguments, "env": dict(env), "cwd": cwd, "out": str(out), "err": str(err)}
             self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
-            patience = Timer(timeout, self.process.kill)
+            patience = Timer(timeout, self.end)
             patience.start()
-            code = self.process.stdout.readline()
-            patience.cancel()
+            try:
+                code = self.process.stdout.readline()
+            except BaseException:  # the test was timed out or interrupted: no other may read this command's end
+                self.end()
+                raise
+            finally:
+                patience.cancel()
             if not code:
-                self.process.wait()
                 raise subprocess.TimeoutExpired(["skit", *arguments], timeout)
             return subprocess.CompletedProcess(["skit", *arguments], int(code), out.read_text(), err.read_text())
+
+    def end(self) -> None:
+        """Kill the process and the command that it runs."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 _running: list[WarmStart] = []
