@@ -39,7 +39,7 @@ class RoundRecord(Struct):
     `steps` counts how often all stages worked, and `commits_s` says when each token was committed, since the request's
     arrival.
 
-    `deepest` is the largest depth of a submitted token below the root; None in records of older kits and other tools.
+    `deepest` is the largest depth of a submitted token below the root; None in records of other tools.
 
     For a tree, `parents` holds the parent of every submitted node and `path` the accepted nodes, both as positions
     among the submitted nodes from 1 up, where 0 is the token committed last. Both are empty for a chain.

@@ -60,7 +60,7 @@ class ScoringJudge:
         if self._gone:
             raise _NotScoredError(self._gone)
         if not welcome.scored:
-            raise _NotScoredError("the server is of an older kit and scores no outputs")
+            raise _NotScoredError("the server scores no outputs")
         if len(record.output_ids) > welcome.scored:
             raise _NotScoredError(f"the server scores outputs of at most {welcome.scored} tokens")
         if any(step.steps for step in record.rounds):

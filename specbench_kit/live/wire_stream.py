@@ -50,8 +50,8 @@ class WireStream:
     def __post_init__(self) -> None:
         if not self.connection.welcome.generates:
             raise SkitError(
-                f"the server {self.connection.address} is of an older kit and cannot decode by itself, which the "
-                "baseline needs: update it, or leave the baseline out with --no-baseline"
+                f"the server {self.connection.address} cannot decode by itself, which the baseline needs: leave the "
+                "baseline out with --no-baseline"
             )
 
     def begin(self, session: Session) -> None:

@@ -53,14 +53,6 @@ Group = Literal[
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
-RENAMED = {
-    "called": "display_name",
-    "claim": "reported_result",
-    "asks": "required_capability",
-    "trained_apart": "trained_on_reserved",
-}
-"""Earlier names of attributes, which methods of other distributions may still set."""
-
 
 class Pipeline(NamedTuple):
     """A target that is cut into stages and takes one tree level of at most `width` tokens per request and step.
@@ -175,9 +167,6 @@ class Method(ABC):
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        for old, new in RENAMED.items():
-            if old in vars(cls) and new not in vars(cls):
-                setattr(cls, new, vars(cls)[old])
         cls.display_name = vars(cls).get("display_name", cls.__name__)
 
     @classmethod

@@ -18,7 +18,7 @@ def resolved_options(spec: str) -> dict[str, object]:
     """Return every option of a spec's method, as JSON can hold it; the drafter only if it is not the default."""
     method = parse_method(spec)
     options = {field: getattr(method, field.name) for field in init_fields(method)}
-    # Keyword-only options are those that every method has; at their default they are left out, as in older runs.
+    # Keyword-only options are those that every method has; at their default they are left out.
     recorded = {field: value for field, value in options.items() if not field.kw_only or value != field.default}
     return {field.name: _plain(value) for field, value in recorded.items()}
 

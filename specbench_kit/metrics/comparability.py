@@ -86,7 +86,7 @@ def _difference(name: str, runs: LabelledRuns, value: Property) -> str:
 
 
 def _stated_difference(name: str, runs: LabelledRuns, value: Property) -> str:
-    """Return the difference among the runs that state a value; older runs, and those of other tools, may not."""
+    """Return the difference among the runs that state a value; those of other tools may not."""
     return _difference(name, [(label, run) for label, run in runs if value(run) not in ("", NOT_STATED)], value)
 
 
@@ -127,7 +127,7 @@ def _config(name: str) -> Property:
 def _effective_batch_size(run: BenchmarkRun) -> str:
     config = run.fields.get("config") or {}
     requested = config.get("batch_size")
-    # A batch of one cannot be smaller, so that older runs need not state it.
+    # A batch of one cannot be smaller, so that runs of other tools need not state it.
     effective = config.get("effective_batch_size", requested if requested == 1 else None)
     return "as requested" if effective == requested else f"{_text(effective)} where {requested} was requested"
 

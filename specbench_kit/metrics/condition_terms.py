@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import SkitError, did_you_mean
-from specbench_kit.core.renamed import current_name
 from specbench_kit.metrics.vocabulary import Unit
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -48,7 +47,7 @@ def parse_terms(
     match = FORM.fullmatch(text)
     if not match:
         raise SkitError(f"--fail-if '{text}': expected a metric, <, <=, > or >=, and a number, as in 'speedup<0.95'")
-    metric, detail, unit = current_name(match["metric"], "--fail-if"), match["detail"], match["unit"]
+    metric, detail, unit = match["metric"], match["detail"], match["unit"]
     names = [*units, *(name for name in details if name not in units)]
     if metric not in names:
         hint = did_you_mean(metric, names)

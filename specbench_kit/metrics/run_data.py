@@ -8,7 +8,6 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.plain_text import one_line_texts
-from specbench_kit.core.renamed import with_current_names
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise_run
@@ -136,7 +135,7 @@ def _summary(path: Path, fields: JsonObject, records: Records, baseline: Records
     """Return the content of summary.json; without a valid one, the metrics of the records, as of a partial run."""
     file = path / "summary.json"
     try:
-        content: JsonObject = with_current_names(one_line_texts(parse(file.read_bytes())), _short_path(file))
+        content: JsonObject = one_line_texts(parse(file.read_bytes()))
     except FileNotFoundError:
         problem = f"{path.resolve().name} has no summary.json: an unfinished run"
     except OSError as error:

@@ -51,14 +51,12 @@ def deployment_name(run: JsonObject) -> str | None:
 
 STREAMED = "AR at the server, streamed"
 """Plain decoding across a link: the target decodes by itself, and only the first token waits for the link."""
-ROUND_TRIPS = "one token per round trip"
-"""The baseline of live runs of older kits, which asked the server for every token."""
 
 
 def plain_decoding(run: JsonObject) -> str | None:
     """Return how the run's baseline decodes across its link; None if there is no link."""
-    if server := run.get("server"):
-        return STREAMED if server.get("baseline") == "streamed" else ROUND_TRIPS
+    if run.get("server"):
+        return STREAMED
     link = (run.get("deployment") or {}).get("link") or {}
     limits = ("rtt_s", "jitter_s", "up_bytes_per_s", "down_bytes_per_s")
     return STREAMED if any(link.get(name) for name in limits) else None

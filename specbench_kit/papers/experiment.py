@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError, did_you_mean, require
-from specbench_kit.core.renamed import current_name
 from specbench_kit.core.typed_json import JsonObject
 
 LIBRARY = Path(__file__).with_name("library")
@@ -216,7 +215,6 @@ def _published_numbers(table: JsonObject, role: str) -> Iterator[Published]:
         (role == "fitted") == bool(fitted_to),
         f"{table['series']}, {table['metric']}: a fitted number, and no other, says in fitted_to what was chosen",
     )
-    metric = current_name(table["metric"], f"published figures of {table['series']}")
     where: JsonObject = table.get("where", {})
     axes = [axis for axis, value in where.items() if isinstance(value, list)]
     points = [dict(zip(axes, values, strict=True)) for values in product(*(where[axis] for axis in axes))]
@@ -230,6 +228,6 @@ def _published_numbers(table: JsonObject, role: str) -> Iterator[Published]:
     for point, value in zip(points, values, strict=True):
         number = None if value is False else float(value)
         yield Published(
-            *(table["series"], metric, number, {**where, **point}, table.get("note", ""), bound),
+            *(table["series"], table["metric"], number, {**where, **point}, table.get("note", ""), bound),
             *(role, fitted_to, table.get("null"), table.get("points")),
         )

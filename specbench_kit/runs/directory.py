@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line_texts
-from specbench_kit.core.renamed import with_current_names
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
@@ -114,7 +113,7 @@ class RunDirectory:
     def summary(self) -> JsonObject:
         """Return the content of `summary.json`; an empty object if it was not written yet."""
         path = self.path / "summary.json"
-        return with_current_names(read_object(path), str(path)) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     def amend(self, **facts: object) -> None:
         """Add facts to `run.json` that were not known when the run was created."""

@@ -178,10 +178,10 @@ def test_a_faulty_request_is_refused_by_name_and_the_session_goes_on(change: dic
     assert [len(frame.tokens) for frame in frames] == [1, 1, 1]
 
 
-def test_a_server_of_an_older_kit_is_one_line() -> None:
+def test_a_server_that_cannot_decode_by_itself_is_one_line() -> None:
     with serving() as (service, address):
         service.handler.welcome.generates = False
-        with pytest.raises(SkitError, match="of an older kit and cannot decode by itself"):
+        with pytest.raises(SkitError, match="cannot decode by itself, which the baseline needs"):
             generate_remotely(Connection(address, CALLER), REQUESTS)
 
 

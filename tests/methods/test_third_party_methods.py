@@ -2,13 +2,10 @@
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from command_line import environment, error_line, skit
-
-from specbench_kit.methods.base import Capability, Method, Policy
 
 MODULE = '''
 """Draft in pairs."""
@@ -70,24 +67,3 @@ def test_it_is_listed_beside_the_others(tmp_path: Path) -> None:
 )
 def test_one_that_cannot_be_had_is_one_line(tmp_path: Path, entry: str, reason: str) -> None:
     assert error_line(skit("list", "methods", env=install(tmp_path, entry))).startswith(reason)
-
-
-def test_a_method_may_still_set_the_earlier_names_of_attributes() -> None:
-    @dataclass(frozen=True)
-    class Older(Method):
-        claim = "twice as fast"
-        asks = Capability.TOKENS
-
-        @property
-        def trained_apart(self) -> bool:
-            return True
-
-        def policy(self) -> Policy:
-            return Policy()
-
-    assert (Older.reported_result, Older.required_capability, Older.display_name) == (
-        "twice as fast",
-        Capability.TOKENS,
-        "Older",
-    )
-    assert Older().trained_on_reserved

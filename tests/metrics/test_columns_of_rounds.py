@@ -1,4 +1,4 @@
-"""Rounds as columns: requests without rounds, rounds that know each token's moment, records of older kits."""
+"""Rounds as columns: requests without rounds, rounds that know each token's moment."""
 
 import numpy as np
 import pytest

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specbench_kit.core.errors import SkitError, did_you_mean
-from specbench_kit.core.renamed import current_name
 from specbench_kit.reports.sections.columns import COLUMNS, MetricColumn
 
 Size = Literal["screen", "column", "page"]
@@ -26,15 +25,12 @@ class Look:
 
 
 USUAL = Look()
-EARLIER = {"acceptance": "acceptance-rate"}
-"""Column names of earlier releases that the table of renamed metrics does not have."""
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
     """Return the titles of columns by their `short_names`, separated by commas; an unknown name is an error."""
     titles = short_names()
     names = [name.strip().lower().replace("_", "-") for name in text.split(",") if name.strip()]
-    names = [current_name(EARLIER.get(name, name), "--columns") for name in names]
     for name in names:
         if name not in titles:
             hint = did_you_mean(name, titles)

@@ -36,7 +36,7 @@ def print_summary(console: "Console", run: RunFile, summaries: Sequence[Summary]
     doubts: list[Block] = [
         Paragraph(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}")
         for summary in summaries
-        if (doubt := headlines.speedup_doubt(run, summary))
+        if (doubt := headlines.speedup_doubt(summary))
     ]
     baselines = [summary["baseline"]["overall"] for summary in summaries if summary.get("baseline")]
     rows: list[list[Cell]] = [[BASELINE, *(column.cell(row) for column in SHOWN), ""] for row in baselines[:1]]

@@ -3,7 +3,7 @@
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
-from specbench_kit.reports.sections import baseline, sampling_check
+from specbench_kit.reports.sections import sampling_check
 from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
@@ -23,7 +23,6 @@ def setting_cautions(run: RunFile) -> list[str]:
         lines.append(
             f"SHAPED LINK: this machine delayed messages as a link with {values} would; no network was involved."
         )
-    lines += baseline.cautions(run)
     if lost := run.get("reconnections"):
         often = "once" if lost == 1 else f"{lost} times"
         lines.append(f"RECONNECTED: the connection to the server was lost {often}; times include the outages.")

@@ -23,7 +23,7 @@ def of_run(run: RunFile, summary: Summary) -> str:
         return "No request finished."
     parts = [
         _speed(overall, run),
-        speedup_doubt(run, summary),
+        speedup_doubt(summary),
         f"acceptance length {significant(overall['acceptance_length'])}",
     ]
     lossless = summary.get("lossless") or {}
@@ -33,15 +33,12 @@ def of_run(run: RunFile, summary: Summary) -> str:
     return f"{', '.join(part for part in parts if part)}."
 
 
-def speedup_doubt(run: RunFile, summary: Summary) -> str:
+def speedup_doubt(summary: Summary) -> str:
     """Return why a run's speedup shows no gain over autoregressive decoding, or nothing if it shows one."""
     overall = summary["overall"]
     if overall.get("speedup") is None:
         return ""
-    repeats = (run.get("config") or {}).get("repeats") or 1
-    # Summaries of earlier releases have no number of units; each of their prompts had a pair for every repeat.
-    units = overall.get("speedup_units", (overall.get("speedup_pairs") or 0) // repeats)
-    shown = verdict(overall["speedup"], overall["intervals"].get("speedup"), units)
+    shown = verdict(overall["speedup"], overall["intervals"].get("speedup"), overall.get("speedup_units") or 0)
     return DOUBTS.get(as_allowed(shown, may_win(summary)), "")
 
 

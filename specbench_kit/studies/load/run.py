@@ -207,8 +207,7 @@ def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) 
 
 def _describe_profile(profile: Profile) -> JsonObject:
     """Return what `run.json` says about the profile: how far it is to be trusted, and round trips of a busy server."""
-    # Older profiles hold one number for every busy server.
-    busy = profile.fit.get("busy_by_sessions") or [[1.0, float(profile.fit.get("busy_s", 0.0))]]
+    busy = profile.fit.get("busy_by_sessions") or [[1.0, 0.0]]  # which only skit profile-server measures
     trust = {"name": profile.name, "r2": profile.test_r2, "disturbed": list(profile.disturbances)}
     return {"profile": trust, "busy_by_sessions": busy}
 

@@ -85,7 +85,7 @@ def _scenario(run: JsonObject, point: LoadPoint, trace: TraceFile, estimate: flo
 
 def _busy_s(run: JsonObject, devices: int) -> float:
     """Return by how much round trips are longer than a single device's, between the numbers that were measured."""
-    sessions, seconds = zip(*run.get("busy_by_sessions", [[1.0, run.get("busy_s", 0.0)]]), strict=True)
+    sessions, seconds = zip(*run.get("busy_by_sessions", [[1.0, 0.0]]), strict=True)
     return float(np.interp(devices, sessions, seconds))
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from specbench_kit.core.errors import require
-from specbench_kit.core.renamed import current_name
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.studies.reproduction.serving import Rows
@@ -85,7 +84,6 @@ class GridRows:
     def _figures(self, name: str, at: Point) -> list[tuple[JsonObject, float]]:
         """Return the rows that have the figure at that point, each with its value."""
         series, _, metric = name.rpartition("/")
-        metric = current_name(metric, f"the figure {name}")
         return [(row, float(look_up(row, metric)["mean"])) for row in self._rows_with(series, metric, at)]
 
     def _rows_with(self, series: str, metric: str, at: Point) -> list[JsonObject]:

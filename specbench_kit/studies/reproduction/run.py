@@ -7,7 +7,6 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.renamed import with_current_names
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.experiment import experiments, find_experiments
 from specbench_kit.reports.experiments import pages
@@ -58,7 +57,7 @@ def _earlier_results(folder: Path) -> dict[str, JsonObject]:
     if not file.exists():
         return {}
     try:
-        content: JsonObject = with_current_names(json.loads(file.read_text(encoding="utf-8")), str(file))
+        content: JsonObject = json.loads(file.read_text(encoding="utf-8"))
         return {name: result for name, result in content["experiments"].items() if name in experiments()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SkitError(f"{file} was not written by skit reproduce: choose another --to") from error

@@ -22,8 +22,8 @@ RunDescription = Mapping[str, Any]
 """The content of `run.json`."""
 
 OPTIONS = ("dtype", "max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed")
-NEWER_OPTIONS = ("limit", "repeats", "launch", "device", "draft_top_n")
-"""Options that runs of older versions do not state."""
+OPTIONS_IF_STATED = ("limit", "repeats", "launch", "device", "draft_top_n")
+"""Options that a run states only if they apply to it; a replay has no device, for example."""
 
 
 def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv: tuple[str, ...]) -> BenchSettings:
@@ -35,7 +35,7 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
     if "server" in run:
         raise SkitError("the run was verified by a server, which is not known here: use skit bench --server again")
     config = {name: run["config"][name] for name in OPTIONS}
-    config |= {name: run["config"][name] for name in NEWER_OPTIONS if name in run["config"]}
+    config |= {name: run["config"][name] for name in OPTIONS_IF_STATED if name in run["config"]}
     if options.device:
         config["device"] = options.device
     models: dict[str, Any] = {"target": options.target or _find_model(run, "target")}
