@@ -16,10 +16,11 @@ from typing import Any
 from warm_start import loads_alike, warm_start
 
 SKIT = str(Path(sysconfig.get_path("scripts"), "skit"))
-PATIENCE_S = 100
-"""How long a command may take: most need seconds on a quiet machine, and several times that on a busy one.
+PATIENCE_S = 240
+"""How long a command may take. It only ends what hangs, so it is far above what a busy machine needs.
 
-It is less than pytest's own limit of a test, so that a command that hangs is named, with what it said.
+Most commands need 5 to 15 s of processor time, and up to eight times that where eight processes share a core. It is
+less than what pytest gives a slow test, so that a command that hangs is named, with what it said.
 """
 READINGS = "SKIT_MACHINE_READINGS"
 QUIET, BUSY = (Path(__file__).with_name(f"{name}_machine.json") for name in ("quiet", "busy"))

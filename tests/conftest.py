@@ -18,12 +18,20 @@ TEMPLATE = (
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 
+SLOW_TIMEOUT_S = 300
+"""The limit of a slow test with its fixtures, in seconds; pyproject.toml has that of the others."""
 
 DIVISIBLE = {"test_method_contract.py", "test_readme.py"}
 """Files whose tests may run in different processes; those of any other share what they have prepared."""
 
 
 class _ByFile(LoadScopeScheduling):
+    """Hand out whole files, those with most tests first, and single tests of `DIVISIBLE` files at the end.
+
+    The single tests fill the time in which other processes finish their last file. `--dist worksteal` would do so too,
+    but a stolen test makes its file's fixtures anew: models, runs and servers that take longer than the test.
+    """
+
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return nodeid if Path(file).name in DIVISIBLE else file
@@ -32,6 +40,13 @@ class _ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Who gets which tests where several processes share them."""
     return _ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give slow tests longer: their fixtures run several commands, and each of them loads torch on a busy machine."""
+    for item in items:
+        if item.get_closest_marker("slow") and config.pluginmanager.hasplugin("timeout"):
+            item.add_marker(pytest.mark.timeout(max(SLOW_TIMEOUT_S, config.getoption("timeout") or 0)))
 
 
 def pytest_collection_finish() -> None:

@@ -24,7 +24,7 @@ from live_server import DRAFT, TARGET
 from tiny_models import plain_logits
 
 Body = dict[str, Any]
-PATIENCE_S = 100
+PATIENCE_S = 240
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
 DRAFT_LENGTH = 4
 

@@ -2,9 +2,6 @@
 
 import json
 import re
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +9,19 @@ import pytest
 import torch
 from command_line import (
     BUSY,
-    PATIENCE_S,
     READINGS,
-    SKIT,
     TinyPair,
     copy_model,
-    environment,
     error_line,
-    hear_ctrl_c,
     read_object,
-    skit,
     skit_here,
 )
 
 from specbench_kit.profilers.loading import find_measured, load, read
+from specbench_kit.profilers.measurement import TimingRig
 from specbench_kit.profilers.roofline import judge
-from specbench_kit.profilers.workload import wide
+from specbench_kit.profilers.samples import Samples
+from specbench_kit.profilers.workload import Configuration, wide
 from specbench_kit.runs.provenance import hash_model
 
 pytestmark = pytest.mark.slow
@@ -52,37 +46,43 @@ def short(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     return TinyPair(target, draft)
 
 
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take timings from what a device once did, per forward, new and attended token, in place of forwards."""
+
+    def time(_: TimingRig, configuration: Configuration, *_run: int, **_options: int) -> list[float]:
+        rows = configuration.rows
+        tokens, attended = sum(new for new, _ in rows), sum(new * (cached + new / 2) for new, cached in rows)
+        return [1e-3 + 2e-5 * tokens + 1e-8 * attended]
+
+    monkeypatch.setattr(TimingRig, "time", time)
+
+
 @pytest.fixture(scope="module")
 def measured(short: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A real run that was interrupted once and gone on with."""
+    """A run that really measured, was interrupted once and gone on with."""
     folder = tmp_path_factory.mktemp("measured")
     options = ["profile-verifier", "--target", short.target, *FAST, "--out", folder, "--save-to", folder / "p.toml"]
-    broken = _interrupt([SKIT, *map(str, options)], folder)
+    with pytest.MonkeyPatch.context() as patched:
+        interrupt_after(30, patched)
+        broken = skit_here(*options)
+    assert broken.returncode == 2, broken.stderr
     saved = {path: path.read_text() for path in folder.glob("*/*.csv")}
-    done = skit(*options, "--resume", "--json")
+    done = skit_here(*options, "--resume", "--json")
     assert done.returncode == 0, done.stderr
-    return {"broken": broken, "kept": saved, "done": done, "folder": folder, **json.loads(done.stdout)}
+    return {"broken": broken.stderr, "kept": saved, "done": done, "folder": folder, **json.loads(done.stdout)}
 
 
-def _interrupt(command: list[str], folder: Path) -> str:
-    """Press Ctrl-C once some timings are on disk; returns what stderr says."""
-    process = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=environment(),
-        preexec_fn=hear_ctrl_c,
-    )
-    waited_until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < waited_until and process.poll() is None:
-        if sum(len(path.read_text().splitlines()) for path in folder.glob("*/*.csv")) > 30:
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2, stderr
-    return stderr
+def interrupt_after(count: int, patched: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C, as it were, when the timings of so many configurations are on disk."""
+    add = Samples.add
+
+    def add_and_interrupt(samples: Samples, *timings: Any) -> None:
+        add(samples, *timings)
+        if len(samples.seconds) == count:
+            raise KeyboardInterrupt
+
+    patched.setattr(Samples, "add", add_and_interrupt)
 
 
 def test_an_interruption_keeps_the_timings(measured: dict[str, Any]) -> None:
@@ -128,6 +128,7 @@ def test_the_run_folder_has_report_plots_and_numbers(measured: dict[str, Any]) -
         assert words in report
 
 
+@pytest.mark.usefixtures("recorded")
 def test_a_pair_gets_a_profile_of_either_model(short: TinyPair, home: Path, tmp_path: Path) -> None:
     done = skit_here("profile-drafter", *short.options, *FAST, "--out", tmp_path / "out", "--json")
     assert done.returncode == 0, done.stderr
@@ -143,6 +144,7 @@ def test_a_pair_gets_a_profile_of_either_model(short: TinyPair, home: Path, tmp_
     assert "What a stop rule costs" in next(tmp_path.glob("out/*/report.md")).read_text()
 
 
+@pytest.mark.usefixtures("recorded")
 def test_a_profile_of_a_disturbed_machine_is_marked_and_used_only_where_it_is_named(
     short: TinyPair, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
