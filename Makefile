@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'
 FIRST_RUN := bench --config first-run $(OPTIONS)
@@ -40,6 +40,10 @@ test-fast: $(INSTALLED)
 # The rest of `make test`.
 test-slow: $(INSTALLED)
 	$(PYTEST) $(SUMMARY) -m 'slow and not nightly'
+
+# Every night: make test, what it leaves out because other tests cover most of it, and all commands of the documentation.
+test-all: $(INSTALLED)
+	$(PYTEST) $(SUMMARY) --timeout 900 -m ''
 
 # The fast tests five times, on a machine that is busy in every way: which of them fail now and then?
 flaky: $(INSTALLED)
@@ -172,9 +176,9 @@ docs: $(INSTALLED)
 	@$(call PIP_INSTALL,--editable '.[all$(COMMA)dev$(COMMA)docs]')
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-# Not for CI: those commands of the documentation that take longer than 20 s, as they are written.
+# Not for CI: the commands of the documentation that make test only parses; long ones as they are written.
 docs-test: $(INSTALLED)
-	$(BIN)/python -m pytest -m docs tests/test_readme.py
+	$(BIN)/python -m pytest --timeout 900 -m docs tests/test_readme.py
 
 clean:
 	rm -rf $(VENV) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -11,7 +11,7 @@ FENCED = re.compile(r"^(<!-- make docs-test -->\n)?```(\w+)\n(.*?)^```", re.MULT
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lines between fences; one that is `slow` runs in `make docs-test` alone."""
+    """Lines between fences; one that is `slow` runs in `make docs-test`, as it is written."""
 
     page: Path
     language: str

@@ -15,9 +15,8 @@ from specbench_kit.methods.base import methods
 
 
 def commands() -> list[str]:
-    """Those in blocks that do not run here, and those in sentences and tables that have an option with its value."""
-    unrun = [*blocks("bash"), *(one for one in blocks("sh") if one.slow)]
-    lines = [line for one in unrun for line in one.text.replace("\\\n", " ").splitlines()]
+    """Those in blocks, most of which only `make docs-test` runs, and those in sentences and tables with an option."""
+    lines = [line for one in (*blocks("bash"), *blocks("sh")) for line in one.text.replace("\\\n", " ").splitlines()]
     for page in PAGES:
         lines += re.findall(r"`(skit [^`\n]+ --[^`\s]+ [^`\n]+)`", page.read_text(encoding="utf-8"))
     return sorted({line.partition("  #")[0].removesuffix(" &") for line in lines if line.startswith("skit ")})

@@ -34,6 +34,16 @@ SMALL = {
     "record": ["--limit", "6"],
 }
 """What makes a command quick."""
+WHOLE_S = 600
+"""How long a command may take that runs as it is written."""
+
+
+ALWAYS_RUN = ("skit sweep --method fixed-k --method threshold", "skit import answers.jsonl", "skit bench --method ramp")
+"""What a line begins with of the blocks that run with every `make test`.
+
+They show the first commands of the README, files that one command writes and another reads, and a policy of one's own.
+The blocks of all others run in `make docs-test`; tests/test_docs.py parses their commands.
+"""
 
 
 def sessions() -> list[Any]:
@@ -42,7 +52,8 @@ def sessions() -> list[Any]:
     for one in blocks("sh"):
         lines = [line for line in one.text.splitlines() if not line.startswith("make ")]
         if lines:
-            marks = [pytest.mark.docs] if one.slow else []
+            always = any(line.startswith(ALWAYS_RUN) for line in lines)
+            marks = () if always else pytest.mark.docs
             found.append(pytest.param(lines, one.slow, id=f"{one.page.stem}: {lines[-1]}", marks=marks))
     return found
 
@@ -123,7 +134,9 @@ def run(words: list[str], folder: Path, whole: bool) -> tuple[int, str]:
     env = environment(PYTHONPATH=str(site))
     if words[0] == "skit":
         small = [] if whole else SMALL.get(words[1], [])
-        done = skit(*(name for word in words[1:] for name in spread(word, folder)), *small, cwd=folder, env=env)
+        patience = {"timeout": WHOLE_S} if whole else {}
+        arguments = [name for word in words[1:] for name in spread(word, folder)]
+        done = skit(*arguments, *small, cwd=folder, env=env, **patience)
     else:
         module = ["-m", *words[:2], "--no-deps", "--no-build-isolation", "--target", str(site)]
         command = [*module, f"./{words[-1]}"] if words[0] == "pip" else ["-m", *words]

@@ -42,6 +42,8 @@ from specbench_kit.models.runner import Append, Runner
 
 pytestmark = pytest.mark.slow
 
+nightly = pytest.mark.nightly  # what the other tests of this file cover in most of its lines
+
 SPEC = "specpipe:stages=2,width=6,children=3"
 CAPACITY = 256
 Runners = tuple[Runner, Runner]
@@ -98,10 +100,10 @@ def drain(engine: Loop) -> dict[str, RequestRecord]:
 @pytest.mark.parametrize(
     ("spec", "batch"),
     [
-        (SPEC, 1),
-        (f"{SPEC},rows=8,chunk=32", 3),
+        pytest.param(SPEC, 1, marks=nightly),
+        pytest.param(f"{SPEC},rows=8,chunk=32", 3, marks=nightly),
         (f"{SPEC},rows=8,chunk=32,drafter=head", 3),
-        ("pp-microbatch:stages=2,chunk=32", 3),
+        pytest.param("pp-microbatch:stages=2,chunk=32", 3, marks=nightly),
     ],
 )
 def test_processes_take_the_same_steps_to_the_same_output(
@@ -119,7 +121,13 @@ def test_processes_take_the_same_steps_to_the_same_output(
 
 @pytest.mark.parametrize(
     "spec",
-    ["autoregressive", "specinfer", "specinfer:branching=2-1-2,guesses=4", "fixed-k", "specedge:depth=3", "eagle"],
+    [
+        "specinfer:branching=2-1-2,guesses=4",
+        *(
+            pytest.param(spec, marks=nightly)
+            for spec in ("autoregressive", "specinfer", "fixed-k", "specedge:depth=3", "eagle")
+        ),
+    ],
 )
 def test_rounds_pass_through_the_processes(
     spec: str, runners: Runners, requests_: list[Request], stages: ProcessStages
@@ -132,6 +140,7 @@ def test_rounds_pass_through_the_processes(
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
 
 
+@nightly
 def test_hidden_states_of_all_stages_arrive_with_the_logits(runners: Runners, stages: ProcessStages) -> None:
     """The embeddings and the middle from the first stage, its end and the normalised last ones from the second."""
     passes, layers, tokens = PipelineTarget(stages), (3, 0, 1, 2), [5, 9, 3, 3, 8]
@@ -147,6 +156,7 @@ def test_hidden_states_of_all_stages_arrive_with_the_logits(runners: Runners, st
     passes.release(slots[1])
 
 
+@nightly
 def test_drafting_goes_on_between_sending_and_hearing_the_answer(
     runners: Runners, requests_: list[Request], stages: ProcessStages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +255,7 @@ def test_a_dead_stage_ends_the_command_and_keeps_what_was_finished(
     assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
 
 
+@nightly
 def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     running = begin(command(tiny, prompts, tmp_path, "--launch", "processes"))
     wait_for_requests(running, tmp_path, 1)
@@ -255,6 +266,7 @@ def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path,
     assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
 
 
+@nightly
 def test_torchrun_starts_the_stages_too(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     few = write_rows(tmp_path / "few.jsonl", *read_rows(prompts)[:3])
     here, there = tmp_path / "here", tmp_path / "there"

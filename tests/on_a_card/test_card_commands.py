@@ -38,6 +38,7 @@ def test_bench(options: str, command: Command, tiny: TinyPair, prompts: Path, tm
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # test_bench above is the command, test_card_decoding.py decodes with every method
 @pytest.mark.parametrize("options", ["--batch-size 1", "--batch-size 3", "--batch-size 2 --temperature 0.7"])
 def test_bench_with_all_methods(options: str, command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path]

@@ -1,6 +1,10 @@
-"""Killed, interrupted and resumed in real processes: nothing is lost and nothing is decoded twice."""
+"""Killed, interrupted and resumed: nothing is lost and nothing is decoded twice.
+
+Two tests end a real process; the others stop at the file that requests are appended to, which comes to the same.
+"""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -8,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +30,9 @@ from command_line import (
     skit_here,
     write_rows,
 )
+
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +110,7 @@ def test_a_killed_run_is_resumed_to_the_same_end(command: list[str], whole: Path
     finished = run.joinpath("requests.jsonl").read_bytes().rpartition(b"\n")[0]
     assert 3 <= finished.count(b"\n") + 1 < 16
     assert not (run / "summary.json").exists()
-    done = skit(*command, "--out", tmp_path, "--resume")
+    done = skit_here(*command, "--out", tmp_path, "--resume")
     assert done.returncode == 0, done.stderr
     assert run.joinpath("requests.jsonl").read_bytes().startswith(finished)
     assert_same_as(whole, tmp_path)
@@ -125,17 +133,46 @@ def assert_resumed_once(run: Path, done: int) -> None:
     assert f"RESUMED 1 TIME, after {done} of 16 requests: makespan" in (run / "report.md").read_text()
 
 
-def test_a_run_that_is_being_written_is_not_taken_up(command: list[str], whole: Path, tmp_path: Path) -> None:
-    process = start_and_wait(command, tmp_path, requests=1)
-    process.send_signal(signal.SIGSTOP)
-    try:
-        second = skit_here(*command, "--out", tmp_path, "--resume")
-    finally:
-        process.send_signal(signal.SIGCONT)
+def at_request(number: int, do: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something once, when that many requests of the methods have been recorded."""
+    append, seen = RunDirectory.append, itertools.count(1)
+
+    def append_and_do(run: RunDirectory, record: RequestRecord) -> None:
+        append(run, record)
+        if next(seen) == number:
+            do()
+
+    monkeypatch.setattr(RunDirectory, "append", append_and_do)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interruption_between_requests_is_resumed_to_the_same_end(
+    command: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        at_request(4, interrupt, patched)
+        line = error_line(skit_here(*command, "--out", tmp_path))
+    assert line == "interrupted; finished requests are kept, --resume continues with the others"
+    kept = [outputs(run_directory(tmp_path, method)) for method in METHODS]
+    assert sum(map(len, kept)) == 4
+    done = skit_here(*command, "--out", tmp_path, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same_as(whole, tmp_path)
+
+
+def test_a_run_that_is_being_written_is_not_taken_up(
+    command: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second: list[subprocess.CompletedProcess[str]] = []
+    arguments = [*command, "--out", str(tmp_path), "--resume"]
+    at_request(1, lambda: second.append(skit(*arguments)), monkeypatch)
+    first = skit_here(*command, "--out", tmp_path)
     run = run_directory(tmp_path, METHODS[0])
-    assert error_line(second) == f"{run} is being written by another skit: wait until it has ended, then --resume"
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
+    assert error_line(second[0]) == f"{run} is being written by another skit: wait until it has ended, then --resume"
+    assert first.returncode == 0, first.stderr
     assert_same_as(whole, tmp_path)
     assert "resumptions" not in read_object(run / "run.json")
 
@@ -157,10 +194,22 @@ def test_ctrl_c_leaves_a_partial_report_and_one_line(command: list[str], whole: 
         assert summary["requests"]["planned"] == 16
         assert summary["requests"]["finished"] == len(outputs(run)) < 16
         assert "PARTIAL RUN" in (run / "report.md").read_text()
-    assert skit(*command, "--out", tmp_path, "--resume").returncode == 0
+    assert skit_here(*command, "--out", tmp_path, "--resume").returncode == 0
     assert_same_as(whole, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "loading", ["specbench_kit.cli.bench.load_dataset", "specbench_kit.studies.bench.campaign.Campaign"]
+)
+def test_an_interruption_before_decoding_is_one_line(
+    loading: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, lambda *_: interrupt())
+    assert error_line(skit_here(*command, "--out", tmp_path / "out")) == "interrupted"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.nightly
 def test_ctrl_c_before_decoding_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hub = environment(HF_HUB_OFFLINE="0", HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -188,7 +237,12 @@ def cut(run: Path, name: str, lines: int) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "baselines"),
-    [(3, 2, (3, 4)), (1, 0, (1, 2)), (0, 0, (0, 0)), (15, 14, (15, 15))],
+    [
+        (3, 2, (3, 4)),
+        pytest.param(1, 0, (1, 2), marks=pytest.mark.nightly),
+        (0, 0, (0, 0)),
+        pytest.param(15, 14, (15, 15), marks=pytest.mark.nightly),
+    ],
     ids=["between turns of a dialogue", "after the first turn", "before the first request", "near the end"],
 )
 def test_files_cut_at_any_place_are_completed(
