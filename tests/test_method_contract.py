@@ -1,13 +1,15 @@
 """What every method promises: the target's own greedy output, or its distribution, whatever is drafted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from environments import ENVIRONMENT
 from method_specs import filled_in, specs, variants
 from scipy.stats import chisquare
@@ -126,6 +128,26 @@ def _kind(spec: str) -> tuple[object, ...]:
 
 SAMPLED = list({_kind(spec): spec for spec in EVERY if spec not in TREES}.values())
 """One method of every kind."""
+SAMPLED_WITH_DRAFTERS = list(
+    {
+        (_kind(spec), spec.rpartition("drafter=")[2]): spec for spec in DRAFTED if parse_method(spec).drafting.models
+    }.values()
+)
+"""One method of every kind with each drafter that forwards a model."""
+
+
+def unless_nightly(choices: Iterable[tuple[str, Any]], kept: Callable[[str, Any], bool]) -> list[ParameterSet]:
+    """Return the choices of a method and of what else a test varies; those that are not `kept` run every night."""
+    return [
+        pytest.param(*choice, marks=() if kept(*choice) else pytest.mark.nightly, id=f"{choice[0]}-{named(choice[1])}")
+        for choice in choices
+    ]
+
+
+def named(choice: object) -> object:
+    return getattr(choice, "__name__", choice)
+
+
 every_method = pytest.mark.parametrize("method", EVERY, indirect=True)
 
 
@@ -181,8 +203,11 @@ def answers(target: Any, prompts: list[list[int]]) -> dict[str, list[int]]:
     return {request.id: plain_greedy(target, request.prompt_ids, LONG)[0] for request in make_requests(prompts, LONG)}
 
 
-@every_method
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize(
+    ("method", "batch_size"),
+    unless_nightly(product(EVERY, [1, 3, 8]), lambda spec, size: size == 3 or spec in SAMPLED),
+    indirect=["method"],
+)
 def test_greedy_output_is_the_targets(
     method: Method, batch_size: int, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
@@ -269,8 +294,11 @@ def _full_gpt2() -> Any:
     return fill(GPT2LMHeadModel(config), 4)
 
 
-@every_method
-@pytest.mark.parametrize("make_model", [_full_llama, _full_gpt2])
+@pytest.mark.parametrize(
+    ("method", "make_model"),
+    unless_nightly(product(EVERY, [_full_llama, _full_gpt2]), lambda _, make_model: make_model is _full_llama),
+    indirect=["method"],
+)
 def test_output_ends_with_the_context(method: Method, make_model: Callable[[], Any]) -> None:
     """Requests of different length in one batch, up to the last position that the model has."""
     runners, prompts, wanted = _filled(make_model)
@@ -390,7 +418,15 @@ def test_sampling_keeps_the_targets_distribution(method: Method, small: tuple[An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [spec for spec in DRAFTED if parse_method(spec).drafting.models], indirect=True)
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(spec, marks=() if spec in SAMPLED_WITH_DRAFTERS else pytest.mark.nightly)
+        for spec in DRAFTED
+        if parse_method(spec).drafting.models
+    ],
+    indirect=True,
+)
 def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: tuple[Any, Any]) -> None:
     records = sample(method, small, 3, Sampler(temperature=1.0), draws=2000)
     assert p_value(records, joint(small[0], 3, Sampler(temperature=1.0))) > 1e-3
