@@ -1,22 +1,51 @@
 """Rules that read an answer out of a text and compare it; nothing that a model wrote is executed."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from string import punctuation
+from typing import Literal
 
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-MARKED = re.compile(r"(?:answer(?: is|:)|####)\s*(.+)", re.IGNORECASE)
-LETTER = re.compile(r"\b([A-D])\b")
+from specbench_kit.datasets.numbers import numbers
+from specbench_kit.datasets.statements import bold_texts, conclusion, stated_answers
+
+RuleName = Literal["number", "letter", "phrase", "strict", "flexible"]
+
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+RESULT = re.compile(r"=|≈|\b(?:is|are|equals|makes)\b", re.IGNORECASE)
+SENTENCE_END = re.compile(r"[.!?;](?=\s|$)|\s\(|\n")
+REMARK = re.compile(r"\([^()]*\)")
+BOLD_NUMBER = re.compile(r"[-\u2212]?(?:\\?\$|[€£¥])?[-\u2212]?\.?\d[^:]*")
+HEADING_NUMBER = re.compile(r"\d+[.)]\s")
+
+LATEX = re.compile(r"\\[a-zA-Z]+")
+NOT_LETTER = re.compile(r"\bnot\s+\(?[A-D]\b\)?", re.IGNORECASE)
+LEADING_LETTER = re.compile(
+    r"[\W_]*(?:the\s+)?(?:(?:correct|right|best)\s+)?(?:(?:option|choice|letter|answer)\b[\W_]*)?"
+    r"([A-D]|[b-d]|a(?!\s+\w))(?![\w'’])"
+)
+LETTER_ALONE = re.compile(r"[\W_]*([A-Da-d])[\W_]*(?:$|[).:]\s)")
+CALLED_RIGHT = re.compile(r"\b([A-D])\b[\W_]*\s(?:is|as)\s(?:the\s)?(?:correct|right|best)\b")
+CHOSEN = re.compile(r"\b(?:option|choice)\b(?:\s+is)?[\s:*(]*([A-D])\b", re.IGNORECASE)
+# "A square" begins with an article; "(a)" and "a)" name a choice.
+LETTER = re.compile(r"\(([A-Da-d])\)|\b([B-D]|A(?!\s+[a-z]))\b(?!['’])")
+
+STRICT = re.compile(r"#### (-?[0-9.,]+)")
+FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+IGNORED_BY_HARNESS = re.compile(r"(?s:^.*#### )|[,$]|\.$")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRule:
-    """A function that reads the answer out of a text, and its description in words."""
+    """A function that reads the answer out of a text, and its description in words.
+
+    `read_gold` reads a right answer, where that has a form of its own.
+    """
 
     read: Callable[[str], str]
     words: str
+    read_gold: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,37 +57,97 @@ class Gold:
 
     def matches(self, text: str) -> bool:
         """Return True if the text's answer equals one of the right answers, all read by the rule."""
-        read = RULES[self.rule].read
-        answer = read(text)
-        return bool(answer) and answer in {read(gold) for gold in self.answers}
+        rule = RULES[self.rule]
+        answer = rule.read(text)
+        return bool(answer) and answer in {(rule.read_gold or rule.read)(gold) for gold in self.answers}
 
 
 def _number(text: str) -> str:
-    marked = MARKED.findall(text)
-    numbers = NUMBER.findall(marked[-1]) if marked else []
-    numbers = numbers or NUMBER.findall(text)
-    return f"{float(numbers[-1].replace(',', '')):g}" if numbers else ""
+    text = conclusion(text)
+    for statement in stated_answers(text):
+        if stated := _stated_number(statement):
+            return stated
+    bold = [words for words in bold_texts(text) if BOLD_NUMBER.fullmatch(words) and not HEADING_NUMBER.match(words)]
+    # A remark in brackets, such as the numbers that were added, is not the result.
+    for part in (*bold[:1], REMARK.sub(" ", text), text):
+        if found := numbers(part):
+            return found[0] if part in bold else found[-1]
+    return ""
+
+
+def _stated_number(statement: str) -> str:
+    """Return the first number of a statement's first sentence that has one, behind its last `=` or `is`."""
+    for sentence in SENTENCE_END.split(statement):
+        for part in reversed(RESULT.split(sentence)):
+            if found := numbers(part):
+                return found[0]
+    return ""
 
 
 def _letter(text: str) -> str:
-    marked = MARKED.findall(text)
-    marked_letters = LETTER.findall(marked[-1])[:1] if marked else []
-    letters: list[str] = marked_letters or LETTER.findall(text)[-1:] or [""]
-    return letters[0]
+    text = NOT_LETTER.sub(" ", LATEX.sub(" ", _without_boxes(conclusion(text))))
+    for statement in stated_answers(text):
+        if match := LEADING_LETTER.match(statement) or LETTER.search(statement):
+            return _first_group(match)
+    if alone := LETTER_ALONE.match(text):
+        return _first_group(alone)
+    for pattern in (CALLED_RIGHT, CHOSEN, LETTER):
+        if matches := list(pattern.finditer(text)):
+            return _first_group(matches[-1])
+    return ""
+
+
+def _without_boxes(text: str) -> str:
+    """Return the text with each `\\boxed` as the mark `####`, so that its letter remains where LaTeX is dropped."""
+    return re.sub(r"\\boxed\b", "\n#### ", text)
+
+
+def _first_group(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group).upper()
 
 
 def _phrase(text: str) -> str:
-    marked = MARKED.findall(text)
-    lines = [line for line in text.splitlines() if line.strip()]
-    phrase = marked[-1] if marked else (lines or [""])[0]
-    plain = phrase.lower().translate(str.maketrans("", "", punctuation))
-    return " ".join(ARTICLES.sub(" ", plain).split())
+    text = conclusion(text)
+    first_line = next((line for line in text.splitlines() if line.strip()), "")
+    return _plain(next(iter([*stated_answers(text), *bold_texts(first_line)[-1:], first_line])))
+
+
+def _plain(phrase: str) -> str:
+    """Return a phrase without case, punctuation and articles."""
+    words = unicodedata.normalize("NFKC", phrase).casefold()
+    words = "".join(character for character in words if unicodedata.category(character)[0] not in "PS")
+    return " ".join(ARTICLES.sub(" ", words).split()) or " ".join(words.split())
+
+
+def _strict(text: str) -> str:
+    matches = STRICT.findall(text)
+    return _harness_form(matches[0]) if matches else ""
+
+
+def _flexible(text: str) -> str:
+    matches = FLEXIBLE.findall(text)
+    return _harness_form(matches[-1]) if matches else ""
+
+
+def _harness_form(text: str) -> str:
+    """Return a text as lm-evaluation-harness compares it: without `$`, commas and a last full stop."""
+    return IGNORED_BY_HARNESS.sub("", text.strip()).strip().lower()
 
 
 RULES: Mapping[str, AnswerRule] = {
-    "number": AnswerRule(_number, "the last number, after the last `####` or `answer is` where there is one"),
-    "letter": AnswerRule(_letter, "the first letter A to D after the last `answer is`, else the last one"),
-    "phrase": AnswerRule(
-        _phrase, "the text after the last `answer is`, else the first line, without case, punctuation and articles"
+    "number": AnswerRule(
+        _number, "the number that is stated last (after `####` or `answer is`, boxed or bold), else the last number"
     ),
+    "letter": AnswerRule(
+        _letter, "the letter A to D that is stated last (after `answer is`, boxed, called right), else the last one"
+    ),
+    "phrase": AnswerRule(
+        _phrase,
+        "the text that is stated last (after `answer is` or boxed), else the first line or its bold part, "
+        "without case, punctuation and articles",
+    ),
+    "strict": AnswerRule(
+        _strict, "the number after the first `####`, as strict-match of lm-evaluation-harness", _harness_form
+    ),
+    "flexible": AnswerRule(_flexible, "the last number, as flexible-extract of lm-evaluation-harness", _harness_form),
 }

@@ -8,14 +8,14 @@ Every file in `datasets/definitions/` is one dataset, named after the file. A te
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import convert
-from specbench_kit.datasets.answers import Gold
+from specbench_kit.datasets.answers import Gold, RuleName
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
 
 DEFINITIONS = Path(__file__).parent / "definitions"
@@ -60,7 +60,7 @@ class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
     `answer:lettered` turns an index from 0 into a letter.
     """
 
-    rule: Literal["number", "letter", "phrase"]
+    rule: RuleName
     columns: tuple[str, ...]
 
     def gold(self, row: Row) -> Gold | None:

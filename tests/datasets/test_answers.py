@@ -24,6 +24,98 @@ def test_a_rule_tells_right_from_wrong(rule: str, gold: str, right: str, wrong: 
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("It costs 1234567", "1234567"),
+        ("It is 1234567.", "1,234,567"),
+        ("#### 9{,}500", "9500"),
+        (r"\boxed{9\,500}", "9500"),
+        ("exactly 9\u202f500", "9500"),
+        ("The answer is 1,00,000", "100000"),
+        ("The answer is -$5", "-5"),
+        ("The answer is $-5", "-5"),
+        ("it is \u22125", "-5"),
+        ("it is .5", "0.5"),
+        ("it is 3.0", "3"),
+        ("10-3 is 7, so 16-13", "13"),
+        ("The answer is 72. (48 in April and 24 in May)", "72"),
+        ("72. (48 in April and 24 in May)", "72"),
+        ("**10**. Let me check: all 3 steps hold", "10"),
+        ("**Step 1: Add 3**\nThat makes **26 dollars**.\n**3. Check**: 26 / 2 = 13", "26"),
+        ("**Final Answer**\n\n18 dollars in 2 days", "18"),
+        ("The answer is that the total is 72 in 2 months", "72"),
+        ("The answer is 16 - 3 = 13 dollars", "13"),
+        ("The answer is 5. No, wait:\n\\boxed{6}", "6"),
+        (r"\boxed{\frac{1}{2}}", "0.5"),
+        ("Answer: 3/4", "0.75"),
+        ("The answer is 1 million", "1000000"),
+        ("<think>the answer is 5?</think>It is 18", "18"),
+        ("1" * 5000, "1" * 5000),
+    ],
+)
+def test_a_number_is_read_as_it_is_stated(text: str, number: str) -> None:
+    assert Gold("number", (number,)).matches(text)
+    assert not Gold("number", (f"{number}1",)).matches(text)
+
+
+def test_numbers_are_compared_in_every_digit() -> None:
+    assert not Gold("number", ("1234567",)).matches("1234568")
+    assert not Gold("number", ("0.12345671",)).matches("0.12345672")
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("The answer is option C. A square has four sides", "C"),
+        ("C. A square", "C"),
+        ("(b)", "B"),
+        ("b) the square", "B"),
+        ("The answer is (b)", "B"),
+        ("The answer is A because B has none", "A"),
+        ("The answer is not B but C", "C"),
+        ("Option C is correct because option A is false.", "C"),
+        ("A square has four sides, so D", "D"),
+        (r"\boxed{\text{B}}", "B"),
+        ("**Answer: A**", "A"),
+    ],
+)
+def test_a_letter_is_read_as_it_is_stated(text: str, letter: str) -> None:
+    for candidate in "ABCD":
+        assert Gold("letter", (candidate,)).matches(text) == (candidate == letter)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("It is **Paris**, the capital", "Paris"),
+        (r"\boxed{Paris}", "Paris"),
+        ("o'brien", "O\u2019Brien"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("A", "a"),
+    ],
+)
+def test_a_phrase_is_read_as_it_is_stated(text: str, phrase: str) -> None:
+    assert Gold("phrase", (phrase,)).matches(text)
+    assert not Gold("phrase", (f"{phrase}s",)).matches(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "flexible"),
+    [
+        ("So it is 5.\n#### 1,026.", True, True),
+        ("So it is $1026.", False, True),
+        ("#### 1026\nThe next one is 7", True, False),
+        ("#### 1026.00", False, False),
+        ("none", False, False),
+    ],
+)
+def test_two_rules_read_numbers_as_the_harness_does(text: str, strict: bool, flexible: bool) -> None:
+    for gold in ("1 + 2 = 3\n#### 1,026", "1026"):
+        assert Gold("strict", (gold,)).matches(text) == strict
+        assert Gold("flexible", (gold,)).matches(text) == flexible
+
+
+@pytest.mark.parametrize(
     ("name", "row", "text"),
     [
         ("gsm8k", {"question": "?", "answer": "2 + 3 = 5\n#### 5"}, "That makes 5."),

@@ -1,10 +1,11 @@
 """Counts of right answers for datasets with reference answers: of the methods, the target and the draft model."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TypedDict
 
 from specbench_kit.core.errors import require
-from specbench_kit.datasets.answers import RULES
+from specbench_kit.datasets.answers import RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.studies.bench.answering import answer_dataset
@@ -22,11 +23,18 @@ class AnswerCounts(TypedDict):
 class GoldAnswers:
     """Judges outputs of at most `max_new_tokens` by the reference answers of their prompts.
 
-    `draft` are the counts of the draft model alone.
+    `draft` are the counts of the draft model alone; `rule` reads the answers instead of the prompts' own rules.
     """
 
-    def __init__(self, prompts: Iterable[Prompt], max_new_tokens: int, draft: AnswerCounts | None = None) -> None:
-        self._golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
+    def __init__(
+        self,
+        prompts: Iterable[Prompt],
+        max_new_tokens: int,
+        draft: AnswerCounts | None = None,
+        rule: RuleName | None = None,
+    ) -> None:
+        golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
+        self._golds = {name: replace(gold, rule=rule or gold.rule) for name, gold in golds.items()}
         self._max_new_tokens, self._draft = max_new_tokens, draft
 
     def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
@@ -49,17 +57,13 @@ class GoldAnswers:
 def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
     """Return the judge of a dataset's answers; with `draft_answers`, first let the draft model answer it alone."""
     settings = bench.settings
-    answers = GoldAnswers(dataset.prompts, settings.max_new_tokens)
+    answers = GoldAnswers(dataset.prompts, settings.max_new_tokens, rule=settings.answer_rule)
     if not settings.draft_answers:
         return answers
-    require(
-        any(prompt.gold for prompt in dataset.prompts),
-        f"--draft-answers: {dataset.name} does not say which answers are right; leave it out",
-    )
     require(
         "draft" in bench.runners,
         "--draft-answers: no method here drafts with a draft model; leave it out",
     )
     records: list[RequestRecord] = []
     answer_dataset(dataset, bench.runners["draft"], bench.pair, settings, bench.sampler, records.append)
-    return GoldAnswers(dataset.prompts, settings.max_new_tokens, answers.count(records))
+    return GoldAnswers(dataset.prompts, settings.max_new_tokens, answers.count(records), settings.answer_rule)

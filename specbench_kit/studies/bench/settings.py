@@ -26,6 +26,8 @@ from specbench_kit.core.common_options import (
 )
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.datasets.answers import RULES, RuleName
+from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.live.connection_options import (
     LONGEST_SILENCE_S,
@@ -132,6 +134,14 @@ class BenchSettings(ConnectionOptions):
             RUN,
         ),
     ] = False
+    answer_rule: Annotated[
+        RuleName | None,
+        Option(
+            "Rule that reads answers from texts, instead of the dataset's own: number, letter or phrase, or strict or "
+            "flexible, which read numbers as lm-evaluation-harness does for GSM8K.",
+            RUN,
+        ),
+    ] = None
     device_map: DeviceMap = ""
     max_memory: MaxMemory = ""
     deployment: Deployment | None = None
@@ -200,6 +210,10 @@ class BenchSettings(ConnectionOptions):
         require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
         launches = get_args(Launch)
         require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
+        require(
+            self.answer_rule is None or self.answer_rule in RULES,
+            f"--answer-rule must be one of {', '.join(RULES)}, not '{self.answer_rule}'",
+        )
         require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
         self._require_server_options()
         require(
@@ -210,6 +224,14 @@ class BenchSettings(ConnectionOptions):
             self.launch == "virtual" or self.deployment is None,
             "--launch processes measures this machine: leave out --launch or --deployment",
         )
+
+    def require_answers_in(self, dataset: LoadedDataset) -> None:
+        """Raise SkitError for options about right answers if the dataset has none."""
+        for flag, is_given in (("draft-answers", self.draft_answers), ("answer-rule", self.answer_rule)):
+            require(
+                not is_given or any(prompt.gold for prompt in dataset.prompts),
+                f"--{flag}: {dataset.name} does not say which answers are right; leave it out",
+            )
 
     def _require_server_options(self) -> None:
         """Raise SkitError for options about a server that there is not, or that it would refuse."""

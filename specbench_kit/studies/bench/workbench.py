@@ -54,6 +54,8 @@ class Workbench:
         report: ProgressCallback = lambda *_: None,
         probe: Probe | None = None,
     ) -> None:
+        for dataset in datasets:
+            settings.require_answers_in(dataset)
         self.settings = settings
         self.probe = probe or probe_here()
         self.server, self.pair = _load(settings)

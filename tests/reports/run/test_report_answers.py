@@ -57,3 +57,14 @@ def test_summaries_from_before_cut_answers_were_counted_can_be_read() -> None:
     summary["exact_match"] = {"rule": "the last number", "method": old, "target": old, "draft": None}
     assert answer_cautions([summary]) == []
     assert len(answers_section({"fixed-k": summary})) == 3
+
+
+def test_a_rule_of_the_run_reads_answers_instead_of_the_dataset_s_own() -> None:
+    records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
+    for record in records:
+        record.finish_reason, record.text = "eos", "#### 7\nThat is 3 and 4."
+    own, strict, flexible = (
+        GoldAnswers(PROMPTS, 128, rule=rule).judge(records, [])["exact_match"] for rule in (None, "strict", "flexible")
+    )
+    assert [match["method"]["correct"] for match in (own, strict, flexible)] == [10, 10, 0]
+    assert "strict-match of lm-evaluation-harness" in strict["rule"]

@@ -54,6 +54,15 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.parametrize(("option", "flag"), [("draft_answers", "draft-answers"), ("answer_rule", "answer-rule")])
+def test_options_about_answers_are_refused_before_decoding_without_any(
+    tiny: TinyPair, tmp_path: Path, option: str, flag: str
+) -> None:
+    value = {"draft_answers": True, "answer_rule": "strict"}[option]
+    with pytest.raises(SkitError, match=f"--{flag}: prompts does not say which answers are right"):
+        prepare(settings(tiny, tmp_path, "fixed-k:k=3", **{option: value}))
+
+
 def test_a_pipeline_decodes_as_many_requests_at_once_as_others(tiny: TinyPair, tmp_path: Path) -> None:
     """Its run says so, and stands beside one that goes round by round."""
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "specpipe:stages=2,width=3,children=2", batch_size=3))
