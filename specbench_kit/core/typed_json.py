@@ -59,9 +59,20 @@ def convert(kind: type[T], document: object) -> T:
 def parse(text: str | bytes) -> Any:
     """Return what a JSON text holds, of whatever type; ValueError if it is damaged, or holds NaN or an infinity."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=whole_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def whole_number(digits: str) -> int | str:
+    """Return a whole number of a JSON text; one with too many digits for an int stays text, so that it can be skipped.
+
+    For `parse_int` of Python's own parser, which otherwise refuses the whole text.
+    """
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def shown(value: object) -> str:

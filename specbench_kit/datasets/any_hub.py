@@ -6,7 +6,7 @@ from urllib.parse import unquote_plus
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Hub, Prompt, Row
-from specbench_kit.datasets.toml_datasets import user_turns
+from specbench_kit.datasets.messages import user_turns
 
 PREFIX = "hub:"
 PATH = re.compile(r"\w[\w.-]*/\w[\w.-]*")

@@ -2,28 +2,49 @@
 
 from specbench_kit.datasets.answers import RULES, Gold
 from specbench_kit.datasets.base import Prompt, Row
+from specbench_kit.datasets.messages import user_turns
+
+ID_FIELDS = ("id", "question_id", "custom_id")
+SHARED = ("conversations", "conversation")
+"""The names that files of ShareGPT give to the list of messages."""
+TURN_FIELDS = ("turns", "messages", *SHARED)
+FIELDS = ("prompt", "question", *TURN_FIELDS)
 
 
-def file_prompt(category: str, row: Row, index: int) -> Prompt:
-    """Return the prompt of a row; raise ValueError if a field is missing or has the wrong type.
+def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
+    """Return the prompt of a row, or None if no user says anything in it.
 
+    Raise ValueError if a field is missing or has the wrong type.
     `category` stands in where the row names none, and `index` where it has no id.
     """
-    identity = row.get("id", row.get("question_id", index))
+    identity = next((row[name] for name in ID_FIELDS if name in row), index)
     if not isinstance(identity, (str, int)):
         raise ValueError("the id must be a string or a whole number")
     category, chat = row.get("category", category), row.get("chat", True)
     if not isinstance(category, str) or not isinstance(chat, bool):
         raise ValueError("'category' must be a string and 'chat' true or false")
-    turns = row.get("turns")
-    if "turns" in row and not isinstance(turns, list):
-        raise ValueError("'turns' must be a list of strings")
-    if turns is None:
-        texts = [row[field] for field in ("prompt", "question") if field in row]
-        if not texts:
-            raise ValueError("none of the fields 'prompt', 'question', 'turns' is present")
-        turns = texts[:1]
-    return Prompt(str(identity), category, tuple(turns), chat, _gold(row))
+    turns = _turns(row)
+    return None if turns is None else Prompt(str(identity), category, turns, chat, _gold(row))
+
+
+def _turns(row: Row) -> tuple[str, ...] | None:
+    """Return the turns of the user in a row; None for a shared conversation in which no user says anything."""
+    fields = [name for name in TURN_FIELDS if row.get(name) is not None]
+    if fields and not isinstance(row[fields[0]], list):
+        raise ValueError(f"'{fields[0]}' must be a list of strings or of messages")
+    if fields:
+        turns = user_turns(row[fields[0]])
+        if fields[0] not in SHARED:
+            return turns
+        # Shared conversations may begin in the middle, and hold empty messages.
+        said = tuple(turn for turn in turns if not isinstance(turn, str) or turn.strip())
+        return said or None
+    if isinstance(body := row.get("body"), dict):
+        return _turns(body)
+    name = next((name for name in ("prompt", "question") if name in row), None)
+    if name is None:
+        raise ValueError(f"none of the fields {', '.join(map(repr, FIELDS))} is present")
+    return user_turns(row[name])
 
 
 def _gold(row: Row) -> Gold | None:

@@ -21,7 +21,8 @@ from specbench_kit.datasets.rows import PARQUET, LocatedRow, read_rows
 
 SAMPLES = Path(__file__).parent / "samples"
 
-OTHER_ENDINGS = (".txt", ".json", ".csv", ".tsv", ".md")
+PROMPT_ENDINGS = (".jsonl", ".json", PARQUET)
+OTHER_ENDINGS = (".txt", ".csv", ".tsv", ".md")
 """Endings of files that a user may mistake for prompt files."""
 
 RowParser = Callable[[Row, int], Prompt | None]
@@ -39,11 +40,12 @@ class SourcedPrompts(NamedTuple):
 def load(
     spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | None, seed: int, to_train: bool = False
 ) -> LoadedDataset:
-    """Return the prompts of `spec`: a dataset, one of the hub (`hub:owner/name?...`), or a JSONL or Parquet file.
+    """Return the prompts of `spec`: a dataset, one of the hub (`hub:owner/name?...`), or a JSON, JSONL or Parquet file.
 
     A dataset is looked for below `data_dir` (or `SKIT_DATA_DIR`), then on the hub or in the library's cache; its
-    bundled sample stands in only if `allow_sample` is true. A row of a file has `turns` (a list of strings), `prompt`
-    or `question` (a string), and optionally `id` or `question_id`, `category` and `chat`.
+    bundled sample stands in only if `allow_sample` is true. A row of a file has `prompt` or `question` (a string or a
+    list of messages), or `turns`, `messages` or `conversations` (a list), and optionally `id`, `question_id` or
+    `custom_id`, `category` and `chat`.
 
     A draw with `seed` cuts the prompts to `limit`. Several names joined by `+` make one pool, in equal shares.
     `to_train` returns the train split or, if there is none, the part of the dataset that a hash reserves for training.
@@ -106,7 +108,7 @@ def sample_of(name: str) -> str:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Return the prompts of a JSONL file; raise SkitError with the number of the first wrong line."""
+    """Return the prompts of a JSON or JSONL file; raise SkitError with the number of the first wrong line."""
     return _parse_all(path.name, read_rows(path), partial(file_prompt, path.stem))
 
 
@@ -118,7 +120,7 @@ def digest(prompts: Iterable[Prompt]) -> str:
 
 def _is_file(spec: str) -> bool:
     separators = [separator for separator in (os.sep, os.altsep) if separator]
-    has_ending = spec.endswith((".jsonl", PARQUET, *OTHER_ENDINGS))
+    has_ending = spec.endswith((*PROMPT_ENDINGS, *OTHER_ENDINGS))
     return (has_ending or any(mark in spec for mark in separators)) and not spec.startswith(any_hub.PREFIX)
 
 
@@ -126,13 +128,13 @@ def _from_file(path: Path) -> SourcedPrompts:
     if path.exists() and path.suffix not in OTHER_ENDINGS:
         return SourcedPrompts("file", path.name, read_prompts(path))
     files = sorted(path.parent.glob("*")) if path.parent.is_dir() else []
-    names = [file.name for file in files if file.suffix in (".jsonl", PARQUET) and file != path]
+    names = [file.name for file in files if file.suffix in PROMPT_ENDINGS and file != path]
     same_stem = [name for name in names if Path(name).stem == path.stem]
     near = same_stem or get_close_matches(path.name, names, n=1)
     hint = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
     if not path.exists():
         raise SkitError(f"there is no prompt file '{path}'{hint}")
-    form = 'a .jsonl file with one {"prompt": "..."} per line, or a .parquet file'
+    form = 'a .jsonl file with one {"prompt": "..."} per line, a .json file with a list of them, or a .parquet file'
     raise SkitError(f"'{path}' is not a prompt file: give {form}{hint}")
 
 

@@ -1,20 +1,28 @@
 """Reading rows from the files that hold prompts."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
+from specbench_kit.core.typed_json import whole_number
 from specbench_kit.datasets.base import Row
 
 PARQUET = ".parquet"
 LocatedRow = tuple[str, Row]
 """The position of a row in its file, for error messages, and its columns."""
+DECODER = json.JSONDecoder(parse_int=whole_number)
+"""Python's own parser: prompts may hold lone surrogates and NaN, which a stricter one would refuse."""
+ARRAY_OF_OBJECTS = re.compile(r"\s*\[\s*(?:\{|\]\s*$)")
+SPACE = re.compile(r"\s*")
+ROW_END = re.compile(r"\s*(?:,|(?=\]))")
 
 
 def read_rows(path: Path) -> Iterator[LocatedRow]:
-    """Yield the rows of a Parquet, JSONL or text file; raise SkitError if the file cannot be read."""
+    """Yield the rows of a Parquet, JSON, JSONL or text file; raise SkitError if the file cannot be read."""
     if path.suffix == PARQUET:
         yield from _parquet_rows(path)
         return
@@ -26,27 +34,66 @@ def read_rows(path: Path) -> Iterator[LocatedRow]:
 
 
 def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[LocatedRow]:
-    """Yield the rows of a JSONL file without its blank lines; each line of a `.txt` file is a row with column `text`.
+    """Yield the rows of a file: JSON objects, one per line or in one array, or the lines of a `.txt` file.
 
-    Raise SkitError, with the number of the line, if a line is not UTF-8 or not a JSON object.
+    Blank lines are passed over. A line of a `.txt` file is a row with the column `text`. Raise SkitError, with the
+    number of the line or of the row, for what is not UTF-8 or not a JSON object.
     """
+    texts = _decoded(name, lines)
+    if name.endswith(".txt"):
+        yield from ((position, {"text": text}) for position, text in texts)
+        return
+    texts = ((position, text) for position, text in texts if text.strip())
+    beginning = list(islice(texts, 1))
+    if beginning and beginning[0][1].lstrip().startswith("["):
+        beginning += texts
+        array = "".join(text for _, text in beginning)
+        if ARRAY_OF_OBJECTS.match(array):
+            yield from _array_rows(name, array)
+            return
+    yield from (_object(position, text) for position, text in chain(beginning, texts))
+
+
+def _decoded(name: str, lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines, 1):
         position = f"{name}, line {number}"
         try:
-            text = line.decode("utf-8-sig")
+            yield position, line.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise SkitError(f"{position}: not UTF-8 text: save the file as UTF-8") from error
-        if name.endswith(".txt"):
-            yield position, {"text": text}
-        elif text.strip():
-            # Python's own parser: prompts may hold lone surrogates and NaN, which a stricter one would refuse.
-            try:
-                row = json.loads(text)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise SkitError(f"{position}: not valid JSON ({error}): write one JSON object per line") from error
-            if not isinstance(row, dict):
-                raise SkitError(f"{position}: a {type(row).__name__} where a JSON object belongs")
-            yield position, row
+
+
+def _object(position: str, text: str) -> LocatedRow:
+    try:
+        row = DECODER.decode(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        advice = "write one JSON object per line, or one array of objects"
+        raise SkitError(f"{position}: not valid JSON ({error}): {advice}") from error
+    if not isinstance(row, dict):
+        raise SkitError(f"{position}: a {type(row).__name__} where a JSON object belongs")
+    return position, row
+
+
+def _array_rows(name: str, text: str) -> Iterator[LocatedRow]:
+    """Yield the objects of an array one by one, since a file of conversations may be as large as the memory."""
+    place, number = text.index("[") + 1, 0
+    while True:
+        start = SPACE.match(text, place)
+        place, number = start.end() if start else place, number + 1
+        if text.startswith("]", place) and not text[place + 1 :].strip():
+            return
+        position = f"{name}, row {number}"
+        try:
+            row, place = DECODER.raw_decode(text, place)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise SkitError(f"{position}: not valid JSON ({error}): the array is damaged or incomplete") from error
+        if not isinstance(row, dict):
+            raise SkitError(f"{position}: a {type(row).__name__} where a JSON object belongs")
+        yield position, row
+        end = ROW_END.match(text, place)
+        if end is None:
+            raise SkitError(f"{position}: no comma or bracket follows: the array is damaged or incomplete")
+        place = end.end()
 
 
 def _parquet_rows(path: Path) -> Iterator[LocatedRow]:

@@ -17,11 +17,11 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import convert
 from specbench_kit.datasets.answers import Gold, RuleName
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
+from specbench_kit.datasets.messages import user_turns
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")
 LETTERS = "ABCD"
-USER_ROLES = ("user", "human")
 
 
 class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,18 +160,6 @@ def fill(template: str, row: Row, index: int) -> Any:
     if alone := PLACEHOLDER.fullmatch(template):
         return column(alone)
     return PLACEHOLDER.sub(lambda match: str(column(match)), template)
-
-
-def user_turns(value: Any) -> tuple[str, ...]:
-    """Return the turns of the user in a text, a list of texts, or a list of messages.
-
-    A message has `role` and `content`, or `from` and `value`.
-    """
-    if not isinstance(value, list):
-        return (value,)  # the loader refuses turns that are not strings
-    messages = [turn if isinstance(turn, dict) else {"role": USER_ROLES[0], "content": turn} for turn in value]
-    users = [message for message in messages if message.get("role", message.get("from")) in USER_ROLES]
-    return tuple(message["content"] if "content" in message else message["value"] for message in users)
 
 
 for _path in sorted(DEFINITIONS.glob("*.toml")):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import whole_number
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival, from_zero
 
 
@@ -59,7 +60,7 @@ def _json_rows(lines: TextIO, path: Path) -> Iterator[RequestArrival]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                row = json.loads(line)
+                row = json.loads(line, parse_int=whole_number)
             except (ValueError, RecursionError) as error:
                 raise SkitError(f"{path}:{number}: not valid JSON ({error})") from error
             layout = next((layout for layout in _JSON if isinstance(row, dict) and layout.time in row), _JSON[0])

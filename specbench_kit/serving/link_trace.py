@@ -12,6 +12,7 @@ from typing import TextIO
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import whole_number
 from specbench_kit.serving.arrays import Floats
 
 COLUMNS = ("time_s", "rtt_s", "bytes_per_s")
@@ -90,7 +91,7 @@ def _rows(lines: TextIO, path: Path) -> Iterator[tuple[Mapping[str, str | float]
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield json.loads(line), f"{path}:{number}"
+                yield json.loads(line, parse_int=whole_number), f"{path}:{number}"
             except (ValueError, RecursionError) as error:
                 raise SkitError(f"{path}:{number}: not valid JSON ({error})") from error
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import pytest
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import Count, Number, convert, decode
+from specbench_kit.core.typed_json import Count, Number, convert, decode, parse
 
 
 class Layer(Struct, forbid_unknown_fields=True):
@@ -27,6 +27,14 @@ def test_fields_of_a_newer_kit_are_passed_over() -> None:
     assert decode(Card, b'{"seconds": 1, "layers": [{"rows": 3}], "mood": 2}') == Card(1.0, layers=[Layer(3)])
     assert decode(Card, '{"seconds": 1, "name": "\\ud800"}') == Card(1.0, "\ud800")
     assert convert(Card, {"seconds": 1.5, "name": "x"}) == Card(1.5, "x")
+
+
+def test_a_number_of_any_length_is_text_and_does_no_harm_where_nobody_reads_it() -> None:
+    digits = "7" * 5000
+    assert decode(Card, f'{{"seconds": 1, "mood": {digits}}}') == Card(1.0)
+    assert parse(f"[1, {digits}]") == [1, digits]
+    with pytest.raises(ValueError, match="rows must be a whole number"):
+        decode(Card, f'{{"seconds": 1, "layers": [{{"rows": {digits}}}]}}')
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,79 @@ def test_a_file_may_name_its_prompts_in_three_ways(tmp_path: Path) -> None:
     assert (loaded.name, loaded.source, loaded.location, loaded.total) == ("mine", "file", "mine.jsonl", 4)
 
 
+SAID = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello"}]
+PARTS = [{"type": "text", "text": "Say "}, {"type": "text", "text": "it"}]
+SHARED = [
+    {"from": "gpt", "value": "As I said."},
+    {"from": "human", "value": "And then?"},
+    {"from": "gpt", "value": "It ended."},
+    {"from": "human", "value": " "},
+    {"from": "human", "value": "Why?"},
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "turns"),
+    [
+        ({"conversations": SHARED}, ("And then?", "Why?")),
+        ({"conversation": SHARED, "turns": None}, ("And then?", "Why?")),
+        ({"messages": [*SAID, {"role": "assistant", "content": None}, {"role": "User", "content": PARTS}]}, None),
+        ({"prompt": SAID}, ("Hello",)),
+        ({"question": SAID}, ("Hello",)),
+        ({"custom_id": "first", "method": "POST", "body": {"model": "m", "messages": SAID}}, ("Hello",)),
+    ],
+)
+def test_conversations_are_read_in_the_forms_that_people_have(
+    tmp_path: Path, row: dict[str, Any], turns: tuple[str, ...] | None
+) -> None:
+    (prompt,) = load_file(write(tmp_path / "mine.jsonl", row)).prompts
+    assert prompt.turns == (turns or ("Hello", "Say it"))
+    assert prompt.id == row.get("custom_id", "0")
+
+
+def test_a_shared_conversation_without_a_user_is_left_out(tmp_path: Path) -> None:
+    rows = [{"id": "a", "conversations": SHARED[:1]}, {"id": "b", "conversations": []}, {"id": "c", "prompt": "Hi"}]
+    assert [prompt.id for prompt in load_file(write(tmp_path / "shared.jsonl", *rows)).prompts] == ["c"]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["array.json", "array.jsonl"])
+def test_one_array_holds_the_same_prompts_as_lines(tmp_path: Path, name: str, indent: int | None) -> None:
+    rows = [{"category": "c", "prompt": "x, [y]"}, {"category": "c", "conversations": SHARED}]
+    array = tmp_path / name
+    array.write_text(f"\n {json.dumps(rows, indent=indent)}\n", encoding="utf-8")
+    assert load_file(array).prompts == load_file(write(tmp_path / "array.lines.jsonl", *rows)).prompts
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ('[{"prompt": "a"}, {"prompt": ]', "bad.json, row 2: not valid JSON"),
+        ('[{"prompt": "a"}', "bad.json, row 1: no comma or bracket follows"),
+        ('[{"prompt": "a"}, "b"]', "bad.json, row 2: a str where a JSON object belongs"),
+        ('[{"prompt": "a"}] x', "bad.json, row 2: not valid JSON"),
+        ('[{"prompt": "a"}, {"text": "b"}]', "bad.json, row 2: none of the fields"),
+        ("[]", "bad.json holds no prompts"),
+        ('{"prompt": {"a": 1}}', "line 1: a prompt must be a non-empty string"),
+        ('{"messages": "a"}', "line 1: 'messages' must be a list of strings or of messages"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "a part that is not text"),
+        ('{"messages": [{"role": "user"}]}', "line 1: the field 'value' is missing"),
+    ],
+)
+def test_a_damaged_array_or_message_is_named_with_its_place(tmp_path: Path, content: str, complaint: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    with pytest.raises(SkitError, match=complaint):
+        load_file(path)
+
+
+@pytest.mark.parametrize("form", ['{"prompt": "Hi", "n": %s}', '[{"prompt": "Hi", "n": %s}]'])
+def test_a_number_of_any_length_does_no_harm_where_nobody_reads_it(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "huge.jsonl"
+    path.write_text(form % ("7" * 5000))
+    assert [prompt.turns for prompt in load_file(path).prompts] == [("Hi",)]
+
+
 def test_blank_lines_a_byte_order_mark_and_windows_line_ends_are_harmless(tmp_path: Path) -> None:
     path = tmp_path / "windows.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "Gr\xc3\xbc\xc3\x9fe"}\r\n\r\n{"prompt": "Two"}\r\n')

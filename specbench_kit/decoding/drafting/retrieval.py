@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import whole_number
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts
 from specbench_kit.decoding.drafting.look_up import LookUp, LookUpDistribution, LookUpDrafter, NoDrafting, TextIndex
@@ -82,7 +83,10 @@ def load_corpus(path: str) -> Corpus:
     Raise SkitError if it cannot be read, or holds no text.
     """
     try:
-        rows = [json.loads(line) for line in Path(path).expanduser().read_text(encoding="utf-8").splitlines()]
+        rows = [
+            json.loads(line, parse_int=whole_number)
+            for line in Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+        ]
         texts = [[int(token) for token in row["output_ids"]] for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SkitError(f"cannot read the corpus '{path}': give the requests.jsonl of a run of this target") from error

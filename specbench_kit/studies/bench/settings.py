@@ -52,8 +52,8 @@ class Sources(DeploymentOptions):
     dataset: Annotated[
         tuple[str, ...],
         Option(
-            "Dataset: a name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or "
-            ".parquet file; may be given several times.",
+            "Dataset: a name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl, "
+            ".json or .parquet file; may be given several times.",
             RUN,
         ),
     ] = ("gsm8k",)
