@@ -30,7 +30,8 @@ def test_the_chat_sample_mixes_topics_and_has_two_turn_dialogues() -> None:
     assert all(prompt.chat for prompt in prompts)
 
 
-def test_the_code_sample_is_python_to_continue() -> None:
+def test_the_code_sample_is_python_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKIT_DATA_DIR", raising=False)
     prompts = read_prompts(SAMPLES / "code.jsonl")
     assert all(prompt.chat for prompt in prompts)
     raw = load("humaneval-raw", data_dir=None, allow_sample=True, limit=None, seed=0)
