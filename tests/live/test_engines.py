@@ -111,6 +111,7 @@ class Bytes:
 
     def __init__(self, by: int = 0) -> None:
         self._by = by
+        self.added_tokens_decoder: dict[int, object] = {}
 
     def __len__(self) -> int:
         return VOCABULARY

@@ -265,7 +265,6 @@ def test_round_trips_of_a_busy_server_are_those_of_its_number_of_devices() -> No
     assert [validation._busy_s(measured, devices) for devices in (1, 2, 3, 4, 9)] == pytest.approx(
         [0.0, 1e-3, 3e-3, 5e-3, 5e-3]
     )
-    assert validation._busy_s({"busy_s": 2e-3}, 7) == 2e-3
     assert validation._busy_s({}, 7) == 0.0
 
 
