@@ -87,7 +87,8 @@ DRAFT ?= bundled
 POLICIES ?= fixed-k:k=4 threshold suffix
 engine-test: $(INSTALLED)
 ifneq ($(ADDRESS),)
-	$(BIN)/skit bench --server $(ENGINE)://$(ADDRESS) --method fixed-k --dataset gsm8k --limit 6 --out build/engine-test
+	$(BIN)/skit bench --server $(ENGINE)://$(ADDRESS) --target bundled --method fixed-k --dataset gsm8k --limit 6 \
+		--out build/engine-test
 else
 	$(ENGINE_PYTHON) scripts/engine_test_$(ENGINE).py --target $(TARGET) --draft $(DRAFT) --out build/engine-test/inside \
 		$(addprefix --method ,$(POLICIES))

@@ -22,7 +22,6 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, locate
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.gguf import converted_folder
-from specbench_kit.models.named import SMOLLM2
 from specbench_kit.models.pair import LoadedModel, Pair, load_model, load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.studies.bench.conversations import Conversation
@@ -101,7 +100,7 @@ def llama_cpp_logits(path: Path, prompts: Sequence[Sequence[int]]) -> Logits:
 def real_pair(setting: Setting) -> Pair:
     """Return the target without a draft model; in place of the bundled target, SmolLM2."""
     try:
-        return load_pair(SMOLLM2.name if setting.target == BUNDLED else setting.target, None, device="cpu")
+        return load_pair("smollm2" if setting.target == BUNDLED else setting.target, None, device="cpu")
     except SkitError as error:
         raise Skipped(str(error)) from error
 

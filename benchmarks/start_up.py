@@ -10,7 +10,7 @@ from benchmarks.process import measure
 
 SKIT = Path(sys.executable).with_name("skit")
 COMMANDS = (["--help"], ["list", "methods"], ["list", "datasets"], ["list", "models"])
-MAIN_JOB = ("bench", "--method", "fixed-k", "--dataset", "gsm8k")
+MAIN_JOB = ("bench", "--target", "bundled", "--method", "fixed-k", "--dataset", "gsm8k")
 
 
 def run(setting: Setting) -> Outcome:

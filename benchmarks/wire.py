@@ -26,7 +26,7 @@ ECHO_SERVER = "from benchmarks.wire import echo; echo()"
 
 def run(setting: Setting) -> Outcome:
     """Measure the round trip minus queue and verification with an idle server, in turns with the echo."""
-    server = [SERVE, "serve", "--listen", "127.0.0.1:0", "--slots", "2"]
+    server = [SERVE, "serve", "--target", "bundled", "--listen", "127.0.0.1:0", "--slots", "2"]
     with _process(server) as address, _process([ECHO_SERVER]) as echo_address:
         tokenizer = setting.pair.tokenizer
         connection = Connection(address, ClientIdentity(tokenizer_hash(tokenizer), len(tokenizer)))

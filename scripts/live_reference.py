@@ -58,7 +58,7 @@ METHODS = ("fixed-k", "svip", "adaedl", "opt-tree", "specedge", "ssd", "prompt-l
 SERVER_ONLY = tuple(method for method in METHODS if method not in ("specedge", "ssd"))
 """The methods with which the server also drafts by itself: one that drafts ahead would have to do without that."""
 RTT_S = (0.0, 0.02, 0.08)
-REAL, LINK_SLOTS = ("--target", "smollm2"), 4
+TOY, REAL, LINK_SLOTS = ("--target", "bundled"), ("--target", "smollm2"), 4
 ASKED = ("--dataset", "gsm8k", "--limit", "4", "--max-new-tokens", "32")
 DEPLOYMENT = """
 name = "{name}"
@@ -84,7 +84,7 @@ def skit(*arguments: object, core: str = LOAD_CORE) -> None:
 
 @contextmanager
 def server(*options: object) -> Iterator[str]:
-    """Start a server of the small pair, or of the target that the options name, on its core and yield its address."""
+    """Start a server of the target that the options name on its core and yield its address."""
     command = _pinned(SERVER_CORE, ("serve", "--listen", "127.0.0.1:0", "--session-tokens", 512, *options))
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=_environment())
     assert process.stderr is not None
@@ -121,7 +121,7 @@ def drafter_profile(name: str, *target: object) -> None:
 
 def validation(out: Path) -> None:
     """Measure every scheduler at every load, and write a table for each of the two simulations."""
-    devices, slo = _scenario(profile(SCHEDULERS[0]))
+    devices, slo = _scenario(profile(SCHEDULERS[0], *TOY))
     folder, rows = _made(out / "validation"), dict.fromkeys(SIMULATED, "")
     for scheduler in SCHEDULERS:
         run = _loaded(scheduler, devices, slo)
@@ -144,9 +144,18 @@ def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
     done = BUILD / "load" / scheduler
     if not list(done.glob("*/summary.json")):
         shutil.rmtree(done, ignore_errors=True)
-        by = profile(scheduler)
-        with server("--slots", devices[-1], "--scheduler", scheduler, "--profile", by) as address:
-            arguments = ("--server", address, "--trace", trace(""), "--method", f"fixed-k:k={DRAFTED}", "--slo", slo)
+        by = profile(scheduler, *TOY)
+        with server("--slots", devices[-1], "--scheduler", scheduler, "--profile", by, *TOY) as address:
+            arguments = (
+                "--server",
+                address,
+                "--trace",
+                trace("", *TOY),
+                "--method",
+                f"fixed-k:k={DRAFTED}",
+                "--slo",
+                slo,
+            )
             times = ("--draft-s", DRAFT_S, "--duration", DURATION_S, "--warm-up", WARM_UP_S, "--profile", by)
             skit("load", *arguments, *times, "--devices", ",".join(map(str, devices)), "--events", "--out", done)
     (run,) = done.glob("*/summary.json")

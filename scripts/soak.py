@@ -125,7 +125,8 @@ def main() -> int:
     options = parser.parse_args()
     tokenizer = from_pretrained(AutoTokenizer, locate(BUNDLED, "target"))
     hello = {"protocol": PROTOCOL, "tokenizer": tokenizer_hash(tokenizer), "vocabulary": len(tokenizer)}
-    command = [sys.executable, "-c", SERVE, "serve", "--listen", "127.0.0.1:0", "--slots", "64"]
+    command = [sys.executable, "-c", SERVE, "serve", "--target", BUNDLED, "--listen", "127.0.0.1:0"]
+    command += ["--slots", "64"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     try:

@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from warm_start import loads_alike, warm_start
@@ -25,6 +26,8 @@ less than what pytest gives a slow test, so that a command that hangs is named, 
 READINGS = "SKIT_MACHINE_READINGS"
 QUIET, BUSY = (Path(__file__).with_name(f"{name}_machine.json") for name in ("quiet", "busy"))
 """Readings that stand in for those of the machine which runs the tests."""
+HOME = TemporaryDirectory(prefix="skit-home-", ignore_cleanup_errors=True)
+"""The user's folder of all tests of this process: what the user fetched or trained decides none of them."""
 
 QUICK = ("--help", "--version", "capacity", "compare", "export", "list", "profile-verifier", "simulate")
 """What loads neither torch nor transformers, or not always."""
@@ -45,9 +48,10 @@ class TinyPair:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment without what leads the kit to data, models or a hub."""
+    """This process's environment without what leads the kit to data, models, the user's folder or a hub."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))}
-    return kept | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", READINGS: str(QUIET)} | changes
+    fixed = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SKIT_HOME": HOME.name, READINGS: str(QUIET)}
+    return kept | fixed | changes
 
 
 def hear_ctrl_c() -> None:

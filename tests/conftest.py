@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import QUIET, READINGS, TinyPair
+from command_line import HOME, QUIET, READINGS, TinyPair
 from xdist.scheduler import LoadScopeScheduling
 
 os.environ[READINGS] = str(QUIET)  # how busy the machine is that runs the tests decides none of them
+os.environ["SKIT_HOME"] = HOME.name
 
 pytest_plugins = ["second_attempt"]
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import command_line, load_dataset, say_left_out, tell_report
+from specbench_kit.cli.common import command_line, load_dataset, say_left_out, say_target, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
@@ -39,7 +39,7 @@ class BatchSizesOptions:
     limit: Annotated[
         int | None, Option("Number of prompts, drawn with --seed; at least the largest batch size.", RUN)
     ] = 64
-    target: common.Target = "bundled"
+    target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
@@ -68,6 +68,8 @@ def batch_sizes(
     )
     console = Console(stderr=as_json)
     source = options.trace or load_dataset(dataset, settings.limit, settings.seed, console)
+    if options.trace is None:
+        say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.sweep.batch_sizes import run_curves
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import command_line, load_dataset, require_all, say, say_left_out
+from specbench_kit.cli.common import command_line, load_dataset, require_all, say, say_left_out, say_target
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError, require
@@ -83,6 +83,8 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     for name in sources.dataset:
         options = DatasetOptions(dataset=name, data_dir=sources.data_dir, sample=sources.sample)
         datasets.append(load_dataset(options, settings.limit, settings.seed, console))
+    if settings.server is None:
+        say_target(console, settings.target)
     with loading_bar(console) as report:
         from specbench_kit.studies.bench.campaign import Campaign
 

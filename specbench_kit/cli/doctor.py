@@ -166,6 +166,18 @@ def _check_bundled_pairs() -> Iterator[Finding]:
             yield Finding(f"pair {pair.name}", "ok", pair.summary)
 
 
+@_check("target auto")
+def _check_fetched_pairs() -> Iterator[Finding]:
+    from specbench_kit.models.catalogue import AUTO, BUNDLED, resolve_target
+    from specbench_kit.models.named import NAMED_PAIRS
+
+    if (name := resolve_target(AUTO)) != BUNDLED:
+        yield Finding("target auto", "ok", f"{name}: {NAMED_PAIRS[name].summary}")
+    else:
+        advice = "`skit list models` shows the real ones, and `skit fetch` brings one"
+        yield Finding("target auto", "missing", "no real pair was fetched, so the toy pair runs", advice)
+
+
 @_check("your own")
 def _check_user_folder() -> Iterator[Finding]:
     from specbench_kit.core.user_data import user_folder

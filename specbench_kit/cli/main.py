@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.
 
-  skit bench --method fixed-k                  benchmark one method on the bundled models, with a report
+  skit bench --method fixed-k                  benchmark one method on the best pair here, with a report
   skit bench --method all --limit 20           compare all methods
   skit bench --method wisp --deployment wan    the same tokens, with the time of a wide-area link
   skit compare results/A results/B             compare runs; --fail-if turns it into a check

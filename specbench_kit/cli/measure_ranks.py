@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import to_builtins
 
-from specbench_kit.cli.common import command_line, load_dataset, say
+from specbench_kit.cli.common import command_line, load_dataset, say, say_target
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
@@ -25,7 +25,7 @@ class RankOptions:
     """The models and prompts to measure, and the folder of the table."""
 
     limit: common.Limit = None
-    target: common.Target = "bundled"
+    target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
@@ -47,6 +47,7 @@ def measure_ranks(options: RankOptions, dataset: DatasetOptions, as_json: JsonOp
     settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **shared)
     console = Console(stderr=as_json)
     prompts = load_dataset(dataset, options.limit, options.seed, console)
+    say_target(console, options.target)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.predictors import ranks
     from specbench_kit.studies.recording.ranks import measure

@@ -1,6 +1,6 @@
 """`skit profile-verifier`, `skit profile-drafter` and `skit profile-server`: how long steps take."""
 
-from specbench_kit.cli.common import command_line, say, say_disturbed, tell_report
+from specbench_kit.cli.common import command_line, say, say_disturbed, say_target, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given
@@ -27,6 +27,7 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     from specbench_kit.studies.profiling.run import run_profiling
 
     console = Console(stderr=as_json)
+    say_target(console, settings.target)
     with stepping_bar(TimeRemainingColumn()) as report:
         try:
             outcome = run_profiling(settings, report)

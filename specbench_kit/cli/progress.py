@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
@@ -90,6 +91,21 @@ def stepping_bar_with_lines(
             bar.update(tasks[step], completed=done, total=planned)
 
         yield report, lambda line: bar.console.print(line, highlight=False, markup=False)
+
+
+@contextmanager
+def download_bar() -> Iterator[ProgressCallback]:
+    """Show one bar per file: its name, its bytes that are here, and the remaining time."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with _Bar(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(file: str, done: int, size: int) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file)
+            bar.update(tasks[file], completed=done, total=size)
+
+        yield report
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import command_line, load_dataset, require_all, require_file, say
+from specbench_kit.cli.common import command_line, load_dataset, require_all, require_file, say, say_target
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import require
@@ -41,7 +41,7 @@ class RecordOptions:
         ),
     ] = "model"
     limit: common.Limit = None
-    target: common.Target = "bundled"
+    target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
@@ -71,6 +71,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **select_fields(BenchSettings, shared))
     console = Console()
     prompts = load_dataset(dataset, options.limit, options.seed, console, to_train=options.train_split)
+    say_target(console, options.target)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.recording.trace import record as record_trace
     from specbench_kit.studies.recording.trace import recorded_drafter

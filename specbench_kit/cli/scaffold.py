@@ -78,7 +78,7 @@ LONGEST = 3
 
 
 def test_$module(tmp_path):
-    options = {"limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
+    options = {"target": "bundled", "limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
     result = skit.bench("$name:longest=3", **options)
     table = result.to_pandas().set_index("method")
     row = next(row for name, row in table.iterrows() if name.startswith("$name"))

@@ -2,7 +2,7 @@
 
 import os
 
-from specbench_kit.cli.common import say
+from specbench_kit.cli.common import say, say_target
 from specbench_kit.live.address import host_and_port
 from specbench_kit.live.server.settings import ServeSettings
 
@@ -14,6 +14,7 @@ def serve(settings: ServeSettings) -> None:
     # gRPC writes a line for every failed handshake, so that any stranger could fill a disk.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     console = Console(stderr=True)
+    say_target(console, settings.target)
     with console.status("loading the target"):
         from specbench_kit.live.server.run import make_service
         from specbench_kit.live.server.run import serve as run

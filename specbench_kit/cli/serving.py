@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.cli.common import command_line, load_dataset, say, tell_report
+from specbench_kit.cli.common import command_line, load_dataset, say, say_target, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.option import Given, select_fields
 from specbench_kit.serving.options import (
@@ -49,6 +49,7 @@ def _run(
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
+    from specbench_kit.models.catalogue import resolve_target
     from specbench_kit.reports.serving.terminal import print_serving
     from specbench_kit.serving.events import parse_window
     from specbench_kit.studies.serving.presets import presets
@@ -66,11 +67,12 @@ def _run(
         answers = f"{recorded.limit} answers to {recorded.dataset} of up to {recorded.max_new_tokens} tokens"
         say(
             console,
-            f"no --acceptance: recording {answers} first, with target {recorded.target} and draft {recorded.draft} "
-            "(50 answers of the bundled pair take about a minute on two cores); give --acceptance trace.parquet, a "
-            "run's folder or iid:alpha=0.8,length=4 to skip this",
+            f"no --acceptance: recording {answers} first, with target {resolve_target(recorded.target)} and draft "
+            f"{recorded.draft} (50 answers take the toy pair about a minute on two cores, a real pair several); give "
+            "--acceptance trace.parquet, a run's folder or iid:alpha=0.8,length=4 to skip this",
         )
         dataset = load_dataset(recorded, recorded.limit, settings.recording.seed, console)
+        say_target(console, recorded.target)
     with stepping_bar() as report:
         run = ServingRun(settings=settings, dataset=dataset, chosen=preset, report=report)
         if command == "capacity":

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import command_line, load_dataset, tell_report
+from specbench_kit.cli.common import command_line, load_dataset, say_target, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
@@ -26,6 +26,7 @@ def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOp
     prompts = None
     if settings.trace is None and not settings.synthetic:
         prompts = load_dataset(dataset, settings.limit, settings.seed, console)
+        say_target(console, settings.target)
     from specbench_kit.studies.sweep.run import run_sweep
 
     with stepping_bar() as report:

@@ -1,6 +1,6 @@
 """`skit train-predictor`: train rejection predictors for a pair of models and report if they pay off."""
 
-from specbench_kit.cli.common import command_line, load_dataset, say, say_disturbed, tell_report
+from specbench_kit.cli.common import command_line, load_dataset, say, say_disturbed, say_target, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
@@ -30,6 +30,7 @@ def train_predictor(
     prompts = None
     if settings.trace is None:
         prompts = load_dataset(dataset, settings.limit, settings.seed, console, to_train=True)
+        say_target(console, settings.target)
     with stepping_bar() as report:
         outcome = run_training(settings, prompts, report)
     print_training(console, outcome.run, outcome.summary)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import load_dataset, say
+from specbench_kit.cli.common import load_dataset, say, say_target
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.studies.training.distillation.options import DistillationSettings, TrainingPromptOptions
@@ -24,7 +24,8 @@ PROMPTS_WITHOUT_TIME = 2000
 def load_prompts(
     settings: DistillationSettings, prompts: TrainingPromptOptions, console: "Console"
 ) -> "LoadedDataset | None":
-    """Load the training prompts of all datasets; None if the settings name a trace."""
+    """Load the training prompts of all datasets; None if the settings name a trace. Say which target is trained for."""
+    say_target(console, settings.target)
     if settings.trace is not None:
         return None
     from specbench_kit.datasets import mixing

@@ -18,14 +18,19 @@ DatasetName = Annotated[
 DataDir = Annotated[Path | None, Option("Folder with local datasets; the default is $SKIT_DATA_DIR.", RUN)]
 Sample = Annotated[bool, Option("Use a small bundled sample if the dataset is not available.", RUN)]
 Target = Annotated[
-    str, Option("Target model: Hugging Face id, folder, .gguf file, smollm2, 'bundled' or 'synthetic'.", MODELS)
+    str,
+    Option(
+        "Target model: 'auto' for the best pair that was fetched (the toy pair 'bundled' without any), a pair from "
+        "`skit list models`, a Hugging Face id, a folder, a .gguf file, or 'synthetic'.",
+        MODELS,
+    ),
 ]
 Draft = Annotated[
     str,
     Option(
-        "Draft model: 'auto' for the one that belongs to the target, Hugging Face id, folder, .gguf file, smollm2, "
-        "'bundled', or 'synthetic:ranks=0.8+0.1,...' with the probabilities that the target's token is the draft "
-        "model's 1st, 2nd, ... choice.",
+        "Draft model: 'auto' for the one that belongs to the target, a pair from `skit list models`, a Hugging Face "
+        "id, a folder, a .gguf file, or 'synthetic:ranks=0.8+0.1,...' with the probabilities that the target's token "
+        "is the draft model's 1st, 2nd, ... choice.",
         MODELS,
     ),
 ]

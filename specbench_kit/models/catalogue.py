@@ -1,21 +1,29 @@
-"""Model names: the bundled pair, named models, local folders, GGUF files, hub ids. Imports nothing heavy."""
+"""Model names: the bundled pair, named pairs, local folders, GGUF files, hub ids. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import hub_reachable
 from specbench_kit.core.plain_text import first_line, one_line
-from specbench_kit.models.gguf import converted_folder, gguf_file, model_name
-from specbench_kit.models.named import NAMED_MODELS, NamedModel, fetch, fetched_folder, installed_file
+from specbench_kit.models.gguf import SUFFIX, converted_folder, gguf_file, model_name
+from specbench_kit.models.named import (
+    NAMED_PAIRS,
+    NamedModel,
+    NamedPair,
+    Role,
+    fetched_folder,
+    installed_file,
+    size_text,
+)
 
+AUTO = "auto"
+"""The target that stands for the best pair which was fetched to this machine, or for the bundled one without any."""
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
 """A pair without weights whose models agree as often as the draft's options say."""
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
-
-Role = Literal["target", "draft"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +56,23 @@ class ModelSource:
         return self.location.partition(":")[0] == SYNTHETIC
 
 
+def resolve_target(name: str) -> str:
+    """Return the name that `auto` stands for: the first named pair that was fetched, else the bundled pair."""
+    if name != AUTO:
+        return name
+    return next((pair.name for pair in NAMED_PAIRS.values() if pair.is_fetched), BUNDLED)
+
+
 def locate(name: str, role: Role) -> ModelSource:
     """Turn a name, a folder, a GGUF file or a hub id into a source; anything else is an error of one line."""
+    if role == "target":
+        name = resolve_target(name)
     if name == BUNDLED:
         return ModelSource(str(BUNDLED_FOLDER / role), f"{BUNDLED}/{role}", local_only=True)
-    if name in NAMED_MODELS:
-        return _locate_named(NAMED_MODELS[name])
     if name.partition(":")[0] == SYNTHETIC:
         return ModelSource(name, f"{SYNTHETIC}/target" if role == "target" else name, local_only=True)
+    if names_pair(name):
+        return locate_named(NAMED_PAIRS[name], role)
     file = gguf_file(name)
     if file is not None:
         return ModelSource(str(converted_folder(file)), one_line(model_name(file)), local_only=True)
@@ -67,21 +84,41 @@ def locate(name: str, role: Role) -> ModelSource:
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise SkitError(
             f"no {role} model '{name}': give a folder, a GGUF file, a hub id like owner/name, "
-            f"{', '.join(map(repr, NAMED_MODELS))}, '{BUNDLED}' or '{SYNTHETIC}'"
+            f"{', '.join(map(repr, NAMED_PAIRS))}, '{BUNDLED}' or '{SYNTHETIC}'"
         )
     return ModelSource(name, name, local_only=not hub_reachable())
 
 
-def _locate_named(model: NamedModel) -> ModelSource:
-    """Find a named model: in the user's folder, in an installed package, else in the hub's cache or on the hub."""
+def names_pair(name: str) -> bool:
+    """Return whether a name is that of a named pair, and not of a folder here that holds a model."""
+    folder = Path(name)
+    return name in NAMED_PAIRS and not ((folder / "config.json").is_file() or any(folder.glob(f"*{SUFFIX}")))
+
+
+def locate_named(pair: NamedPair, role: Role) -> ModelSource:
+    """Return the source of a pair's model: fetched, in an installed package, or on the hub; SkitError if nowhere."""
+    model = pair.model(role)
+    if source := find_named(model):
+        return source
+    raise SkitError(
+        f"the model '{model.name}' is not here: run `skit fetch {pair.name}` first ({size_text(pair.size_bytes)}, "
+        f"{pair.licence})"
+    )
+
+
+def find_named(model: NamedModel) -> ModelSource | None:
+    """Return the source of a named model: fetched, in an installed package, or in a repository of the hub."""
     folder = fetched_folder(model)
-    if folder is None and installed_file(model) is not None:
-        folder = fetch(model, lambda _: None)
+    if folder is None and (file := installed_file(model)) is not None:
+        from specbench_kit.models.fetching import keep_installed
+
+        folder = keep_installed(model, file)
     if folder is not None:
         return ModelSource(str(folder), model.name, local_only=True)
-    if hub_reachable() or _is_cached(model.hub_id):
-        return ModelSource(model.hub_id, model.name, local_only=not hub_reachable())
-    raise SkitError(f"the model '{model.name}' is not here: run `skit fetch {model.name}` first ({model.summary})")
+    # A repository of GGUF files is fetched first: it is no model that transformers would load.
+    if not model.hub_file and (hub_reachable() or _is_cached(model.repository)):
+        return ModelSource(model.repository, model.name, local_only=not hub_reachable())
+    return None
 
 
 def _is_cached(hub_id: str) -> bool:

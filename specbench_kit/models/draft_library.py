@@ -1,4 +1,4 @@
-"""Finds the draft model and the head of a target: bundled ones, and those that the user trained.
+"""Finds the draft model and the head of a target: the user's own, bundled ones, and the mates in named pairs.
 
 Imports nothing heavy.
 """
@@ -8,9 +8,9 @@ from typing import Literal
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.user_data import user_folder
-from specbench_kit.models.catalogue import BUNDLED, BUNDLED_FOLDER, SYNTHETIC, ModelSource, locate
+from specbench_kit.models.catalogue import BUNDLED, BUNDLED_FOLDER, SYNTHETIC, ModelSource, find_named, locate
 from specbench_kit.models.gguf import gguf_checksum
-from specbench_kit.models.named import NAMED_MODELS
+from specbench_kit.models.named import NAMED_PAIRS, NamedPair, fetched_folder, size_text
 
 AUTO = "auto"
 """The name that stands for the draft model, or the head, that belongs to the target."""
@@ -24,12 +24,16 @@ def trained_folder(target: ModelSource, kind: Kind) -> Path:
 
 
 def find_own(target: ModelSource, kind: Kind) -> ModelSource | None:
-    """Return the draft model or head that belongs to a target: the user's own before a bundled one; None without."""
+    """Return the draft model or head that belongs to a target; None without.
+
+    The user's own comes before a bundled one, and that before the draft model of a named pair.
+    """
     bundled = bundled_folder(target)
     for folder in (trained_folder(target, kind), *([bundled / kind] if bundled else [])):
         if (folder / "config.json").is_file():
             return ModelSource(str(folder), f"{target.label.removesuffix('/target')}/{kind}", local_only=True)
-    return None
+    pair = named_pair(target)
+    return find_named(pair.draft) if pair and pair.draft and kind == "draft" else None
 
 
 def find_draft(name: str, target: ModelSource) -> ModelSource:
@@ -40,6 +44,11 @@ def find_draft(name: str, target: ModelSource) -> ModelSource:
         return own
     if target.synthetic:
         raise SkitError(f"a synthetic target has no draft model of its own: give --draft {SYNTHETIC}:ranks=0.8+0.1")
+    if (pair := named_pair(target)) and pair.draft:
+        raise SkitError(
+            f"the draft model of '{target.label}', {pair.draft.title}, is not here: run `skit fetch {pair.name}` "
+            f"({size_text(pair.draft.size_bytes)}), or give --draft MODEL"
+        )
     raise SkitError(
         f"no draft model belongs to the target '{target.label}': give --draft MODEL, train one with skit train-draft, "
         "or name methods that need none, such as suffix or prompt-lookup"
@@ -55,8 +64,17 @@ def bundled_folder(target: ModelSource) -> Path | None:
     """Return the folder of what is bundled for a target, which may be a copy of a named model under another name."""
     if target.label == f"{BUNDLED}/target":
         return BUNDLED_FOLDER
-    checksum = gguf_checksum(Path(target.location))
-    for model in NAMED_MODELS.values():
-        if target.label == model.name or target.location == model.hub_id or checksum == model.sha256:
-            return BUNDLED_FOLDER / model.name
+    pair = named_pair(target)
+    return BUNDLED_FOLDER / pair.name if pair else None
+
+
+def named_pair(target: ModelSource) -> NamedPair | None:
+    """Return the pair whose target this is, by its content or its repository, under whatever name; None for others."""
+    folder = Path(target.location)
+    checksum = gguf_checksum(folder)
+    for pair in NAMED_PAIRS.values():
+        model = pair.target
+        is_same_file = checksum is not None and checksum == model.sha256
+        if is_same_file or target.location == model.repository or folder == fetched_folder(model):
+            return pair
     return None

@@ -19,6 +19,7 @@ from specbench_kit.models.end_tokens import end_tokens
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import ignored_settings
+from specbench_kit.models.gguf import gguf_checksum
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.embedding import read_embedding
 from specbench_kit.models.heads.files import load_head
@@ -65,10 +66,12 @@ class LoadedModel:
         weights = hash_folder(folder) if folder.is_dir() else str(self.model.config._commit_hash)
         weights += f"-exit{self.exit_layer}" if self.exit_layer else ""
         bits = 0 if self.executor == AUTO else executors.get(self.executor).weight_bits
+        file = gguf_checksum(folder)
         return {
             "name": f"{self.source.label} in {bits} bits" if bits else self.source.label,
             "hash": f"{weights}-{bits}bit" if bits else weights,
             "parameters": self.model.num_parameters(),
+            **({"gguf_sha256": file} if file else {}),
             **({"shared_vocabulary": round(self.translation.share, 6)} if self.translation else {}),
         }
 

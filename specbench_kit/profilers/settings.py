@@ -26,11 +26,12 @@ class ProfileSettings:
     target: Annotated[
         str,
         Option(
-            "Target model: 'bundled', smollm2, a folder, a hub id, a .gguf file, or an architecture card with random "
-            "weights (a name such as qwen3-32b, or a .toml file).",
+            "Target model: 'auto' for the best pair that was fetched, a pair from `skit list models`, a folder, a hub "
+            "id, a .gguf file, or an architecture card with random weights (a name such as qwen3-32b, or a .toml "
+            "file).",
             MODELS,
         ),
-    ] = "bundled"
+    ] = "auto"
     draft: str | None = None
     gpu: str | None = None
     require_measured: bool = False
@@ -111,8 +112,9 @@ class DrafterProfileSettings(ProfileSettings):
     draft: Annotated[
         str | None,
         Option(
-            "Draft model: 'auto' for the one that belongs to the target, 'bundled', a folder, a hub id, a .gguf file, "
-            "or an architecture card with random weights (a name such as qwen3-0.6b, or a .toml file).",
+            "Draft model: 'auto' for the one that belongs to the target, a pair from `skit list models`, a folder, a "
+            "hub id, a .gguf file, or an architecture card with random weights (a name such as qwen3-0.6b, or a .toml "
+            "file).",
             MODELS,
         ),
     ] = "auto"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.models.catalogue import BUNDLED, ModelSource, Role, locate, read_config
+from specbench_kit.models.catalogue import BUNDLED, ModelSource, locate, names_pair, read_config, resolve_target
 from specbench_kit.models.draft_library import AUTO, find_draft
 from specbench_kit.models.gguf import gguf_file
-from specbench_kit.models.named import NAMED_MODELS
+from specbench_kit.models.named import NAMED_PAIRS, Role
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import (
     Architecture,
@@ -72,12 +72,13 @@ def find_subject(name: str, role: Role) -> Subject:
     if cards.names_a_file(name):
         path = Path(name).expanduser()
         return Subject(path.stem, read_architecture(path))
-    has_weights = name == BUNDLED or name in NAMED_MODELS or gguf_file(name) or Path(name).expanduser().is_dir()
+    name = resolve_target(name) if role == "target" else name
+    has_weights = name == BUNDLED or names_pair(name) or gguf_file(name) or Path(name).expanduser().is_dir()
     if not has_weights:
         if card := bundled_architectures().get(name.lower()):
             return Subject(name.lower(), card)
         if "/" not in name:
-            names = ", ".join(f"'{model}'" for model in (BUNDLED, *NAMED_MODELS))
+            names = ", ".join(f"'{model}'" for model in (BUNDLED, *NAMED_PAIRS))
             hint = f"; or {names}, a folder, a hub id like owner/name, or a .toml file with a card of your own"
             raise cards.unknown_name("architecture", name, bundled_architectures(), hint)
     return _subject_of(locate(name, role))

@@ -19,6 +19,7 @@ class ModelDescription(Struct):
 
     name: Annotated[str | None, doc("name or folder of the model")] = None
     hash: Annotated[str | None, doc("SHA-256 over configuration, tokenizer and weights")] = None
+    gguf_sha256: Annotated[str | None, doc("SHA-256 of the GGUF file that the model was converted from")] = None
     parameters: Annotated[Count | None, doc("number of parameters")] = None
 
 

@@ -207,10 +207,10 @@ class SimulationOptions(ServingOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingOptions(DatasetOptions):
-    """Options of the trace that is recorded if no acceptance is given; 50 prompts take a minute on two cores."""
+    """Options of the trace that is recorded if no acceptance is given; 50 prompts take minutes on two cores."""
 
     limit: Annotated[int, Option("Number of prompts, drawn with --seed.", RECORDING)] = 50
-    target: Target = "bundled"
+    target: Target = "auto"
     draft: Draft = "auto"
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"

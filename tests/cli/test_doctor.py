@@ -22,6 +22,7 @@ def test_what_every_command_needs_is_there(tmp_path: Path) -> None:
     assert findings["executor transformers"]["state"] == "ok"
     assert findings["your own"]["found"] == str(tmp_path)
     assert findings["hub"]["state"] == "missing"  # the tests forbid asking it
+    assert findings["target auto"]["state"] == "missing"  # nothing was fetched to this folder
     assert all(finding["advice"] for finding in findings.values() if finding["state"] != "ok")
 
 

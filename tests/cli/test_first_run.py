@@ -13,14 +13,14 @@ from documents import ROOT
 from specbench_kit.cli.config_file import PRESETS
 from specbench_kit.datasets.loading import load
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.named import NAMED_MODELS
+from specbench_kit.models.named import NAMED_PAIRS
 
 QUICK = ("--limit", "2", "--max-new-tokens", "4")
 
 
 def test_its_options_name_a_real_model_and_methods_of_the_kit() -> None:
     options = tomllib.loads((PRESETS / "first-run.toml").read_text())
-    assert options["target"] in NAMED_MODELS
+    assert options["target"] in NAMED_PAIRS
     assert options["dataset"] == ["everyday"]
     assert all(parse_method(spec) for spec in options["method"])
 

@@ -15,6 +15,7 @@ from specbench_kit.cli.listing import KINDS, SLOW
 from specbench_kit.cli.main import app
 from specbench_kit.datasets.base import datasets
 from specbench_kit.methods.base import GROUPS, methods
+from specbench_kit.models.named import NAMED_PAIRS
 
 HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "sklearn", "scipy", "numpy", "huggingface_hub"}
 
@@ -52,9 +53,13 @@ def test_datasets_are_listed_with_their_places() -> None:
 
 
 def test_models_are_listed_with_folders_that_hold_models() -> None:
-    for entry in listed("models"):
+    entries = listed("models")
+    assert [entry["name"] for entry in entries] == [*NAMED_PAIRS, "bundled"]
+    for entry in entries:
         assert {"name", "target", "draft"} <= set(entry)
+    for entry in (entry for entry in entries if entry["here"]):
         assert all((Path(entry[role]) / "config.json").is_file() for role in ("target", "draft"))
+    assert entries[-1]["here"]
 
 
 def test_without_a_kind_everything_is_listed() -> None:

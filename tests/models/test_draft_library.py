@@ -13,7 +13,7 @@ from specbench_kit.models.catalogue import ModelSource, locate
 from specbench_kit.models.draft_library import find_draft, find_own, trained_folder
 from specbench_kit.models.gguf import RECORD
 from specbench_kit.models.head_library import HEAD, find
-from specbench_kit.models.named import SMOLLM2
+from specbench_kit.models.named import NAMED_PAIRS
 from specbench_kit.models.pair import load_pair
 
 NOTHING = (
@@ -69,15 +69,16 @@ def test_what_is_bundled_for_a_named_model_belongs_to_every_copy_of_it(
     shutil.copytree(tiny.draft, tmp_path / "bundled" / "smollm2" / "draft")
     converted = shutil.copytree(tiny.target, tmp_path / "gguf-1234")
     assert find_own(ModelSource(str(converted), "some-file", local_only=True), "draft") is None
-    (converted / RECORD).write_text(json.dumps({"sha256": SMOLLM2.sha256}))
+    smollm2 = NAMED_PAIRS["smollm2"].target
+    (converted / RECORD).write_text(json.dumps({"sha256": smollm2.sha256}))
     copies = [
         ModelSource(str(converted), "some-file", local_only=True),
-        ModelSource(str(tiny.target), "smollm2", local_only=True),
-        ModelSource(SMOLLM2.hub_id, SMOLLM2.hub_id, local_only=False),
+        ModelSource(str(converted), "smollm2", local_only=True),
+        ModelSource(smollm2.repository, smollm2.repository, local_only=False),
     ]
     drafts = [find_draft("auto", copy) for copy in copies]
     assert {draft.location for draft in drafts} == {str(tmp_path / "bundled/smollm2/draft")}
-    assert [draft.label for draft in drafts] == ["some-file/draft", "smollm2/draft", f"{SMOLLM2.hub_id}/draft"]
+    assert [draft.label for draft in drafts] == ["some-file/draft", "smollm2/draft", f"{smollm2.repository}/draft"]
 
 
 def test_all_runs_what_needs_no_draft_and_says_once_why_others_cannot(

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
+from specbench_kit.models.named import NAMED_PAIRS
 from specbench_kit.models.pair import SLACK, load_pair, resolve_device, resolve_dtype
 from specbench_kit.models.runner import Append
 from specbench_kit.reports.sections.cautions import setting_cautions
@@ -181,7 +182,8 @@ def test_an_architecture_that_transformers_does_not_know(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["/nowhere/at/all", "./nowhere", "~nobody/model", "just-a-word", "a/b/c"])
 def test_names_that_are_neither_folder_nor_hub_id(name: str, tiny: TinyPair) -> None:
     message = error_of(lambda: load_pair(str(tiny.target), name, device="cpu"))
-    known = "give a folder, a GGUF file, a hub id like owner/name, 'smollm2', 'bundled' or 'synthetic'"
+    pairs = ", ".join(f"'{name}'" for name in NAMED_PAIRS)
+    known = f"give a folder, a GGUF file, a hub id like owner/name, {pairs}, 'bundled' or 'synthetic'"
     assert message.startswith(f"no draft model '{name}': {known}")
 
 

@@ -19,7 +19,7 @@ NETWORK = "Network"
 class ServeSettings:
     """The checked options of `skit serve`."""
 
-    target: Target = "bundled"
+    target: Target = "auto"
     draft: Annotated[
         str | None, Option("Draft model, for methods with which the server drafts by itself; none by default.", MODELS)
     ] = None

@@ -7,7 +7,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.reasons import by_reason
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.catalogue import locate
+from specbench_kit.models.catalogue import locate, resolve_target
 from specbench_kit.models.draft_library import AUTO, bundled_folder
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
@@ -53,8 +53,9 @@ def tuned_options(settings: BenchSettings) -> TunedOptions | None:
         return None
     if str(settings.tuned) != AUTO:
         return load(settings.tuned)
-    folder = None if settings.server else bundled_folder(locate(settings.target, "target"))
-    return load(bundled_file(folder, settings.target, settings.deployment.name if settings.deployment else None))
+    target = resolve_target(settings.target)
+    folder = None if settings.server else bundled_folder(locate(target, "target"))
+    return load(bundled_file(folder, target, settings.deployment.name if settings.deployment else None))
 
 
 def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:

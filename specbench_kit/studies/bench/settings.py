@@ -80,7 +80,7 @@ class BenchSettings(ConnectionOptions):
             flag="method",
         ),
     ]
-    target: Target = "bundled"
+    target: Target = "auto"
     draft: Draft = "auto"
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"

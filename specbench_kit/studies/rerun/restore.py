@@ -11,9 +11,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.deployments.restoring import restore
-from specbench_kit.models.catalogue import BUNDLED, Role, locate
+from specbench_kit.models.catalogue import BUNDLED, locate
 from specbench_kit.models.draft_library import AUTO, find_draft
-from specbench_kit.models.named import NAMED_MODELS
+from specbench_kit.models.named import NAMED_PAIRS, Role
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.rerun.options import RerunOptions
@@ -78,17 +78,18 @@ def require_same_models(run: RunDescription, models: Mapping[str, Mapping[str, A
 
 
 def _find_model(run: RunDescription, role: Role) -> str:
-    """Return the name to load a model by: the bundled one, a folder with the same content, or a hub id."""
+    """Return the name to load a model by: the bundled one, a folder with the same content, a named pair or a hub id."""
     name = str(run["models"][role]["name"])
     if name == f"{BUNDLED}/{role}":
         return BUNDLED
-    if name in NAMED_MODELS:
-        return name
     for path in map(Path, (*_arguments(run, f"--{role}"), name)):
         with suppress(SkitError):  # a folder without weights
             folder = Path(locate(str(path), role).location) if path.exists() else path
             if folder.is_dir() and provenance.hash_model(folder) == run["models"][role]["hash"]:
                 return str(path)
+    for pair in NAMED_PAIRS.values():
+        if pair.model(role).name == name:
+            return pair.name
     if "/" in name:
         return name
     raise SkitError(f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}")

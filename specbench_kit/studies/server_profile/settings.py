@@ -16,7 +16,7 @@ class ServerProfileSettings(ConnectionOptions):
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER)]
     to: Annotated[Path, Option("File to write the profile to, .toml.", OUTPUT)]
-    target: Annotated[Target, Option("The server's target; the connection needs its tokenizer.", MODELS)] = "bundled"
+    target: Annotated[Target, Option("The server's target; the connection needs its tokenizer.", MODELS)] = "auto"
     sessions: Annotated[int, Option("Largest number of concurrent sessions.", RUN)] = 24
     window_s: Annotated[float, Option("Seconds of measurement for each kind of load.", RUN, flag="window")] = 0.8
 

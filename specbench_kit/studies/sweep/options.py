@@ -27,7 +27,7 @@ class SweepOptions:
         Path | None, Option("Trace of `skit record` to replay, instead of recording one.", RUN, flag="replay")
     ] = None
     limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 100
-    target: common.Target = "bundled"
+    target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"

@@ -38,7 +38,7 @@ class TrainingOptions:
 
     limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 200
     trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of recording one.", RUN)] = None
-    target: common.Target = "bundled"
+    target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"

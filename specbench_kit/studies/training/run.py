@@ -12,7 +12,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.drafting.base import Capability, parse_drafter
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.placing import deployment_key
-from specbench_kit.models.catalogue import BUNDLED
+from specbench_kit.models.catalogue import AUTO as BEST_TARGET
 from specbench_kit.models.draft_library import AUTO
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
@@ -83,7 +83,7 @@ def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
         f"predictors learn from statistics of drafted tokens, and drafter '{drafting.display_name}' has no more than "
         f"{drafting.capability.words}: record a trace with --drafter model or head",
     )
-    if settings.target == BUNDLED and settings.draft in (AUTO, BUNDLED):
+    if settings.target == BEST_TARGET and settings.draft == AUTO:
         return trace, recorded_pair(trace)
     pair = identify(settings.target, settings.draft)
     require_same_pair(trace, pair)

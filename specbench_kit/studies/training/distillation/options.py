@@ -53,7 +53,7 @@ class DistillationSettings:
     trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of answering prompts.", RUN)] = (
         None
     )
-    target: common.Target = "bundled"
+    target: common.Target = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 160
