@@ -15,6 +15,10 @@ RATIOS = {
     "server_tokens_per_busy_second": ("committed", "verify_s"),
 }
 """Metrics that are one sum over requests divided by another; such ratios have confidence intervals."""
+OF_VERIFICATIONS = ("acceptance_length", "acceptance_rate", "draft_efficiency")
+"""Ratios that a pipeline has not: it feeds a tree without end, and verifies a part of it in every step."""
+PIPELINE_RATIOS = {"tokens_per_step": ("committed", "steps"), "hit_rate": ("accepted", "committed")}
+"""The ratios that a pipeline has instead."""
 PROACTIVE_RATIOS = {"alignment_rate": ("aligned", "proactive_rounds"), "proactive_hit_depth": ("reused", "aligned")}
 """Further ratios if anything was drafted while the target verified."""
 EXPECTED_RATIOS = {
@@ -23,7 +27,7 @@ EXPECTED_RATIOS = {
     "expectation_bias": ("expected", "accepted_expecting"),
 }
 """Further ratios if the policy decides by probabilities of acceptance."""
-SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate")
+SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate", "hit_rate")
 """Ratios that cannot exceed 1."""
 
 
@@ -57,7 +61,11 @@ def pooled(rounds: RoundColumns) -> Metrics:
         name: ratio_of_sums(rounds.sum(numerator), rounds.sum(denominator))
         for name, (numerator, denominator) in _applicable_ratios(rounds).items()
     }
-    for name in ("acceptance_length", "acceptance_rate"):
+    means = ("acceptance_length", "acceptance_rate")
+    if _is_pipeline(rounds):
+        names = (*OF_VERIFICATIONS, *(f"{name}_request_mean" for name in means), "acceptance_length_sd")
+        return values | dict.fromkeys(names)
+    for name in means:
         numerators, denominators = map(rounds.per_request, RATIOS[name])
         defined = denominators > 0
         mean = float((numerators[defined] / denominators[defined]).mean()) if defined.any() else None
@@ -79,7 +87,14 @@ def ratio_intervals(rounds: RoundColumns, units: Units) -> Metrics:
 
 def _applicable_ratios(rounds: RoundColumns) -> dict[str, tuple[str, str]]:
     expected = EXPECTED_RATIOS if rounds.sum("expecting") else {}
+    if _is_pipeline(rounds):
+        return {name: ratio for name, ratio in RATIOS.items() if name not in OF_VERIFICATIONS} | PIPELINE_RATIOS
     return RATIOS | expected | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
+
+
+def _is_pipeline(rounds: RoundColumns) -> bool:
+    """Return True for rounds that last until a pipeline is refilled, so that a whole answer may be one."""
+    return rounds.sum("steps") > 0
 
 
 def acceptance_by_position(rounds: RoundColumns) -> Metrics:

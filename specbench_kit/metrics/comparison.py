@@ -17,7 +17,7 @@ from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, 
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.series import MethodSeries, arrange
 from specbench_kit.metrics.units import Units, batch_size, units_of
-from specbench_kit.metrics.verdicts import may_win
+from specbench_kit.metrics.verdicts import is_undecided, may_win
 from specbench_kit.runs.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
@@ -40,7 +40,8 @@ class Comparison:
 
     `overruled` are differences that forbid a comparison unless it is forced; `remarks` and `problems` are lines that a
     reader must know. `groups` holds the requests of every label; the outputs of the `unchecked` labels were not
-    checked for losslessness.
+    checked for losslessness, and of the `undecided` ones too few tokens were drawn to tell. `is_named` says that the
+    user named the reference.
     """
 
     series: Sequence[MethodSeries]
@@ -51,6 +52,8 @@ class Comparison:
     problems: Sequence[str] = ()
     groups: Mapping[str, RequestGroup] = field(default_factory=dict, repr=False)
     unchecked: Sequence[str] = ()
+    undecided: Sequence[str] = ()
+    is_named: bool = False
 
     @property
     def overall(self) -> Mapping[str, Metrics]:
@@ -112,7 +115,12 @@ def compare(
     overall, groups = rows_of(entries, reference, units)
     tables = [ComparisonTable("overall", "all requests", overall)]
     tables += _divided_tables(all_series, sources, reference, units)
-    unchecked = [entry.label for entry in entries if entry.may_win is None and not entry.is_baseline]
+    undecided = [entry.label for entry in entries if entry.is_undecided and not entry.is_baseline]
+    unchecked = [
+        entry.label
+        for entry in entries
+        if entry.may_win is None and not entry.is_baseline and entry.label not in undecided
+    ]
     run_problems = [problem for run in runs for problem in run.problems]
     return Comparison(
         all_series,
@@ -123,6 +131,8 @@ def compare(
         [*problems, *run_problems],
         groups,
         unchecked,
+        undecided,
+        is_named=against is not None,
     )
 
 
@@ -206,6 +216,8 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         is_bound=series.is_bound,
         is_baseline=series.is_baseline,
         may_win=False if False in checked else None if None in checked else True,
+        is_undecided=all(may_win(source.run.summary) or is_undecided(source.run.summary) for source in sources)
+        and None in checked,
     )
     wrong = (lossless_counts(entry) or {}).get("errors")
     return replace(entry, may_win=False) if wrong else entry

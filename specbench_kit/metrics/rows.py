@@ -30,7 +30,8 @@ class TableEntry:
 
     Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
-    `is_bound` marks a method that cannot be deployed.
+    `is_undecided` marks sampled outputs of which too few were drawn to check them, `is_bound` a method that cannot be
+    deployed.
     """
 
     label: str
@@ -46,6 +47,7 @@ class TableEntry:
     is_bound: bool = False
     is_baseline: bool = False
     may_win: bool | None = True
+    is_undecided: bool = False
 
     @property
     def side(self) -> Side:
@@ -64,11 +66,12 @@ class Reference:
 def choose_reference(entries: Sequence[TableEntry]) -> Reference:
     """Return the fastest method that can be deployed and may win; the first of several runs of one method.
 
-    If no outputs were checked, all that can be deployed are candidates.
+    Outputs that were checked without a result may win: they were not shown to be wrong. If no outputs were checked, all
+    that can be deployed are candidates.
     """
     methods = [entry for entry in entries if not entry.is_baseline and entry.may_win is not False]
     candidates = [entry for entry in methods if not entry.is_bound] or methods
-    candidates = [entry for entry in candidates if entry.may_win] or candidates
+    candidates = [entry for entry in candidates if entry.may_win or entry.is_undecided] or candidates
     if not candidates:
         first = next((entry for entry in entries if entry.is_baseline), entries[0])
         return Reference(first.label, (first.label,))
@@ -186,7 +189,7 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
         if entry.baseline and (speed := paired.speedup(sides[entry.label], units)):
             row |= paired.speedup_metrics(speed)
             row["intervals"]["speedup"] = speed.interval(level)
-            row["speedup_verdict"] = as_allowed(_verdict(speed, level), entry.may_win)
+            row["speedup_verdict"] = as_allowed(_verdict(speed, level), entry.may_win, undecided=entry.is_undecided)
         if reference_entry is not None and reference_entry is not entry:
             _add_relative_speed(row, entry, reference_entry, sides, units, level)
 
@@ -200,7 +203,7 @@ def _add_relative_speed(
         row["relative_speed_units"] = speed.ratio.units
         row["intervals"]["relative_speed"] = speed.interval(level)
         allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
-        row["verdict"] = as_allowed(_verdict(speed, level), allowed, rival)
+        row["verdict"] = as_allowed(_verdict(speed, level), allowed, rival, entry.is_undecided)
     if not entry.is_baseline and (machines := paired.baseline_ratio(side, reference_side, units)):
         row["baseline_ratio"] = machines.ratio.value
         row["intervals"]["baseline_ratio"] = machines.interval(level)

@@ -9,6 +9,7 @@ FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
 TOO_FEW = "too few prompts to tell"
 NOT_LOSSLESS = "faster, but not lossless"
 UNCHECKED = "faster, but its outputs were not checked"
+SAMPLING_UNDECIDED = "faster, but too few tokens were drawn to judge its distribution"
 
 
 def verdict(value: float | None, bounds: Sequence[float] | None, units: int) -> str:
@@ -37,13 +38,22 @@ def may_win(summary: JsonObject) -> bool | None:
     return all(results) if results else None
 
 
-def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True) -> str:
+def is_undecided(summary: JsonObject) -> bool:
+    """Return True if a run's sampling was checked, but too few tokens were drawn to tell, and no check failed."""
+    sampling = summary.get("sampling") or {"consistent": True}
+    return sampling.get("consistent") is None and may_win(summary) is None
+
+
+def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True, undecided: bool = False) -> str:
     """Return the verdict, qualified if it names a winner that may not win.
 
-    `allowed` is what `may_win` returns for the method, `rival` what it returns for the other side.
+    `allowed` is what `may_win` returns for the method, `rival` what it returns for the other side; `undecided` is what
+    `is_undecided` returns for the method.
     """
     if verdict != FASTER or allowed:
         return verdict
+    if allowed is None and undecided:
+        return SAMPLING_UNDECIDED
     if allowed is None:
         return verdict if rival is None else UNCHECKED
     return NOT_LOSSLESS
@@ -54,5 +64,6 @@ DOUBTS = {
     TOO_FEW: TOO_FEW,
     NOT_LOSSLESS: "which does not count, because its outputs are not lossless",
     UNCHECKED: "with unchecked outputs",
+    SAMPLING_UNDECIDED: "with a distribution that is undecided, because too few tokens were drawn",
 }
 """What follows a speedup over autoregressive decoding that shows no gain, by its verdict."""

@@ -35,6 +35,12 @@ METRICS = (
         "number",
         "committed tokens per verification: committed tokens / rounds, over all requests together",
     ),
+    Metric(
+        "tokens_per_step",
+        "number",
+        "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or rate",
+    ),
+    Metric("hit_rate", "share", "share of a pipeline's committed tokens that were in flight when they were committed"),
     Metric("acceptance_length_sd", "number", "standard deviation of the committed tokens per round, over all rounds"),
     Metric("acceptance_length_request_mean", "number", "mean over requests of each request's acceptance length"),
     Metric("acceptance_rate", "share", "accepted tokens / submitted tokens"),

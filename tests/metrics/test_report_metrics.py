@@ -7,6 +7,8 @@ from report_builders import autoregressive_like, failed_record, make_record, mak
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.summary import summarise
+from specbench_kit.reports.sections import headlines
+from specbench_kit.reports.sections.columns import COLUMNS
 
 
 @pytest.fixture
@@ -83,6 +85,21 @@ def test_a_pipelines_positions_go_as_deep_as_its_flight():
     metrics = overall([make_record("a", *rounds)])
     assert metrics["acceptance_at"] == [1 / 2, 1 / 2, 0.0, 0.0]
     assert metrics["acceptance_at_conditional"] == [1 / 2, 1.0, 0.0, None]
+
+
+def test_a_pipeline_has_tokens_per_step_and_hits_instead_of_figures_of_verifications():
+    rounds = make_round(30, accepted=5, committed=6, steps=8), make_round(30, accepted=0, committed=2, steps=8)
+    metrics = overall([make_record("a", *rounds), make_record("b", *rounds)])
+    for name in ("acceptance_length", "acceptance_rate", "draft_efficiency"):
+        assert metrics[name] is None
+        assert metrics["intervals"].get(name) is None
+    for name in ("acceptance_length_request_mean", "acceptance_rate_request_mean", "acceptance_length_sd"):
+        assert metrics[name] is None
+    assert metrics["tokens_per_step"] == 16 / 32
+    assert metrics["hit_rate"] == 10 / 16
+    assert COLUMNS["acceptance length"].cell(metrics) is None
+    assert headlines.pipeline_words(metrics) == "0.500 tokens per pipeline step, 62.5% in flight"
+    assert headlines.pipeline_words(overall([make_record("a", make_round(4, accepted=2))])) == ""
 
 
 def test_a_record_that_does_not_say_its_depth_is_taken_for_a_chain():

@@ -11,9 +11,19 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.condition import Condition, violations
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.units import units_of
-from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED, may_win
+from specbench_kit.metrics.verdicts import (
+    FASTER,
+    NO_DIFFERENCE,
+    NOT_LOSSLESS,
+    SAMPLING_UNDECIDED,
+    SLOWER,
+    TOO_FEW,
+    UNCHECKED,
+    may_win,
+)
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.comparison.terminal import winner_of
 from specbench_kit.reports.sections import headlines
 from specbench_kit.reports.writing.formatting import interval
 
@@ -135,6 +145,43 @@ def test_what_was_not_checked_wins_only_against_its_like(tmp_path, sides):
     assert "outputs were not checked, so these methods are compared only with each other" in headlines.of_comparison(
         comparison
     )
+
+
+def sampled(comparison_runs, **consistent):
+    """Return the comparison of runs whose sampling was checked with these results, by method."""
+    for run in comparison_runs:
+        run.summary.update(lossless=None, sampling={"consistent": consistent[run.method]})
+    return compare(comparison_runs)
+
+
+def test_the_fastest_that_was_not_shown_to_be_wrong_leads_with_that_word_beside_it(tmp_path, sides):
+    records, baseline = sides
+    for method, factor in (("wisp", 0.3), ("threshold", 0.5), ("svip", 0.8)):
+        write_run(tmp_path, method, slowed(records, factor), baseline)
+    runs, _ = load_runs([tmp_path])
+    comparison = sampled(runs, wisp=False, threshold=None, svip=True)
+    assert comparison.reference == winner_of(comparison) == "threshold"
+    assert comparison.overall["threshold"]["speedup_verdict"] == SAMPLING_UNDECIDED
+    headline = headlines.of_comparison(comparison)
+    assert "with a distribution that is undecided, because too few tokens were drawn" in headline
+    assert "`wisp` is faster, but not lossless" in headline
+    assert "were not checked" not in headline
+
+
+def test_what_is_slower_than_plain_decoding_never_leads_as_the_fastest(tmp_path, sides):
+    """Two prompts are too few to show that anything is slower."""
+    records, baseline = sides
+    for requests in (2, len(records)):
+        out = tmp_path / str(requests)
+        for method, factor in (("wisp", 1.2), ("threshold", 1.1)):
+            write_run(out, method, [*slowed(baseline[:requests], factor)], baseline[:requests])
+        comparison = compare(load_runs([out])[0])
+        assert comparison.reference == "threshold"
+        assert winner_of(comparison) in ("", "autoregressive")
+        assert headlines.of_comparison(comparison).startswith(
+            "no lossless method here is faster than autoregressive decoding; `threshold`: 0.909x"
+        )
+    assert "no lossless method" not in headlines.of_comparison(compare(load_runs([out])[0], against="wisp"))
 
 
 @pytest.mark.parametrize(

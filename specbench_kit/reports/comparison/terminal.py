@@ -5,7 +5,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.look import USUAL, Look
@@ -25,13 +25,14 @@ MARKS = {NO_DIFFERENCE: EVEN, TOO_FEW: "?"}
 MARKS_NOTE = f"under against, {EVEN} is {NO_DIFFERENCE} and ? {TOO_FEW}"
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} the fastest here that can be deployed and is lossless; rows go from fast to slow"
+UNDECIDED_NOTE = f"{WINNER} the fastest here that can be deployed, with its distribution undecided"
 
 
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
     """Print a table with a row per method, what the intervals show, and all cautions."""
     rows, winner = comparison.overall.values(), winner_of(comparison)
     notes = [
-        WINNER_NOTE if winner else "",
+        "" if not winner else UNDECIDED_NOTE if winner in comparison.undecided else WINNER_NOTE,
         EVEN_NOTE if any(map(is_marked_even, rows)) else "",
         MARKS_NOTE if any(row.get("verdict") in MARKS for row in rows) else "",
     ]
@@ -53,13 +54,13 @@ def winner_of(comparison: Comparison) -> str:
     """Return the row of the fastest method that can be deployed and is lossless.
 
     If differences are taken to a named method, the winner is the one that is shown to be furthest ahead of it. There
-    is none (an empty text) if it is slower than plain decoding.
+    is none (an empty text) if it is slower than plain decoding, whether or not that is shown.
     """
     bounds = {series.label for series in comparison.series if series.is_bound}
     rows = comparison.overall
     ahead = [label for label, row in rows.items() if row.get("verdict") == FASTER and label not in bounds]
     winner = max(ahead, key=lambda label: float(rows[label]["relative_speed"])) if ahead else comparison.reference
-    beaten = rows[winner].get("speedup_verdict") == SLOWER or len(rows) == 1
+    beaten = (rows[winner].get("speedup") or 1.0) < 1 or len(rows) == 1
     return "" if beaten or winner in bounds else winner
 
 

@@ -38,6 +38,11 @@ def print_summary(console: "Console", run: RunFile, summaries: Sequence[Summary]
         for summary in summaries
         if (doubt := headlines.speedup_doubt(summary))
     ]
+    doubts += [
+        Paragraph(f"{summary['method']}: {words}")
+        for summary in summaries
+        if (words := headlines.pipeline_words(summary["overall"]))
+    ]
     baselines = [summary["baseline"]["overall"] for summary in summaries if summary.get("baseline")]
     rows: list[list[Cell]] = [[BASELINE, *(column.cell(row) for column in SHOWN), ""] for row in baselines[:1]]
     for summary in summaries:

@@ -87,6 +87,8 @@ COLUMNS: Mapping[str, MetricColumn] = {
         MetricColumn("headroom", "share", "headroom", "Headroom"),
         MetricColumn("throughput", "rate", "throughput", "Throughput"),
         MetricColumn("acceptance length", "number", "acceptance_length", "τ", "committed tokens per verification"),
+        MetricColumn("tokens per step", "number", "tokens_per_step", "Tok/step", "committed tokens per pipeline step"),
+        MetricColumn("hit rate", "share", "hit_rate", "Hits", "committed tokens that were in flight in a pipeline"),
         MetricColumn("acceptance rate", "share", "acceptance_rate", "Accept.", "accepted of submitted tokens"),
         MetricColumn("draft efficiency", "share", "draft_efficiency", "Draft eff.", "accepted of drafted tokens"),
         MetricColumn("WDT", "share", "wdt_share", "WDT", "drafting time spent on wasted tokens", True, _wdt_cell),

@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.verdicts import DOUBTS, FASTER, NOT_LOSSLESS, SLOWER, UNCHECKED, as_allowed, may_win, verdict
+from specbench_kit.metrics.verdicts import (
+    DOUBTS,
+    FASTER,
+    NOT_LOSSLESS,
+    SAMPLING_UNDECIDED,
+    SLOWER,
+    UNCHECKED,
+    as_allowed,
+    is_undecided,
+    may_win,
+    verdict,
+)
 from specbench_kit.profilers.software import describe
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import baseline, profiles
@@ -24,7 +35,7 @@ def of_run(run: RunFile, summary: Summary) -> str:
     parts = [
         _speed(overall, run),
         speedup_doubt(summary),
-        f"acceptance length {significant(overall['acceptance_length'])}",
+        pipeline_words(overall) or f"acceptance length {significant(overall['acceptance_length'])}",
     ]
     lossless = summary.get("lossless") or {}
     if lossless.get("compared"):
@@ -33,13 +44,20 @@ def of_run(run: RunFile, summary: Summary) -> str:
     return f"{', '.join(part for part in parts if part)}."
 
 
+def pipeline_words(overall: Row) -> str:
+    """Return the tokens per step and the hit rate of a pipeline, which has no acceptance length; else nothing."""
+    if overall.get("tokens_per_step") is None:
+        return ""
+    return f"{significant(overall['tokens_per_step'])} tokens per pipeline step, {share(overall['hit_rate'])} in flight"
+
+
 def speedup_doubt(summary: Summary) -> str:
     """Return why a run's speedup shows no gain over autoregressive decoding, or nothing if it shows one."""
     overall = summary["overall"]
     if overall.get("speedup") is None:
         return ""
     shown = verdict(overall["speedup"], overall["intervals"].get("speedup"), overall.get("speedup_units") or 0)
-    return DOUBTS.get(as_allowed(shown, may_win(summary)), "")
+    return DOUBTS.get(as_allowed(shown, may_win(summary), undecided=is_undecided(summary)), "")
 
 
 def of_comparison(comparison: Comparison) -> str:
@@ -51,9 +69,16 @@ def of_comparison(comparison: Comparison) -> str:
         if not series.is_bound and not series.is_baseline and series.label != label
     ]
     verdicts = {rival: overall[rival].get("verdict") for rival in rivals}
-    doubt = DOUBTS.get(overall[label].get("speedup_verdict", ""), "")
-    parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label], comparison.runs[0].fields), doubt]))}"]
-    for better in (FASTER, NOT_LOSSLESS, UNCHECKED):
+    shown = overall[label].get("speedup_verdict", "")
+    doubts = [DOUBTS.get(shown, "")]
+    if label in comparison.undecided and shown != SAMPLING_UNDECIDED:
+        doubts.append(DOUBTS[SAMPLING_UNDECIDED])
+    run = comparison.runs[0].fields
+    parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label], run), *doubts]))}"]
+    # A fastest method that is slower than plain decoding is no recommendation.
+    if rivals and not comparison.is_named and (overall[label].get("speedup") or 1.0) < 1:
+        parts.insert(0, f"no lossless method here is faster than {baseline.words(run)}")
+    for better in (FASTER, NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED):
         names = [code(rival) for rival in rivals if verdicts[rival] == better]
         if names:
             parts.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {better}")
@@ -62,6 +87,7 @@ def of_comparison(comparison: Comparison) -> str:
         parts.append(f"{slower} of {len(rivals)} other methods {'is' if slower == 1 else 'are'} slower")
     if even := [code(rival) for rival in rivals if verdicts[rival] in UNDECIDED]:
         parts.append(f"no difference from {_first_names(even)} is shown")
+    parts += [f"{code(name)}: {words}" for name, row in overall.items() if (words := pipeline_words(row))]
     if any(overall[rival].get("raw_times") for rival in rivals):
         parts.append(
             "compared by raw times, because some run has no baseline: a change of the machine's speed would look like "
