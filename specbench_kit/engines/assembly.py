@@ -55,7 +55,7 @@ class _Models:
         for name, model in self.loaded.items():
             capacity = min(facts.context + SLACK, model.context)
             vocabulary = min(facts.vocabulary, int(model.text_config.vocab_size))
-            executor = make_executor(model.model, 1, capacity, vocabulary)
+            executor = make_executor(model.shell, 1, capacity, vocabulary)
             fitting = int(kv_bytes / len(self.loaded) / max(1, executor.kv_bytes(1, capacity)))
             slots = max(1, min(facts.batch_size, fitting))
             runners[name] = Runner(executor.with_slots(slots, capacity))

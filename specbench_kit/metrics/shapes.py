@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.models.executors.base import Padding, Row
 from specbench_kit.models.runner import Append, Runner
+from specbench_kit.models.weights.stored import with_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -138,7 +139,7 @@ class RecomputedLogits:
         on_gpu = device.type == "cuda"
         free_bytes = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
         fits = 4 * self._model.num_parameters() * ROOM < free_bytes
-        return deepcopy(self._model).float() if fits else None
+        return deepcopy(with_weights(self._model)).float() if fits else None
 
     @torch.inference_mode()
     def _run(self, steps: Sequence[Step]) -> Tensor:
@@ -175,5 +176,5 @@ def _neighbours(padded: Padding, slot: int) -> list[Row]:
 def single_forward_logits(model: "PreTrainedModel", record: RequestRecord, vocabulary: int | None) -> Tensor:
     """Return the logits before each output token [tokens, vocabulary], by one forward of a transformers model."""
     tokens = torch.tensor([record.prompt_ids + record.output_ids[:-1]], device=model.device)
-    logits: Tensor = model(tokens, use_cache=False).logits[0, len(record.prompt_ids) - 1 :, :vocabulary]
+    logits: Tensor = with_weights(model)(tokens, use_cache=False).logits[0, len(record.prompt_ids) - 1 :, :vocabulary]
     return logits

@@ -26,9 +26,11 @@ from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
+from specbench_kit.models.shell import OWN_KERNELS, make_shell
 from specbench_kit.models.synthetic import load_synthetic
 from specbench_kit.models.tokenizers import differ, require_room, unshared
 from specbench_kit.models.vocabulary_map import TranslatingRunner, VocabularyMap, map_vocabulary
+from specbench_kit.models.weights.stored import with_weights
 
 ONE_DEVICE = Placement()
 AUTO = "auto"
@@ -41,7 +43,8 @@ SLACK = 64
 class LoadedModel:
     """A transformers causal LM and its origin."""
 
-    model: Any
+    shell: Any
+    """The model, or its shell, whose weights are still in their files: see `models/weights/stored.py`."""
     source: ModelSource
     executor: str = AUTO
     """The name of the executor that runs it, or the fastest that supports it."""
@@ -51,8 +54,23 @@ class LoadedModel:
     """The number of the target's layers that a draft model consists of, if it is the target itself."""
 
     @property
+    def model(self) -> Any:
+        """Return the model with its weights in memory, which takes time and room if they were not."""
+        return with_weights(self.shell)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.shell.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.shell.dtype
+        return dtype
+
+    @property
     def text_config(self) -> Any:
-        return self.model.config.get_text_config()
+        return self.shell.config.get_text_config()
 
     @property
     def context(self) -> int:
@@ -63,14 +81,14 @@ class LoadedModel:
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Return name, content hash (for hub models the commit) and size, as a run records them."""
         folder = Path(self.source.location)
-        weights = hash_folder(folder) if folder.is_dir() else str(self.model.config._commit_hash)
+        weights = hash_folder(folder) if folder.is_dir() else str(self.shell.config._commit_hash)
         weights += f"-exit{self.exit_layer}" if self.exit_layer else ""
         bits = 0 if self.executor == AUTO else executors.get(self.executor).weight_bits
         file = gguf_checksum(folder)
         return {
             "name": f"{self.source.label} in {bits} bits" if bits else self.source.label,
             "hash": f"{weights}-{bits}bit" if bits else weights,
-            "parameters": self.model.num_parameters(),
+            "parameters": self.shell.num_parameters(),
             **({"gguf_sha256": file} if file else {}),
             **({"shared_vocabulary": round(self.translation.share, 6)} if self.translation else {}),
         }
@@ -84,11 +102,11 @@ class LoadedModel:
         """Return a runner on the model's executor, or on the named one."""
         name = self.named_executor if executor == AUTO else executor
         if name is None:
-            require_fast(self.model)
+            require_fast(self.shell)
         if self.translation is not None and vocabulary is not None:
-            own = make_executor(self.model, slots, capacity, None, name)
+            own = make_executor(self.shell, slots, capacity, None, name)
             return TranslatingRunner(own, self.translation, vocabulary)
-        return Runner(make_executor(self.model, slots, capacity, vocabulary, name))
+        return Runner(make_executor(self.shell, slots, capacity, vocabulary, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,7 @@ class Pair:
     @property
     def eos_ids(self) -> frozenset[int]:
         """Return the tokens that end an answer of the target."""
-        return end_tokens(self.target.model.generation_config.eos_token_id, self.tokenizer)
+        return end_tokens(self.target.shell.generation_config.eos_token_id, self.tokenizer)
 
     @property
     def vocabulary(self) -> int:
@@ -135,7 +153,7 @@ class Pair:
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Describe all models, as a run records them."""
-        ignored = ignored_settings(self.target.model.generation_config)
+        ignored = ignored_settings(self.target.shell.generation_config)
         target = self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {})
         extra_drafts = {name: model.describe(hash_folder) for name, model in self.others.items()}
         if self.draft is None:
@@ -166,7 +184,7 @@ class Pair:
 
 def _is_choosable(name: str, loaded: LoadedModel) -> bool:
     """Return whether a model runs on the executor that the user names; heads and reduced drafts have their own."""
-    return not name.startswith(HEAD) and not is_reduced(loaded.model)
+    return not name.startswith(HEAD) and not is_reduced(loaded.shell)
 
 
 def load_pair(
@@ -209,9 +227,9 @@ def load_pair(
     loaded = [LoadedModel(_load_model(sources[0], torch_device, torch_dtype, placement), sources[0], executor)]
     for name, source, translation in zip(drafts, sources[1:], translations, strict=True):
         if (layers := exit_layer(name)) is not None:
-            loaded.append(LoadedModel(exit_early(loaded[0].model, layers), source, executor, exit_layer=layers))
+            loaded.append(LoadedModel(exit_early(loaded[0].shell, layers), source, executor, exit_layer=layers))
         elif _is_reduced(source):
-            loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].model), source))
+            loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].shell), source))
         else:
             model = _load_model(source, torch_device, torch_dtype, placement)
             loaded.append(LoadedModel(model, source, executor, translation))
@@ -301,7 +319,7 @@ def _load_tokenizer(source: ModelSource) -> Any:
 
 def _load_head(name: str, target: LoadedModel) -> LoadedModel:
     source = find(name, target.source)
-    return LoadedModel(load_head(Path(source.location), target.model), source)
+    return LoadedModel(load_head(Path(source.location), target.shell), source)
 
 
 def _load_model(
@@ -312,9 +330,10 @@ def _load_model(
     logging.disable_progress_bar()
     config = read_config(source)
     placed = placement.options(config, source.label, device)
-    # None is transformers' own choice: a configuration may otherwise name kernels of the hub, which are foreign code.
-    chosen = dict.fromkeys(("attn_implementation", "experts_implementation"))
-    options = {"config": config, "dtype": dtype, "output_loading_info": True, **chosen, **placed}
+    if device.type == "cpu" and not placed and (shell := make_shell(source, config, dtype)) is not None:
+        hold_scale(shell)
+        return shell.eval()
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, **OWN_KERNELS, **placed}
     model, report = from_pretrained(AutoModelForCausalLM, source, **options)
     if report["missing_keys"]:  # transformers would leave them random
         raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")

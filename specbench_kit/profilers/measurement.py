@@ -41,8 +41,7 @@ class TimingRig:
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.loaded.model.device
-        return device
+        return self.loaded.device
 
     def make_room(self, configurations: Sequence[Configuration]) -> None:
         """Allocate the KV that the configurations need."""
@@ -106,7 +105,7 @@ class TimingRig:
         return random.choices(range(self.vocabulary), k=count)
 
     def _make_runner(self, slots: int, length: int) -> Runner:
-        return Runner(self.make_executor(self.loaded.model, slots, length, self.vocabulary))
+        return Runner(self.make_executor(self.loaded.shell, slots, length, self.vocabulary))
 
 
 @dataclass

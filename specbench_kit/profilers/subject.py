@@ -64,7 +64,7 @@ class Subject:
 
         if self.source is not None:
             return loaded.describe(hash_model)
-        return {"name": self.name, "parameters": loaded.model.num_parameters(), "weights": "random"}
+        return {"name": self.name, "parameters": loaded.shell.num_parameters(), "weights": "random"}
 
 
 def find_subject(name: str, role: Role) -> Subject:

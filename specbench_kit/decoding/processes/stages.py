@@ -32,14 +32,14 @@ class ProcessStages:
     """
 
     def __init__(self, stages: int, loaded: LoadedModel, sizes: dict[str, int]) -> None:
-        require_cuttable(loaded.model, stages)
+        require_cuttable(loaded.shell, stages)
         self._ranks = range(1, stages + 1)
         self._vocabulary, self._width = sizes["vocabulary"], int(loaded.text_config.hidden_size)
         self._free = list(range(sizes["slots"]))[::-1]
         self._workers: Workers | None = None
         self._broken = False
-        self._channel = self._open(stages, loaded.model.device)
-        dtype = str(loaded.model.dtype).removeprefix("torch.")
+        self._channel = self._open(stages, loaded.device)
+        dtype = str(loaded.dtype).removeprefix("torch.")
         try:
             self._send_all({"source": asdict(loaded.source), "dtype": dtype, "sizes": sizes})
             for rank in self._ranks:

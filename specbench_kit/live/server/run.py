@@ -72,7 +72,7 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         parameters=description["parameters"],
         tokenizer=tokenizer_hash(pair.tokenizer),
         eos_ids=sorted(pair.eos_ids),
-        dtype=str(pair.target.model.dtype).removeprefix("torch."),
+        dtype=str(pair.target.dtype).removeprefix("torch."),
         scheduler=settings.scheduler,
         drafting=list(drafting.methods),
         draft_hash=drafting.draft_hash,
@@ -80,7 +80,7 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         hidden_size=pair.target.text_config.hidden_size,
     )
     limits = settings.limits(context)
-    scorer = OutputScorer(runner, pair.target.model)
+    scorer = OutputScorer(runner, pair.target.shell)
     batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch, drafting, scorer)
     handler = make_frame_handler(runner, batch_runner, limits, target, tokens)
     facts = {"target": target.model, "scheduler": settings.scheduler, "latency": origin, "tls": listen.key is not None}
@@ -94,9 +94,7 @@ def _drafting_offer(specs: Sequence[str], pair: Pair, models: Mapping[str, Runne
     for name, runner in models.items():
         runner.masked = () if name.startswith(HEAD) else pair.masked
     draft_hash = "" if pair.draft is None else pair.draft.describe(hash_model)["hash"]
-    prepared = environment(
-        PairHashes(pair.target.describe(hash_model)["hash"], draft_hash), None, pair.target.model.device
-    )
+    prepared = environment(PairHashes(pair.target.describe(hash_model)["hash"], draft_hash), None, pair.target.device)
     return DraftingOffer({spec: parse_method(spec).prepare(prepared) for spec in specs}, models, draft_hash)
 
 

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
+from specbench_kit.models.weights.stored import mark_shell, restore_tables, stored_tensor
 
 CONFIG, WEIGHTS, OFFSETS = "config.json", "model.safetensors", "d2t"
 SIZE = "draft_vocab_size"
@@ -115,13 +116,23 @@ def save_draft(draft: Any, folder: Path, *, in_8_bits: bool = False) -> None:
 
 
 def load_draft(folder: Path, target: Any) -> Any:
-    """Load a draft on its target's device and in its data type; raise SkitError if it was made for another target."""
-    draft = load_draft_for(folder, target.config, lambda: target.get_input_embeddings().weight)
-    return draft.to(device=target.device, dtype=target.dtype)
+    """Load a draft on its target's device and in its data type; raise SkitError if it was made for another target.
+
+    That of a shell is a shell as well, whose embedding stays in the target's files.
+    """
+    embedding = target.get_input_embeddings().weight
+    draft = load_draft_for(folder, target.config, lambda: embedding).to(device=target.device, dtype=target.dtype)
+    if stored_tensor(embedding) is None:
+        return draft
+    draft.get_input_embeddings().weight = embedding
+    return mark_shell(draft)
 
 
 def load_draft_for(folder: Path, target: Any, embedding: Callable[[], Tensor]) -> Any:
-    """Load the draft of a target with this configuration; `embedding` returns the input embeddings of the target."""
+    """Load the draft of a target with this configuration; `embedding` returns the input embeddings of the target.
+
+    They are not copied if they are not in memory.
+    """
     text = target.get_text_config()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -153,7 +164,8 @@ def load_draft_for(folder: Path, target: Any, embedding: Callable[[], Tensor]) -
     require(
         not wrong, f"the draft in '{folder}' is not whole: {min(wrong, default='')} is missing or has another shape"
     )
-    draft.load_state_dict({name: weights[name] for name in expected})
+    present = {name: weights[name] for name in expected if not weights[name].is_meta}
+    draft.load_state_dict(present, strict=False)
     return draft.eval().requires_grad_(False)
 
 
@@ -180,11 +192,5 @@ def _construct(config: Any, tokens: Tensor) -> Any:
     draft.lm_head = None
     draft = draft.to_empty(device="cpu")
     draft.lm_head = ReducedOutput(config.hidden_size, tokens, config.vocab_size)
-    for module in draft.modules():
-        if hasattr(module, "inv_freq") and hasattr(module, "rope_type"):
-            # Rotary tables are computed in constructors, which filled nothing on the meta device.
-            fresh = type(module)(config=config)
-            module.load_state_dict(fresh.state_dict(), strict=False)
-            for name, buffer in fresh.named_buffers():
-                module.get_buffer(name).copy_(buffer)
+    restore_tables(draft, config)
     return draft

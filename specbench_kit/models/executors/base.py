@@ -14,6 +14,7 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.registry import Registry
 from specbench_kit.models.executors.pending import AnyToken
+from specbench_kit.models.weights.stored import with_weights
 
 
 class Row(NamedTuple):
@@ -161,6 +162,8 @@ class Executor(ABC):
     """True if a token's logits are bitwise the same alone, in a batch, in a chunk and in a tree."""
     takes_pending = False
     """True if rows may hold tokens that are pending, which other executors would wait for."""
+    reads_files = False
+    """True if the executor reads a model's weights where they are, so that they need not be in memory before."""
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary
@@ -224,7 +227,7 @@ def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None,
     kind = _fastest(model) if name is None else executors.get(name)
     if name is not None and (refusal := kind.refusal(model)):
         raise SkitError(f"executor '{name}' {refusal}")
-    return kind(model, slots, capacity, vocabulary)
+    return kind(model if kind.reads_files else with_weights(model), slots, capacity, vocabulary)
 
 
 def _fastest(model: Any) -> type[Executor]:

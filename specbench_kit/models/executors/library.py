@@ -62,8 +62,8 @@ class Library(Protocol):
     def load_layer(self, decoder: Any, index: int, weights: LayerWeights, /) -> None:
         """Copy the weights of one layer."""
 
-    def load_ends(self, decoder: Any, head: int, embedding: int, /) -> None:
-        """Copy the output matrix and the embeddings."""
+    def load_both_ends(self, decoder: Any, head: int, embedding: int | None, /) -> None:
+        """Copy the output matrix and the embeddings, which are the rows of that matrix if they are None."""
 
     def share_weights(self, decoder: Any, slots: int, capacity: int, /) -> Any:
         """Return another decoder over the same weights, with KV of its own."""
@@ -116,7 +116,7 @@ def _find(build: str) -> Iterator[Any]:
     for suffix in EXTENSION_SUFFIXES:
         with suppress(ImportError):  # missing, or left over from another version of Python
             module = _load(_place(build, suffix))
-            if hasattr(module, "load_layer"):  # else left over from an earlier version of the kit
+            if hasattr(module, "load_both_ends"):  # else left over from an earlier version of the kit
                 yield module
 
 

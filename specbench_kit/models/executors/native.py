@@ -37,6 +37,7 @@ class NativeExecutor(Executor):
 
     priority = 2
     bitwise = True
+    reads_files = True
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, vocabulary)

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.library import LayerWeights, Library, Shape
+from specbench_kit.models.weights.stored import stored_tensor, weight_of
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The library's number of each kind of weights whose products are taken in fp32."""
+ROWS_AT_ONCE = 4096
 FIXED_ROPES = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
 
@@ -50,9 +52,18 @@ def narrowest_type(model: Any) -> torch.dtype:
         return loaded
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
     for dtype in (torch.bfloat16, torch.float16):
-        if all(torch.equal(weight, weight.to(dtype).float()) for weight in matrices):
+        if all(_is_exact(weight, dtype) for weight in matrices):
             return dtype
     return torch.float32
+
+
+def _is_exact(weight: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether a type holds a matrix exactly, which its file may say without being read."""
+    stored = stored_tensor(weight)
+    if stored is not None and stored.dtype == dtype:
+        return True
+    # In parts, so that the copies that are compared are small.
+    return all(torch.equal(part.float(), part.to(dtype).float()) for part in weight_of(weight).split(ROWS_AT_ONCE))
 
 
 def make_decoder(library: Library, model: Any, kind: int, dtype: torch.dtype, slots: int, capacity: int) -> Any:
@@ -76,12 +87,16 @@ def make_decoder(library: Library, model: Any, kind: int, dtype: torch.dtype, sl
         _reads(decoder.layers[0]),
         config.rms_norm_eps,
     )
-    ends = _Lent(dtype)
-    made = library.make(shape, kind, ends.vector(decoder.norm.weight), *(table.data_ptr() for table in halves))
+    lent = _Lent(dtype)
+    made = library.make(shape, kind, lent.vector(decoder.norm.weight), *(table.data_ptr() for table in halves))
+    # What is lent is freed before the next part, so that no two copies of all weights exist; the largest part is first.
+    lent = _Lent(dtype)
+    tied = model.lm_head.weight is decoder.embed_tokens.weight
+    embedding = None if tied else lent.matrix(decoder.embed_tokens.weight)
+    library.load_both_ends(made, lent.matrix(model.lm_head.weight), embedding)
     for index, layer in enumerate(decoder.layers):
-        lent = _Lent(dtype)  # freed before the next layer, so that no two copies of all weights exist
+        lent = _Lent(dtype)
         library.load_layer(made, index, _layer_weights(layer, lent))
-    library.load_ends(made, ends.matrix(model.lm_head.weight), ends.matrix(decoder.embed_tokens.weight))
     return made
 
 
@@ -93,10 +108,10 @@ class _Lent:
         self._alive: list[Tensor] = []
 
     def matrix(self, *weights: Tensor) -> int:
-        return self._lend([weight.to(self._dtype) for weight in weights])
+        return self._lend([weight_of(weight).to(self._dtype) for weight in weights])
 
     def vector(self, *weights: Tensor | None) -> int | None:
-        present = [weight.float() for weight in weights if weight is not None]
+        present = [weight_of(weight).float() for weight in weights if weight is not None]
         return self._lend(present) if present else None
 
     def _lend(self, weights: list[Tensor]) -> int:

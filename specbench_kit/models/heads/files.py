@@ -13,6 +13,7 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.heads.config import CONFIG, WEIGHTS, read_config
 from specbench_kit.models.heads.model import HeadModel
+from specbench_kit.models.weights.stored import weight_of
 
 EMBEDDING = "embed_tokens.weight"
 
@@ -37,7 +38,7 @@ def load_head(folder: Path, target: Any) -> HeadModel:
     """Load the head of a target, a transformers model, on the target's device and in its data type."""
     text = target.config.get_text_config()
     sizes = TargetSizes(text.num_hidden_layers, text.hidden_size, text.vocab_size)
-    head = load_head_for(folder, sizes, lambda: target.get_input_embeddings().weight)
+    head = load_head_for(folder, sizes, lambda: weight_of(target.get_input_embeddings().weight))
     return head.to(device=target.device, dtype=target.dtype)
 
 

@@ -61,14 +61,14 @@ class MeasuredEnvironment:
         self._profiling = ProfileSettings(
             target=settings.target,
             draft=settings.draft,
-            device=str(pair.target.model.device),
+            device=str(pair.target.device),
             dtype=settings.dtype,
             budget_s=AIM_S,
             runs=1,
             seed=settings.seed,
         )
         hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_DRAFT_MODEL))
-        self._stored = environment(hashes, settings.deployment, pair.target.model.device)
+        self._stored = environment(hashes, settings.deployment, pair.target.device)
         self._modelled = settings.deployment is not None
         self.environment = replace(
             self._stored,
@@ -101,7 +101,7 @@ class MeasuredEnvironment:
         parts = parts_of(self._profiling)
         # A profile of a disturbed machine may only be used to continue the run that it was measured for.
         if missing := [part for part in parts if self._find(part, disturbed=self._resumes) is None]:
-            clock = MeasuringClock(self._pair.target.model.device)
+            clock = MeasuringClock(self._pair.target.device)
             with clock.running():
                 for part in missing:
                     self._measure(part, clock)

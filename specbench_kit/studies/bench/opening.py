@@ -89,7 +89,7 @@ def release_locks(runs: Sequence[RunDirectory]) -> None:
 
 
 def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, object]:
-    target, here = bench.pair.target.model, bench.runners.get("target")  # a target on a server has no runner here
+    target, here = bench.pair.target, bench.runners.get("target")  # a target on a server has no runner here
     return {
         **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
         "baseline": BASELINE in bench.lanes,

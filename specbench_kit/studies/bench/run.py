@@ -101,7 +101,7 @@ class Benchmark:
         if self.settings.deployment is not None:
             yield None
             return
-        monitor = MachineMonitor(self.bench.probe, self.bench.pair.target.model.device)
+        monitor = MachineMonitor(self.bench.probe, self.bench.pair.target.device)
         try:
             yield monitor
         finally:

@@ -216,7 +216,7 @@ def _plan_header(
             "max_new_tokens": settings.max_new_tokens,
             "seed": settings.seed,
             "limit": settings.limit,
-            "dtype": str(pair.target.model.dtype).removeprefix("torch."),
+            "dtype": str(pair.target.dtype).removeprefix("torch."),
         },
         **provenance.collect(settings.argv),
     }
@@ -245,7 +245,7 @@ def _add_times(
     """Measure the steps of all models and return the header with them, and with the readings of the machine."""
     max_draft = header.max_draft
     prompt = _first_fitting_prompt(dataset, pair, target.capacity - max_draft)
-    watch, before = Watch(probe_here(), pair.target.model.device), read_processor_time()
+    watch, before = Watch(probe_here(), pair.target.device), read_processor_time()
     # A draft model alone is timed by its forwards, other drafters in the decoding loop.
     draft = models[DRAFT] if drafting.models == (DRAFT,) and not drafting.members else None
     steps = measure_steps(target, draft, prompt.prompt_ids, max_draft)

@@ -90,6 +90,7 @@ class Matrix<Int8Blocks> {
 
   int blocks() const { return padded(outputs_) / kBlock; }
   int inputs() const { return inputs_; }
+  static constexpr bool kExact = false;
 
   template <bool kAdd>
   void multiply(Rows in, int rows, float* y, int stride_y, int first, int end) const {

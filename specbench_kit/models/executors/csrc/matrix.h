@@ -87,6 +87,10 @@ class Matrix {
   int blocks() const { return padded(outputs_) / kBlock; }
   int inputs() const { return inputs_; }
 
+  // Whether the matrix holds its weights as they were given; then `one` returns that of an output and an input.
+  static constexpr bool kExact = true;
+  float one(int out, int in) const { return Kind::one(data_[place(out, in)]); }
+
   // y[row][out] = x[row] . w[out], or += it, for the blocks from `first` to `end`.
   template <bool kAdd>
   void multiply(typename Inputs<Kind>::Rows in, int rows, float* y, int stride_y, int first, int end) const {

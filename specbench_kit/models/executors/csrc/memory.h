@@ -35,6 +35,7 @@ class Memory {
   }
   ~Memory() { std::free(data_); }
 
+  explicit operator bool() const { return data_ != nullptr; }
   T& operator[](size_t place) { return data_[place]; }
   const T& operator[](size_t place) const { return data_[place]; }
 

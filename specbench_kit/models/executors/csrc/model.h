@@ -55,8 +55,9 @@ class Decoder {
   virtual ~Decoder() = default;
   virtual void forward(Batch& batch) = 0;
   virtual void move(int slot, int count, const int32_t* from, int to) = 0;
-  // Copies the weights of one layer, then those of both ends. One at a time: together they would be held twice.
+  // Copies the weights of one layer, and those of both ends. One at a time: together they would be held twice.
   virtual void load_layer(int index, const LayerWeights& weights) = 0;
+  // The embedding may be null where it is the output matrix.
   virtual void load_ends(const void* head_rows, const void* embedding_rows) = 0;
   // Returns another decoder over the same weights, with KV of its own.
   virtual std::unique_ptr<Decoder> share_weights(int slots, int capacity) const = 0;
@@ -157,7 +158,6 @@ struct Weights {
 
   Weights(const Shape& s, const float* last_norm, const float* cosine_table, const float* sine_table)
       : layers(s.layers),
-        embedding(size_t(s.vocabulary) * s.hidden),
         norm(copy(last_norm, s.hidden)),
         cosines(copy(cosine_table, s.positions * s.head_dim / 2)),
         sines(copy(sine_table, s.positions * s.head_dim / 2)) {}
@@ -182,7 +182,7 @@ struct Weights {
 
   std::vector<Layer<Kind>> layers;
   Matrix<Kind> head;
-  Memory<Stored> embedding;
+  Memory<Stored> embedding;  // empty if it is the output matrix, which holds it exactly
   std::vector<float> norm, cosines, sines;
 };
 
@@ -202,8 +202,10 @@ class LlamaDecoder final : public Decoder {
   void load_ends(const void* head_rows, const void* embedding_rows) override {
     using Stored = typename Kind::Stored;
     weights_->head.pack(static_cast<const Stored*>(head_rows), shape.outputs, shape.hidden);
-    std::memcpy(&weights_->embedding[0], embedding_rows,
-                sizeof(Stored) * size_t(shape.vocabulary) * size_t(shape.hidden));
+    if (!embedding_rows && Matrix<Kind>::kExact) return;
+    const size_t size = size_t(shape.vocabulary) * size_t(shape.hidden);
+    weights_->embedding = Memory<Stored>(size);
+    std::memcpy(&weights_->embedding[0], embedding_rows ? embedding_rows : head_rows, sizeof(Stored) * size);
   }
 
   std::unique_ptr<Decoder> share_weights(int slots, int capacity) const override {
@@ -266,6 +268,11 @@ class LlamaDecoder final : public Decoder {
   static float* row(std::vector<float>& table, int row, int size) { return table.data() + size_t(row) * padded(size); }
 
   void embed(int token, float* to) const {
+    if constexpr (Matrix<Kind>::kExact)
+      if (!weights_->embedding) {
+        for (int i = 0; i < shape.hidden; i++) to[i] = weights_->head.one(token, i);
+        return;
+      }
     for (int i = 0; i < shape.hidden; i++) to[i] = Kind::one(weights_->embedding[size_t(token) * shape.hidden + i]);
   }
 

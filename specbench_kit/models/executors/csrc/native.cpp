@@ -163,11 +163,15 @@ PyObject* load_layer(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
-// load_ends(decoder, head, embedding): copies the output matrix and the embeddings, given as addresses.
-PyObject* load_ends(PyObject*, PyObject* const* values, Py_ssize_t count) {
+// load_both_ends(decoder, head, embedding): copies the output matrix and the embeddings, given as addresses; None for the
+// embeddings says that they are the rows of the output matrix.
+PyObject* load_both_ends(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const Arguments args = arguments(values, count, 3);
-    decoder_of(args[0])->load_ends(args.address(1), args.address(2));
+    Decoder& decoder = *decoder_of(args[0]);
+    if (args[2] == Py_None && decoder.shape.outputs < decoder.shape.vocabulary)
+      throw InvalidArgument{"embeddings that its output matrix lacks"};
+    decoder.load_ends(args.address(1), args.address(2));
     Py_RETURN_NONE;
   });
 }
@@ -289,7 +293,7 @@ PyObject* move(PyObject*, PyObject* const* values, Py_ssize_t count) {
 
 PyMethodDef kFunctions[] = {method("make", make),
                             method("load_layer", load_layer),
-                            method("load_ends", load_ends),
+                            method("load_both_ends", load_both_ends),
                             method("share_weights", share_weights),
                             method("forward", forward),
                             method("move", move),

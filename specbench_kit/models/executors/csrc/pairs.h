@@ -75,11 +75,16 @@ class Matrix<BFloat16Pairs> {
     data_ = Memory<Stored>(size_t(padded(outputs)) * stride() / kLanes);
     for (int out = 0; out < outputs; out++)
       for (int in = 0; in < inputs; in++)
-        data_[out / kLanes * stride() + in / 2 * 32 + out % kLanes * 2 + 1 - in % 2] = rows[size_t(out) * inputs + in];
+        data_[place(out, in)] = rows[size_t(out) * inputs + in];
   }
 
   int blocks() const { return padded(outputs_) / kBlock; }
   int inputs() const { return inputs_; }
+
+  static constexpr bool kExact = true;
+  float one(int out, int in) const {
+    return products_ == Products::kMultiplyAdd ? widened_.one(out, in) : BFloat16::one(data_[place(out, in)]);
+  }
 
   template <bool kAdd>
   void multiply(Inputs<BFloat16Pairs>::Rows in, int rows, float* y, int stride_y, int first, int end) const {
@@ -95,6 +100,10 @@ class Matrix<BFloat16Pairs> {
   }
 
  private:
+  size_t place(int out, int in) const {
+    return out / kLanes * stride() + in / 2 * 32 + out % kLanes * 2 + 1 - in % 2;
+  }
+
   // Numbers in a panel.
   size_t stride() const { return size_t(Inputs<BFloat16Pairs>::padded_inputs(inputs_)) * kLanes; }
 

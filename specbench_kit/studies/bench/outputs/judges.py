@@ -28,7 +28,7 @@ class LocalOutputJudge:
     """Judges outputs with the models that produced them."""
 
     def __init__(self, pair: Pair, target: Runner) -> None:
-        self._pair, self._shapes = pair, RecomputedLogits(target, pair.target.model)
+        self._pair, self._shapes = pair, RecomputedLogits(target, pair.target.shell)
 
     def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
         """Compare the outputs with the baseline, or sampled drafts with the target's distribution."""

@@ -144,7 +144,7 @@ class Distillation:
     def runner(self, slots: int, length: int) -> Runner:
         """Return a runner of the target whose slots hold `length` tokens."""
         pair = self._pair
-        return Runner(make_executor(pair.target.model, slots, min(length, pair.target.context), pair.vocabulary))
+        return Runner(make_executor(pair.target.shell, slots, min(length, pair.target.context), pair.vocabulary))
 
     def _all(self, store: AnswerStore) -> Iterator[Answer]:
         return (answer for path in store.shards for answer in store.read(path, states=False) if teaches(answer))

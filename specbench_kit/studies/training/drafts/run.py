@@ -59,7 +59,7 @@ def train_draft(
     """
     plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
-    require_layers(pair.target.model, settings.layers)
+    require_layers(pair.target.shell, settings.layers)
     distillation = Distillation(settings, pair, (), plan, report)
     folder = settings.save_to or trained_folder(pair.target.source, "draft")
     store = distillation.answer(dataset)

@@ -57,7 +57,7 @@ def train_head(
     """
     plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
-    target = pair.target.model
+    target = pair.target.shell
     depth = target.config.get_text_config().num_hidden_layers
     layers = settings.layers or default_layers(depth)
     require(

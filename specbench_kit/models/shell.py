@@ -1,0 +1,78 @@
+"""Makes the shells of models: see `models/weights/stored.py`."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
+
+from specbench_kit.models.catalogue import ModelSource
+from specbench_kit.models.weights.stored import StoredTensor, mark_shell, read_headers, restore_tables
+
+PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Types of models whose parameters are the tensors of their files, and which the native executors compute."""
+OWN_KERNELS: dict[str, Any] = dict.fromkeys(("attn_implementation", "experts_implementation"))
+"""None is transformers' own choice: a configuration may otherwise name kernels of the hub, which are foreign code."""
+ADAPTER = "adapter_config.json"
+"""The file beside a model's weights that makes transformers add an adapter to them."""
+
+
+def make_shell(source: ModelSource, config: Any, dtype: torch.dtype) -> Any | None:
+    """Return a model that reads its weights when they are needed; None if its files are not those of a plain model.
+
+    They must name the parameters as transformers does. Whatever is special, or damaged, is left to transformers, and so
+    are types of models whose weights it may change on the way.
+    """
+    if config.model_type not in PLAIN_TYPES:
+        return None
+    with suppress(OSError, SafetensorError, ValueError):
+        tensors = read_headers(weight_files(source))
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, **OWN_KERNELS)
+        parameters = dict(model.named_parameters())
+        fitting = all(_fits(parameter, tensors.get(name)) for name, parameter in parameters.items())
+        # A tied layer that has a tensor of its own may differ from the one that it is tied to.
+        tied = set(dict(model.named_parameters(remove_duplicate=False))) - set(parameters)
+        if not parameters or not fitting or tied & set(tensors):
+            return None
+        for name, parameter in parameters.items():
+            parameter.stored = tensors[name]
+        restore_tables(model, model.config.get_text_config())
+        model.generation_config = _generation_config(source)
+        return mark_shell(model).requires_grad_(False)
+    return None
+
+
+def weight_files(source: ModelSource) -> list[Path]:
+    """Return the safetensors files of a model, which are downloaded first if it is on the hub; empty without such."""
+    options = {"local_files_only": source.local_only, "_raise_exceptions_for_missing_entries": False}
+    single = cached_file(source.location, SAFE_WEIGHTS_NAME, **options)
+    if single is not None:
+        files = [single]
+    elif (index := cached_file(source.location, SAFE_WEIGHTS_INDEX_NAME, **options)) is not None:
+        files, _ = get_checkpoint_shard_files(source.location, index, local_files_only=source.local_only)
+    else:
+        return []
+    paths = [Path(file) for file in files]
+    return [] if (paths[0].parent / ADAPTER).is_file() else paths
+
+
+def _fits(parameter: Tensor, tensor: StoredTensor | None) -> bool:
+    return tensor is not None and tensor.dtype is not None and tensor.shape == tuple(parameter.shape)
+
+
+def _generation_config(source: ModelSource) -> Any:
+    """Return the generation config of a model's files, which transformers reads like this with the weights."""
+    options = {"local_files_only": source.local_only}
+    try:
+        return GenerationConfig.from_pretrained(source.location, **options)
+    except OSError:
+        name = "config.json"
+        return GenerationConfig.from_pretrained(
+            source.location, config_file_name=name, _from_model_config=True, **options
+        )
