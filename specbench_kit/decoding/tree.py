@@ -26,6 +26,8 @@ class TokenTree:
         """The rule for tokens that were drawn at random, which the policy may choose; others are always matched."""
         self.payload_bytes: float | None = None
         """Bytes that go up with the ids of the drafted tokens, if the policy decides it and not the deployment."""
+        self.server_continues = False
+        """True if the server decodes the next round too by itself, without waiting for a draft."""
         self._sent = 0
         """The number of nodes, root included, when the draft was sent; newer ones are proactive."""
         self.inherited = 0

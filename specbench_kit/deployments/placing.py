@@ -10,13 +10,13 @@ from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.drafter import DraftSource, ReportsForwards
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.verification import Verifier
-from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, HiddenStates
+from specbench_kit.deployments.base import RECORDED, TOKEN_BYTES, Deployment, Endpoint, HiddenStates
 from specbench_kit.deployments.colocated import Colocated, colocate
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.single_request_clock import SingleRequestClock
 from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
 from specbench_kit.deployments.timelines import Timelines
-from specbench_kit.methods.base import Environment, Latencies, Method
+from specbench_kit.methods.base import Environment, Latencies, LinkCosts, Method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 from specbench_kit.profilers.base import Role
@@ -115,7 +115,7 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
 
     def latencies() -> Latencies:
         if deployment is not None:
-            return Latencies(deployment.drafter.latency, deployment.verifier.latency)
+            return Latencies(deployment.drafter.latency, deployment.verifier.latency, link_costs(deployment))
         return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
 
     def verification() -> LatencyModel | None:
@@ -131,6 +131,23 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
         deployment=deployment_key(deployment),
         verification=verification,
         link_s=deployment.link.rtt_s if deployment is not None and deployment.placement == "edge" else 0.0,
+        server_decodes=deployment is not None and deployment.placement == "edge",
+    )
+
+
+def link_costs(deployment: Deployment) -> LinkCosts | None:
+    """Return what the deployment's link adds to a round on average, or None if drafts do not cross it."""
+    link = deployment.link
+    if deployment.placement != "edge":
+        return None
+    return LinkCosts(
+        # A message is sent 1 / (1 - loss) times on average, and a round has two.
+        rtt_s=link.rtt_s + 2 * link.retry_s * link.loss / (1 - link.loss),
+        jitter_s=link.jitter_s,
+        up_bytes=TOKEN_BYTES + link.draft_bytes,
+        down_bytes=TOKEN_BYTES,
+        up_bytes_per_s=link.up_bytes_per_s,
+        down_bytes_per_s=link.down_bytes_per_s,
     )
 
 

@@ -22,6 +22,8 @@ class RequestTimeline:
     target_cached: int = 0
     forwarded: set[int] = field(default_factory=set)
     """The tree nodes that the draft model has forwarded in this round."""
+    server_continues: bool = False
+    """True if the server decodes this round without waiting for a draft: no message crosses the link before it."""
     prompt_sent: bool = False
     """True once the prompt has crossed the link."""
     ready_s: float = 0.0
@@ -111,7 +113,7 @@ class Timelines:
             for request, verdict in zip(requests, verdicts, strict=True)
         ]
         pairs = list(zip(requests, verdicts, strict=True))
-        crosses = self._on_edge or not any(request.prompt_sent for request in requests)
+        crosses = self._waits_for_drafts(pairs) or not any(request.prompt_sent for request in requests)
         arrivals_s = [
             request.ready_s + (self._send(request, verdict) if crosses else 0.0) for request, verdict in pairs
         ]
@@ -124,9 +126,19 @@ class Timelines:
             request.answer_s = start_s + verify_s + (self._answer(request, verdict) if crosses else 0.0)
             if not request.prompt_sent:
                 self._charge_joining(request, verdict)
+            request.server_continues = verdict.draft.tree.server_continues
         if self.clock.timeline is not None:
             self._mark_verification(requests, arrivals_s, start_s, start_s + verify_s)
         return rows
+
+    def _waits_for_drafts(self, pairs: Sequence[tuple[RequestTimeline, Verdict]]) -> bool:
+        """Return whether the server has to wait for the drafts of this round, and the devices for its answer.
+
+        The first round that the server is left with is charged for both messages. The tokens of those that follow are
+        streamed, and arrive as far apart as they are decoded.
+        """
+        continued = any(request.server_continues for request, _ in pairs)
+        return self._on_edge and not (continued and not any(verdict.submitted for _, verdict in pairs))
 
     def _mark_verification(
         self, requests: Sequence[RequestTimeline], arrivals_s: Sequence[float], start_s: float, end_s: float

@@ -163,9 +163,9 @@ def _environment(options: EngineOptions, facts: EngineFacts, hashes: PairHashes)
                 f"{options.method} plans with the latencies of {facts.engine}: describe them in a deployment file, "
                 "and name it in SKIT_DEPLOYMENT"
             )
-        return known.latencies()
+        return known.latencies()._replace(link=None)  # the drafter runs inside the engine
 
-    return replace(known, latencies=latencies, modelled=False)
+    return replace(known, latencies=latencies, modelled=False, server_decodes=False)
 
 
 def _describe(

@@ -1,14 +1,15 @@
 """Draft while the batch's expected throughput grows, then verify only the tokens that pay for themselves."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import LATENCIES, Capability, Environment, Latencies, Method, Policy, methods, require
+from specbench_kit.methods.base import Capability, Environment, Latencies, Method, Policy, methods, require
+from specbench_kit.methods.latency_aware import LatencyAware
+from specbench_kit.methods.round_costs import forward_s, link_s
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @methods.register("adaspec")
 @dataclass(frozen=True)
-class AdaSpec(Method):
+class AdaSpec(LatencyAware):
     """Draft all requests while the batch's expected tokens per second grow, then drop the tokens that slow it down.
 
     Tokens are expected by their draft probabilities, and their time by latency models of both models. The average
@@ -32,11 +33,9 @@ class AdaSpec(Method):
     elimination: bool = True
     source = "AdaSpec, 2025"
     reported_result = "1.23 to 1.79 times plain decoding, 7 to 18% over fixed lengths"
-    group = "latency-aware"
     grid = MappingProxyType(
         {"max_draft": (3, 5, 8), "initial_confidence": (0.4, 0.6, 0.8), "elimination": ("true", "false")}
     )
-    needs = LATENCIES
     required_capability = Capability.PROBABILITIES
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 
@@ -52,24 +51,10 @@ class AdaSpec(Method):
 
     def prepare(self, environment: Environment) -> Method:
         slo_tpot = environment.round_s if self.slo_tpot is None else self.slo_tpot
-        return _PreparedAdaSpec(replace(self, slo_tpot=slo_tpot), environment.latencies(), drafter=self.drafter)
+        return replace(self, slo_tpot=slo_tpot).with_latencies(environment)
 
-    def policy(self) -> Policy:
-        raise SkitError("adaspec needs the latencies of the pair: call prepare first")
-
-
-@dataclass(frozen=True)
-class _PreparedAdaSpec(Method):
-    options: AdaSpec
-    latencies: Latencies
-    display_name = AdaSpec.display_name
-    proposal = AdaSpec.proposal
-
-    def uses(self) -> Mapping[str, object]:
-        return {"latencies": {name: asdict(model) for name, model in self.latencies._asdict().items()}}
-
-    def policy(self) -> Policy:
-        return _AdaSpecPolicy(self.options, self.latencies)
+    def policy_with(self, latencies: Latencies) -> Policy:
+        return _AdaSpecPolicy(self, latencies)
 
 
 @dataclass(slots=True)
@@ -118,7 +103,8 @@ class _AdaSpecPolicy(Policy):
 
     def _throughput(self, expected: float, draft_s: float, rows: "Sequence[Row]") -> float:
         """Return the expected tokens per second of a round, or -1 if one with drafts lasts longer than the SLO."""
-        seconds = draft_s + self.latencies.verify.seconds(rows)
+        drafted = max(new for new, _ in rows) - 1
+        seconds = draft_s + link_s(self.latencies, len(rows), drafted) + self.latencies.verify.seconds(rows)
         if seconds > self.slo_s and any(new > 1 for new, _ in rows):
             return -1.0
         return expected / seconds
@@ -128,7 +114,7 @@ class _AdaSpecPolicy(Policy):
         return [(len(chain.scores), chain.cached) for chain in self.chains]
 
     def _draft_seconds(self, live: list[_Chain]) -> float:
-        return self.latencies.draft.seconds([(1, chain.cached + len(chain.scores) - 1) for chain in live])
+        return forward_s(self.latencies, [(1, chain.cached + len(chain.scores) - 1) for chain in live])
 
     def _predict(self, live: list[_Chain], drafted: int) -> float:
         """Return the throughput with one more token per live chain, each as likely as the earlier ones on average."""

@@ -4,7 +4,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
@@ -69,7 +69,9 @@ class ArmsMethod(Method):
 
     def prepare(self, environment: Environment) -> Method:
         ready = copy(self)
-        ready._set_rules(tuple(rule.prepare(environment) for rule in self.rules))
+        # Each round may have another arm, so none can leave the next rounds to the server.
+        bound = replace(environment, server_decodes=False)
+        ready._set_rules(tuple(rule.prepare(bound) for rule in self.rules))
         return ready
 
     @property

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, get_args
 
@@ -26,6 +27,7 @@ __all__ = [
     "Group",
     "Latencies",
     "LevelPolicy",
+    "LinkCosts",
     "Method",
     "Pipeline",
     "Policy",
@@ -74,11 +76,40 @@ LATENCIES = "latencies of the pair: a deployment, or skit profile-drafter"
 """The requirement of methods that read `Environment.latencies`."""
 
 
+@dataclass(frozen=True, slots=True)
+class LinkCosts:
+    """What the link between drafter and verifier adds to a round, by the means of its distributions.
+
+    `rtt_s` is the round trip with the expected time of lost messages, `jitter_s` the largest deviation of one message.
+    Every drafted token takes `up_bytes`, every committed one `down_bytes`.
+    """
+
+    rtt_s: float = 0.0
+    jitter_s: float = 0.0
+    up_bytes: float = 0.0
+    down_bytes: float = 0.0
+    up_bytes_per_s: float = inf
+    down_bytes_per_s: float = inf
+
+    def seconds(self, drafted: int, committed: float, requests: int = 1) -> float:
+        """Return the expected seconds of both messages of a round, and of the queue at the server.
+
+        A batch begins when its slowest message has arrived, and ends with the slowest answer.
+        """
+        slowest_s = self.jitter_s * (requests - 1) / (requests + 1)
+        payloads_s = drafted * self.up_bytes / self.up_bytes_per_s + committed * self.down_bytes / self.down_bytes_per_s
+        return self.rtt_s + 2 * slowest_s + payloads_s
+
+
 class Latencies(NamedTuple):
-    """The latency models of a pair's forwards in the environment where the method runs."""
+    """The latency models of a pair's forwards in the environment where the method runs, and the link between them.
+
+    `link` is None if drafts do not cross one. Where they do, every request has a drafting device of its own.
+    """
 
     draft: LatencyModel
     verify: LatencyModel
+    link: LinkCosts | None = None
 
 
 def unknown_latency() -> None:
@@ -108,6 +139,8 @@ class Environment:
     """Seconds that draft and verdict spend on the link, without their bytes; 0 if drafts do not cross one."""
     batch_size: int = 1
     """The number of requests that are decoded together."""
+    server_decodes: bool = False
+    """True if a method may leave rounds to the server's own decoding, which crosses the link once for all of them."""
 
     def require_deployment(self, name: str) -> None:
         """Raise SkitError if the method `name` would run on this machine's clock."""

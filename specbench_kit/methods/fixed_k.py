@@ -1,8 +1,8 @@
 """Chains of constant length."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from specbench_kit.methods.base import Capability, Group, Method, Policy, StopRule, methods
 
@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 @methods.register("fixed-k")
 @dataclass(frozen=True)
 class FixedK(Method):
-    """Draft exactly `k` tokens, then verify them."""
+    """Draft exactly `k` tokens, then verify them.
+
+    `proposal=top` takes the likeliest token at every position instead of drawing it: the control for methods that do so
+    because they decide by the tokens themselves. Both are the same without sampling.
+    """
 
     k: int = 4
+    proposal: Literal["sample", "top"] = field(default="sample", kw_only=True)  # type: ignore[misc]
     required_capability = Capability.TOKENS
     source = "Leviathan et al. 2023"
     reported_result = "2 to 3 times plain decoding (T5-XXL)"

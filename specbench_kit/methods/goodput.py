@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Capability, Latencies, Policy, methods, require
-from specbench_kit.methods.latency_aware import LatencyAware, round_s
+from specbench_kit.methods.latency_aware import LatencyAware
+from specbench_kit.methods.round_costs import round_s
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -24,7 +25,9 @@ class Goodput(LatencyAware):
 
     It is decided every `interval` rounds. Lengths from 0 to `max_draft` are tried upwards until the expected speed
     falls; length 0 is weighted by `bias`. The run keeps one acceptance rate, which starts at `initial_acceptance`: a
-    moving average, weighted by `ema`, of accepted over verified tokens. Tokens after a rejection do not count.
+    moving average, weighted by `ema`, of accepted over verified tokens. Tokens after a rejection do not count. As
+    published the average is that of the rounds' shares, which is too low for long drafts of few requests; where the
+    link is seen, it is the ratio of the averages.
     """
 
     max_draft: int = 8
@@ -53,6 +56,7 @@ class _GoodputPolicy(Policy):
         self.options, self.latencies = options, latencies
         self.acceptance = self.assumed_acceptance = options.initial_acceptance
         self.length, self.rounds, self.idle_decisions = 0, 0, 0
+        self.mean_accepted, self.mean_tested = 0.0, 0.0
 
     def draft(self, drafter: "Drafter") -> None:
         if self.rounds % self.options.interval == 0:
@@ -68,9 +72,10 @@ class _GoodputPolicy(Policy):
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         accepted = sum(len(verdict.path) for verdict in verdicts)
         rejected = sum(len(verdict.path) < len(verdict.submitted) for verdict in verdicts)
-        if accepted + rejected:
-            observed = accepted / (accepted + rejected)
-            self.acceptance += self.options.ema * (observed - self.acceptance)
+        if accepted + rejected and self.latencies.link is None:
+            self.acceptance += self.options.ema * (accepted / (accepted + rejected) - self.acceptance)
+        elif accepted + rejected:
+            self._average(accepted, accepted + rejected)
 
     def expected_speeds(self, drafts: "Sequence[Draft]") -> list[float]:
         """Return the expected tokens per second by draft length, from 0 up to the first fall."""
@@ -83,6 +88,15 @@ class _GoodputPolicy(Policy):
             if length and speeds[-1] < speeds[-2]:
                 break
         return speeds
+
+    def _average(self, accepted: int, tested: int) -> None:
+        """Update the acceptance rate as the ratio of two moving averages."""
+        if not self.mean_tested:
+            # The initial rate counts as a round that tested as many tokens as the first one.
+            self.mean_accepted, self.mean_tested = self.acceptance * tested, float(tested)
+        self.mean_accepted += self.options.ema * (accepted - self.mean_accepted)
+        self.mean_tested += self.options.ema * (tested - self.mean_tested)
+        self.acceptance = self.mean_accepted / self.mean_tested
 
     def _decide(self, drafts: "Sequence[Draft]") -> int:
         speeds = self.expected_speeds(drafts)

@@ -1,58 +1,64 @@
 """The base of methods that weigh expected tokens against the time of drafting and verifying them."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from math import isfinite
+from typing import ClassVar, Self
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Environment, Group, Latencies, Method, Policy
-
-if TYPE_CHECKING:
-    from specbench_kit.decoding.drafter import Draft
+from specbench_kit.methods.server_decoding import ServerDecoding
 
 
 @dataclass(frozen=True)
 class LatencyAware(Method):
-    """A method whose policy needs the pair's latencies, which `prepare` takes from the environment."""
+    """A method whose policy needs the pair's latencies, which `prepare` takes from the environment.
 
+    Where a link lies between drafter and verifier, it is part of every round that the policy weighs; with `link=false`
+    the policy believes that both are in one place, as they are in most papers.
+    """
+
+    link: bool = field(default=True, kw_only=True)
     latencies: Latencies | None = field(default=None, init=False, repr=False, kw_only=True)
+    server_decodes: bool = field(default=False, init=False, repr=False, kw_only=True)
+    """True if rounds in which drafting does not pay go to the server's own decoding."""
     group: ClassVar[Group] = "latency-aware"
     needs = LATENCIES
 
+    @property
+    def deepest_draft(self) -> int:
+        """Return the largest number of drafted tokens that a round can commit."""
+        return self.longest_draft or 1
+
     def prepare(self, environment: Environment) -> Method:
-        ready = copy(self)
-        object.__setattr__(ready, "latencies", environment.latencies())
+        return self.with_latencies(environment)
+
+    def with_latencies(self, environment: Environment) -> Self:
+        """Return a copy that knows the latencies of the environment, and the link if it is to see it."""
+        ready, latencies = copy(self), environment.latencies()
+        seen = latencies if self.link else latencies._replace(link=None)
+        object.__setattr__(ready, "latencies", seen)
+        object.__setattr__(ready, "server_decodes", environment.server_decodes and seen.link is not None)
         return ready
 
     def uses(self) -> Mapping[str, object]:
         if self.latencies is None:
             return {}
-        return {"latencies": {name: asdict(model) for name, model in self.latencies._asdict().items()}}
+        draft, verify, link = self.latencies
+        models: dict[str, object] = {"draft": asdict(draft), "verify": asdict(verify)}  # type: ignore[call-overload]
+        if link is not None:
+            # JSON has no infinity: a bandwidth that is not stated is unlimited.
+            models["link"] = {name: value for name, value in asdict(link).items() if isfinite(value)}
+        return {"latencies": models}
 
     def policy(self) -> Policy:
         if self.latencies is None:
             raise SkitError(f"{self.display_name} needs the latencies of the pair: call prepare first")
-        return self.policy_with(self.latencies)
+        policy = self.policy_with(self.latencies)
+        return ServerDecoding(policy, self.latencies, self.deepest_draft) if self.server_decodes else policy
 
     @abstractmethod
     def policy_with(self, latencies: Latencies) -> Policy:
         """Return a fresh policy for these latencies."""
-
-
-def draft_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
-    """Return the seconds of `steps` draft forwards, each of one token per request."""
-    cached = [draft.context_length - 1 for draft in drafts]
-    return sum(latencies.draft.seconds([(1, before + step) for before in cached]) for step in range(steps))
-
-
-def verify_s(latencies: Latencies, drafts: "Sequence[Draft]", lengths: Sequence[int]) -> float:
-    """Return the seconds of a verification with `lengths[i]` drafted tokens of request i."""
-    rows = [(1 + length, draft.context_length - 1) for draft, length in zip(drafts, lengths, strict=True)]
-    return latencies.verify.seconds(rows)
-
-
-def round_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
-    """Return the seconds of a round that drafts and verifies `steps` tokens of every request."""
-    return draft_s(latencies, drafts, steps) + verify_s(latencies, drafts, [steps] * len(drafts))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Capability, Environment, Latencies, Method, Policy, methods, require
-from specbench_kit.methods.latency_aware import LatencyAware, draft_s, verify_s
+from specbench_kit.methods.latency_aware import LatencyAware
+from specbench_kit.methods.round_costs import answer_s, draft_s
 from specbench_kit.methods.static_tree import SIZES, TreeShape, fastest
 from specbench_kit.predictors.ranks import RankTable, find, load
 
@@ -42,6 +43,10 @@ class Sequoia(LatencyAware):
     def __post_init__(self) -> None:
         require(self.size == "auto" or 1 <= self.size <= 512, f"sequoia: size must be auto or 1..512, not {self.size}")
         self.require_at_least(1, "max_depth")
+
+    @property
+    def deepest_draft(self) -> int:
+        return self.max_depth
 
     def prepare(self, environment: Environment) -> Method:
         if self.ranks != "measured":
@@ -102,7 +107,7 @@ class _SequoiaPolicy(Policy):
 
     def _choose_shape(self, drafts: "Sequence[Draft]") -> TreeShape:
         def verifying_s(size: int) -> float:
-            return verify_s(self.latencies, drafts, [size - 1] * len(drafts))
+            return answer_s(self.latencies, drafts, [size - 1] * len(drafts))
 
         return fastest(self.chances, self.sizes, self.levels, draft_s(self.latencies, drafts, 1), verifying_s)
 

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Capability, Latencies, Policy, methods, require
-from specbench_kit.methods.latency_aware import LatencyAware, round_s
+from specbench_kit.methods.latency_aware import LatencyAware
+from specbench_kit.methods.round_costs import round_s
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter

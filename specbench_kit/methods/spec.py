@@ -31,13 +31,17 @@ def with_option(spec: str, key: str, value: object) -> str:
 
 
 def describe_method(spec: str, method: Method) -> dict[str, object]:
-    """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs."""
+    """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs.
+
+    `proposal` is there if it takes the likeliest tokens where others draw theirs from the drafter's distribution.
+    """
     options = {
         name: provenance.without_folders(value) if isinstance(value, str) else value
         for name, value in {**resolved_options(spec), **method.chosen_options()}.items()
     }
     uses = method.uses()
-    return {"method": provenance.without_folders(spec), "options": options, **({"uses": uses} if uses else {})}
+    takes = {"proposal": "top"} if method.proposal == "top" and method.uses_drafter and method.drafting.drawn else {}
+    return {"method": provenance.without_folders(spec), "options": options, **takes, **({"uses": uses} if uses else {})}
 
 
 def _plain(value: object) -> object:

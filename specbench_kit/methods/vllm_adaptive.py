@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from specbench_kit.decoding.latency import sums_of
 from specbench_kit.methods.acceptance_fit import AcceptanceFit
 from specbench_kit.methods.base import Latencies, Policy, methods, require
-from specbench_kit.methods.latency_aware import LatencyAware, draft_s
+from specbench_kit.methods.latency_aware import LatencyAware
+from specbench_kit.methods.round_costs import draft_s, link_s
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -101,12 +102,15 @@ class _VllmAdaptivePolicy(Policy):
         """Return the number of verified tokens with the most expected tokens per second, the likeliest first."""
         drafting_s = draft_s(self.latencies, drafts, self.options.max_draft)
         rows = [(1, draft.context_length - 1) for draft in drafts]
-        sums, expected = sums_of(rows), float(len(drafts))
-        best, best_rate = 0, expected / (drafting_s + self.latencies.verify.of_sums(sums))
+        sums, expected, longest = sums_of(rows), float(len(drafts)), 0
+        fixed_s = drafting_s + link_s(self.latencies, len(drafts), 0)
+        best, best_rate = 0, expected / (fixed_s + self.latencies.verify.of_sums(sums))
         for slots, (request, score) in enumerate(best_first(scores), 1):
             sums, (new, cached) = sums.longer(rows[request]), rows[request]
             rows[request], expected = (new + 1, cached), expected + score
-            rate = expected / (drafting_s + self.latencies.verify.of_sums(sums))
+            longest = max(longest, new)
+            fixed_s = drafting_s + link_s(self.latencies, len(drafts), longest)
+            rate = expected / (fixed_s + self.latencies.verify.of_sums(sums))
             if rate > best_rate:
                 best, best_rate = slots, rate
         return best

@@ -33,7 +33,7 @@ def test_methods_are_listed_with_their_options() -> None:
         "name": "fixed-k",
         "summary": "Draft exactly `k` tokens, then verify them.",
         "source": "Leviathan et al. 2023",
-        "options": {"k": 4, "drafter": "model"},
+        "options": {"k": 4, "drafter": "model", "proposal": "sample"},
         "group": "static",
         "needs": [],
     }

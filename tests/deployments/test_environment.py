@@ -1,15 +1,18 @@
 """What methods are told of the place where they run: a deployment's latencies, or those measured on this machine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.loading import load
 from specbench_kit.deployments.placing import environment
 from specbench_kit.predictors.library import PairHashes
 
+FORM = ContextModel(1e-7, 2e-6, 3e-3)
 PAIR = PairHashes(target="a" * 64, draft="b" * 64)
 PROFILE = """
 name = "{role}"
@@ -50,7 +53,7 @@ def test_of_this_machine_are_those_measured_for_the_pair(home: Path) -> None:
     put(home, "drafter", PAIR.draft, 1e-7)
     put(home, "verifier", PAIR.target, 1e-6)
     latencies = environment(PAIR, None, "cpu").latencies()
-    assert latencies == (ContextModel(1e-7, 2e-6, 3e-3), ContextModel(1e-6, 2e-6, 3e-3))
+    assert latencies == (ContextModel(1e-7, 2e-6, 3e-3), ContextModel(1e-6, 2e-6, 3e-3), None)
 
 
 def test_without_a_measured_profile_the_command_that_makes_one_is_named(home: Path) -> None:
@@ -65,4 +68,30 @@ def test_without_a_measured_profile_the_command_that_makes_one_is_named(home: Pa
 def test_of_a_deployment_are_its_own() -> None:
     deployment = load("wisp")
     assert deployment is not None
-    assert environment(PAIR, deployment).latencies() == (deployment.drafter.latency, deployment.verifier.latency)
+    latencies = environment(PAIR, deployment).latencies()
+    assert latencies[:2] == (deployment.drafter.latency, deployment.verifier.latency)
+    assert latencies.link is not None
+    assert latencies.link.seconds(4, 2) == pytest.approx(0.02)  # its bandwidth is unlimited
+
+
+def test_the_link_is_in_the_latencies_where_drafts_cross_it() -> None:
+    link = Link(rtt_s=0.1, jitter_s=0.01, up_bytes_per_s=100.0, down_bytes_per_s=200.0, draft_bytes=16.0)
+    near = Deployment("near", Endpoint("d", FORM), Endpoint("v", FORM), link, placement="server")
+    assert environment(PAIR, near).latencies().link is None
+    assert not environment(PAIR, near).server_decodes
+    far = environment(PAIR, replace(near, placement="edge"))
+    assert far.server_decodes
+    costs = far.latencies().link
+    assert costs is not None
+    # Three drafted tokens of 4 + 16 bytes at 100 bytes per second, and two committed ones of 4 bytes at 200.
+    assert costs.seconds(3, 2) == pytest.approx(0.1 + 0.6 + 0.04)
+    # Of three uniform jitters the largest is 2/4 of 10 ms above the mean on average, on the way up and down.
+    assert costs.seconds(3, 2, requests=3) == pytest.approx(0.1 + 0.6 + 0.04 + 2 * 0.005)
+
+
+def test_the_expected_round_trip_has_the_lost_messages() -> None:
+    """A message that is lost with probability 1/5 is sent 1.25 times on average, and each failure costs 40 ms."""
+    link = Link(rtt_s=0.1, loss=0.2, retry_s=0.04)
+    costs = environment(PAIR, Deployment("far", Endpoint("d", FORM), Endpoint("v", FORM), link)).latencies().link
+    assert costs is not None
+    assert costs.rtt_s == pytest.approx(0.1 + 2 * 0.25 * 0.04)

@@ -1,5 +1,6 @@
 """How goodput, sglang-throughput, tetris and vllm-adaptive weigh tokens against time: their rules' own figures."""
 
+from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -10,7 +11,7 @@ from tiny_models import decode, disturbed, make_requests, make_runner, random_pr
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel, sums_of
 from specbench_kit.methods.acceptance_fit import AcceptanceFit
-from specbench_kit.methods.base import Latencies
+from specbench_kit.methods.base import Latencies, LinkCosts
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
 from specbench_kit.methods.sglang_throughput import SGLangThroughput, _SGLangThroughputPolicy
 from specbench_kit.methods.spec import parse_method
@@ -70,6 +71,23 @@ def test_goodput_asks_now_and_then_where_drafting_does_not_pay() -> None:
         lengths.append(drafter.drafts[0].tree.last)
         policy.observe(drafter.verdicts(policy.choose(drafter.drafts), [0]))
     assert lengths == ([0] * 9 + [1]) * 2
+
+
+def test_goodput_over_a_link_does_not_underrate_long_drafts() -> None:
+    """Rounds of 8 of 8 and 0 of 1 tokens: as published (.7 + .15 .3) .85 = .63325, with the link more tokens count.
+
+    The averages begin at 5.6 of 8, and are 5.96 of 8 after the first round and 5.066 of 6.95 after the second.
+    """
+    rates = []
+    for link in (None, LinkCosts(rtt_s=1.0)):
+        policy = _GoodputPolicy(Goodput(), Latencies(FREE, OfLength(20.0, 2.0), link))
+        for accepted in (8, 0):
+            drafter = KnownDrafter([[ONE] * 9])
+            for _ in range(8):
+                drafter.extend(drafter.drafts)
+            policy.observe(drafter.verdicts(policy.choose(drafter.drafts), [accepted]))
+        rates.append(policy.acceptance)
+    assert rates == pytest.approx([0.63325, 5.066 / 6.95])
 
 
 COSTS = TableModel((9.0, 10.0, 11.0, 14.0))
@@ -197,7 +215,7 @@ def test_vllm_adaptive_takes_the_number_of_slots_from_the_round_before() -> None
 
 @pytest.mark.parametrize(("feature", "value"), [("max", log(4)), ("margin", log(0.8 / 0.1)), ("drawn", log(1 / 3))])
 def test_what_vllm_adaptive_judges_by(feature: str, value: float) -> None:
-    method = parse_method(f"vllm-adaptive:feature={feature}").prepare(ENVIRONMENT)
+    method = parse_method(f"vllm-adaptive:feature={feature}").prepare(replace(ENVIRONMENT, server_decodes=False))
     policy = method.policy()
     assert isinstance(policy, _VllmAdaptivePolicy)
     drafter = KnownDrafter([[at(confidence=0.8, margin=0.7, probability=0.25)]])
@@ -228,7 +246,9 @@ def test_they_do_not_verify_everything() -> None:
 def test_they_need_the_latencies(name: str) -> None:
     with pytest.raises(SkitError, match=f"{name} needs the latencies of the pair: call prepare first"):
         parse_method(name).policy()
-    assert set(parse_method(name).prepare(ENVIRONMENT).uses()["latencies"]) == {"draft", "verify"}
+    assert set(parse_method(name).prepare(ENVIRONMENT).uses()["latencies"]) == {"draft", "verify", "link"}
+    blind = parse_method(f"{name}:link=false").prepare(ENVIRONMENT)
+    assert set(blind.uses()["latencies"]) == {"draft", "verify"}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 import csv
 from io import StringIO
+from typing import Any
 
 import pytest
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_run
 
-from specbench_kit.methods.spec import resolved_options
+from specbench_kit.methods.spec import describe_method, parse_method, resolved_options
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.setting import describe_inputs, describe_options, method_label
@@ -16,6 +17,7 @@ from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.comparison.scene import styles_of
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.run import report as run_report
+from specbench_kit.reports.sections import methods
 
 
 @pytest.mark.parametrize(
@@ -88,3 +90,48 @@ def test_one_setting_named_in_two_ways_is_one_method_over_two_datasets(tmp_path)
         "fixed-k (k=4)": {"gsm8k", "alpaca"},
         "fixed-k (k=2)": {"gsm8k"},
     }
+
+
+def link_run(spec: str, *, seen: bool, drafted: int = 3, **changes: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The run.json and the summary of a latency-aware method beyond a link."""
+    latencies = {"draft": {}, "verify": {}, **({"link": {"rtt_s": 0.04}} if seen else {})}
+    run = {"method": spec, "options": {}, "uses": {"latencies": latencies}, "deployment": {"placement": "edge"}}
+    return run | changes, {"overall": {"drafted": drafted}}
+
+
+def notes_on(*runs: tuple[dict[str, Any], dict[str, Any]]) -> str:
+    return " ".join(methods.link_notes([run for run, _ in runs], [summary for _, summary in runs]))
+
+
+def test_a_report_says_which_methods_counted_the_link() -> None:
+    runs = [link_run("goodput", seen=True), link_run("adaspec", seen=True), link_run("goodput:link=false", seen=False)]
+    assert notes_on(*runs) == (
+        "Link: `goodput`, `adaspec` count the link as part of a round; `goodput:link=false` does not, as published for "
+        "models in one place."
+    )
+    assert "`adaspec` drafts nothing, since no draft pays for its way over the link" in notes_on(
+        *runs[:1], link_run("adaspec", seen=True, drafted=0)
+    )
+    assert notes_on(link_run("goodput", seen=False, deployment={"placement": "server"})) == ""
+    assert notes_on(link_run("fixed-k", seen=False, uses={})) == ""
+
+
+def test_a_report_names_the_methods_that_take_the_likeliest_tokens_under_sampling() -> None:
+    runs = [{"method": "adaspec", "proposal": "top", "config": {"temperature": 0.7}}, {"method": "fixed-k"}]
+    (line,) = methods.proposal_notes(runs)
+    assert line.startswith("Drafted tokens: `adaspec` takes the likeliest ones")
+    assert methods.proposal_notes([{**run, "config": {"temperature": 0.0}} for run in runs]) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "proposal"),
+    [
+        ("fixed-k", None),
+        ("fixed-k:proposal=top", "top"),
+        ("adaspec", "top"),
+        ("suffix", None),
+        ("autoregressive", None),
+    ],
+)
+def test_a_run_records_that_its_method_takes_the_likeliest_tokens(spec: str, proposal: str | None) -> None:
+    assert describe_method(spec, parse_method(spec)).get("proposal") == proposal

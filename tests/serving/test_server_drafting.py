@@ -64,7 +64,7 @@ def test_a_fixed_length_is_what_is_sent(spec: str, longest: int) -> None:
 
 def drafted_by(spec: str, spread: float, devices: int = 6) -> dict[str, float]:
     """Return means per verification of responses that have begun, with the method's own rule on the server."""
-    place = environment(PairHashes("", ""), SLOW)
+    place = environment(PairHashes("", ""), replace(SLOW, placement="server"))
     scene = scenario("adaspec", devices, deployment=SLOW, source=iid(0.7, 6, spread=spread), slo="0.5/s",
                      batch_method=parse_method(spec).prepare(place), duration_s=120.0, warmup_s=0.0)  # fmt: skip
     rounds = simulate(scene).rounds

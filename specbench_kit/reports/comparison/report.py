@@ -47,7 +47,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         sections.averages(comparison),
         sections.repeats(comparison),
         figures,
-        methods.section(fields),
+        methods.section(fields, [run.summary for run in comparison.runs]),
         *(section for index, section in enumerate(deployments) if section not in deployments[:index]),
         [all_numbers(comparison.overall), definitions()],
         sections.runs(comparison),

@@ -53,7 +53,7 @@ def build(
         caution(machine.warnings(run), severe=True),
         [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
         [Heading("What was run"), facts([*setting(run), *sent_states])],
-        methods.section([run]),
+        methods.section([run], [summary]),
         deployment.section(run, summary.get("hidden_states")),
         lossless_section(run, summary),
         [Heading("Results"), sections.results(sides), *paragraphs(wording.speedup_note(run, summary))],

@@ -3,16 +3,66 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.setting import describe_inputs, describe_options
-from specbench_kit.reports.document import Blocks, Heading, Table, code
-from specbench_kit.reports.stored import RunFile
+from specbench_kit.reports.document import Blocks, Heading, Table, code, paragraphs
+from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import ABSENT
 
 
-def section(runs: Sequence[RunFile]) -> Blocks:
-    """Return a table of the methods' options and of what they loaded or measured, each setting once."""
+def section(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> Blocks:
+    """Return a table of the methods' options and of what they loaded or measured, each setting once.
+
+    Lines below it say which methods counted the link, and which took the likeliest tokens under sampling.
+    """
     rows = dict.fromkeys(
         (code(str(run["method"])), describe_options(run) or ABSENT, describe_inputs(run) or ABSENT)
         for run in runs
         if run.get("options") or run.get("uses")
     )
-    return [Heading("Methods"), Table(("method", "options", "made ready with"), list(rows))] if rows else []
+    if not rows:
+        return []
+    table = Table(("method", "options", "made ready with"), list(rows))
+    return [Heading("Methods"), table, *paragraphs(*link_notes(runs, summaries), *proposal_notes(runs))]
+
+
+def link_notes(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> list[str]:
+    """Return one line on which of the latency-aware methods count the link between drafter and verifier."""
+    latencies = {_name(run): (run.get("uses") or {}).get("latencies") for run in runs if _crosses_link(run)}
+    seen = [name for name, known in latencies.items() if known and "link" in known]
+    blind = [name for name, known in latencies.items() if known and "link" not in known]
+    drafted = [_name(run) for run, summary in zip(runs, summaries, strict=True) if summary["overall"].get("drafted")]
+    idle = [name for name in seen if name not in drafted]
+    lines = [f"{_listed(seen)} {_verb('count', seen)} the link as part of a round"] if seen else []
+    if blind:
+        lines.append(f"{_listed(blind)} {_verb('do', blind)} not, as published for models in one place")
+    if idle:
+        lines.append(f"{_listed(idle)} {_verb('draft', idle)} nothing, since no draft pays for its way over the link")
+    return [f"Link: {'; '.join(lines)}."] if lines else []
+
+
+def proposal_notes(runs: Sequence[RunFile]) -> list[str]:
+    """Return one line on the methods that take the likeliest tokens where others draw theirs at random."""
+    sampled = [run for run in runs if (run.get("config") or {}).get("temperature")]
+    likeliest = list(dict.fromkeys(_name(run) for run in sampled if run.get("proposal") == "top"))
+    if not likeliest:
+        return []
+    return [
+        f"Drafted tokens: {_listed(likeliest)} {_verb('take', likeliest)} the likeliest ones, which are accepted less "
+        f"often under sampling than tokens drawn at random; {code('fixed-k:proposal=top')} is the control for them."
+    ]
+
+
+def _crosses_link(run: RunFile) -> bool:
+    return (run.get("deployment") or {}).get("placement") == "edge"
+
+
+def _name(run: RunFile) -> str:
+    return code(str(run["method"]))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _verb(verb: str, names: Sequence[str]) -> str:
+    """Return the verb in the form that so many subjects need."""
+    return verb if len(names) > 1 else f"{verb}es" if verb == "do" else f"{verb}s"

@@ -117,8 +117,8 @@ class MeasuredEnvironment:
             (None if self._resumes else self._find(part, disturbed=False)) or self._find(part, disturbed=True)
             for part in parts
         ]
-        profiles = [profile.latency() for profile in found if profile is not None]
-        return Latencies(*profiles)  # the parts are the drafter and the verifier, in this order
+        drafting, verification = (profile.latency() for profile in found if profile is not None)
+        return Latencies(drafting, verification)
 
     def _find(self, part: ProfiledPart, *, disturbed: bool) -> Profile | None:
         weights, device = self._models[part.model]["hash"], self._profiling.device

@@ -113,7 +113,9 @@ class ScenarioBuilder:
             return None
         # A round must not last longer than one token at the highest promised speed.
         round_s = point.slo_scale / max(parse_slo(point.slo).speeds)
-        return method.prepare(replace(environment(NO_PAIR, self.deployment(point.series)), round_s=round_s))
+        # A method that decides for the batch drafts on the server, where no draft crosses the link.
+        at_server = replace(self.deployment(point.series), placement="server")
+        return method.prepare(replace(environment(NO_PAIR, at_server), round_s=round_s))
 
     def lowered_limits(self, series: ServingSeries) -> dict[str, LoweredLimit]:
         """Return the default draft limit of the series' method if its trace holds shorter drafts."""

@@ -1,0 +1,44 @@
+"""The expected seconds of a round: drafting, the link where one lies between, and verification."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specbench_kit.methods.base import Latencies
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Draft
+    from specbench_kit.decoding.latency import Row
+
+
+def forward_s(latencies: Latencies, rows: "Sequence[Row]") -> float:
+    """Return the seconds of one draft forward of these rows: in one batch, or each on the request's own device."""
+    if latencies.link is None:
+        return latencies.draft.seconds(rows)
+    return max(latencies.draft.seconds([row]) for row in rows)
+
+
+def draft_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
+    """Return the seconds of `steps` draft forwards, each of one token per request."""
+    cached = [draft.context_length - 1 for draft in drafts]
+    return sum(forward_s(latencies, [(1, before + step) for before in cached]) for step in range(steps))
+
+
+def link_s(latencies: Latencies, requests: int, drafted: int) -> float:
+    """Return the seconds that a round of up to `drafted` tokens per request spends on the link; 0 without one."""
+    return 0.0 if latencies.link is None else latencies.link.seconds(drafted, drafted + 1, requests)
+
+
+def verify_s(latencies: Latencies, drafts: "Sequence[Draft]", lengths: Sequence[int]) -> float:
+    """Return the seconds of a verification with `lengths[i]` drafted tokens of request i, without the link."""
+    rows = [(1 + length, draft.context_length - 1) for draft, length in zip(drafts, lengths, strict=True)]
+    return latencies.verify.seconds(rows)
+
+
+def answer_s(latencies: Latencies, drafts: "Sequence[Draft]", lengths: Sequence[int]) -> float:
+    """Return the seconds from the last drafted token to the verdict: a verification, and the link to it and back."""
+    return verify_s(latencies, drafts, lengths) + link_s(latencies, len(drafts), max(lengths))
+
+
+def round_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
+    """Return the seconds of a round that drafts and verifies `steps` tokens of every request."""
+    return draft_s(latencies, drafts, steps) + answer_s(latencies, drafts, [steps] * len(drafts))
