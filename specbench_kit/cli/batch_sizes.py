@@ -33,9 +33,7 @@ class BatchSizesOptions:
         ),
     ]
     sizes: Annotated[tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)] = SIZES
-    trace: Annotated[
-        Path | None, Option("Trace of `skit record` to replay instead of running models.", RUN, "replay")
-    ] = None
+    replay: common.Replay = None
     limit: Annotated[
         int | None, Option("Number of prompts, drawn with --seed; at least the largest batch size.", RUN)
     ] = 64
@@ -67,8 +65,8 @@ def batch_sizes(
         argv=command_line(),
     )
     console = Console(stderr=as_json)
-    source = options.trace or load_dataset(dataset, settings.limit, settings.seed, console)
-    if options.trace is None:
+    source = options.replay or load_dataset(dataset, settings.limit, settings.seed, console)
+    if options.replay is None:
         say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.sweep.batch_sizes import run_curves

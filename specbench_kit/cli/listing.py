@@ -23,9 +23,9 @@ def list_entries(
     kind: Annotated[
         str | None,
         Option(
-            "methods, datasets, models, executors, predictors, profiles, deployments, software, systems, schedulers, "
-            "presets, experiments, engines or formats; the default is all except executors and engines, which take "
-            "seconds to list.",
+            "methods, datasets, models, traces, executors, predictors, profiles, deployments, software, systems, "
+            "schedulers, presets, experiments, engines or formats; the default is all except executors and engines, "
+            "which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -97,6 +97,21 @@ def _list_models() -> list[ListEntry]:
         for pair in bundled_pairs()
     ]
     return entries() + bundled
+
+
+@_lists("traces")
+def _list_traces() -> list[ListEntry]:
+    from specbench_kit.traces.library import bundled_traces
+    from specbench_kit.traces.trace import TraceFile
+
+    entries = []
+    for name, path in bundled_traces().items():
+        trace = TraceFile(path)
+        target, draft = (trace.provenance("models", role, "name") for role in ("target", "draft"))
+        licence, requests = trace.header.licence, len(trace)
+        summary = f"{requests} requests to {target}, with {trace.header.max_draft} tokens of {draft} at every place"
+        entries.append({"name": name, "summary": summary, "requests": requests, "licence": licence})
+    return entries
 
 
 @_lists("executors")

@@ -53,6 +53,10 @@ MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per reques
 BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING)]
 Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING)]
 Limit = Annotated[int | None, Option("Number of prompts, drawn with --seed; the default is all.", RUN)]
+Replay = Annotated[
+    Path | None,
+    Option("Trace to replay instead of running models: a file of `skit record`, or one of `skit list traces`.", RUN),
+]
 Resume = Annotated[bool, Option("Continue the newest unfinished run with these settings.", OUTPUT)]
 DeploymentName = Annotated[
     str,

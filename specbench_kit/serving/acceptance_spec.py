@@ -14,6 +14,7 @@ from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.execution import levels_while_verified
 from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource, StopRuleRates, iid
 from specbench_kit.traces.draft_limits import fit_spec
+from specbench_kit.traces.library import bundled_traces
 from specbench_kit.traces.replay import prepare_for_replay, replay, require_chain_method
 from specbench_kit.traces.trace import TraceFile
 
@@ -75,11 +76,11 @@ def parse_rates(text: str) -> AcceptanceRates | None:
     name, _, options = text.partition(":")
     if name in FORMS:
         return from_options(name, FORMS[name], options)
-    if Path(text).expanduser().exists():
+    if Path(text).expanduser().exists() or text in bundled_traces():
         return None
     raise SkitError(
-        f"unknown acceptance '{text}': name a trace of skit record, the folder of a run, iid:alpha=0.8,length=4, or "
-        "positions:rates=0.8-0.7-0.6"
+        f"unknown acceptance '{text}': name a trace of skit record or of skit list traces, the folder of a run, "
+        "iid:alpha=0.8,length=4, or positions:rates=0.8-0.7-0.6"
     )
 
 
@@ -98,7 +99,7 @@ def parse_acceptance(text: str, spec: str, deployment: Deployment) -> RoundSourc
 def named_trace(text: str) -> TraceFile | None:
     """Return the trace that a text names; None if it states rates or names the folder of a run."""
     path = Path(text).expanduser()
-    return TraceFile(path) if parse_rates(text) is None and path.is_file() else None
+    return TraceFile(path) if parse_rates(text) is None and not path.is_dir() else None
 
 
 def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> RoundSource:

@@ -14,6 +14,7 @@ from specbench_kit.core.plain_text import first_line, one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
+from specbench_kit.traces.library import trace_file
 
 if TYPE_CHECKING:
     import pyarrow
@@ -107,13 +108,13 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TraceFile:
-    """A trace to read; requests are streamed, one row group at a time."""
+    """A trace to read, a file or a bundled one by name; requests are streamed, one row group at a time."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        self.path = path
+        self.path = path = trace_file(path)
         try:
             self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
         except (OSError, ValueError, pyarrow.ArrowException) as error:

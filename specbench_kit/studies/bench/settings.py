@@ -17,6 +17,7 @@ from specbench_kit.core.common_options import (
     MaxMemory,
     MaxNewTokens,
     Out,
+    Replay,
     Resume,
     Sample,
     Seed,
@@ -57,7 +58,7 @@ class Sources(DeploymentOptions):
             RUN,
         ),
     ] = ("gsm8k",)
-    replay: Annotated[Path | None, Option("Trace of `skit record` to replay instead of running models.", RUN)] = None
+    replay: Replay = None
     data_dir: DataDir = None
     sample: Sample = True
     strict: Strict = False
