@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'
 FIRST_RUN := bench --config first-run $(OPTIONS)
@@ -132,6 +132,17 @@ reference: $(INSTALLED)
 	sed 's/\.png)/.svg)/g' $(REFERENCE)/batch-sizes/*-batch-sizes-*/report.md > results/reference/batch-sizes/report.md
 	cp $(REFERENCE)/batch-sizes/*-batch-sizes-*/curves.csv results/reference/batch-sizes
 	cp $(REFERENCE)/batch-sizes/*-batch-sizes-*/plots/*.svg results/reference/batch-sizes/plots
+
+# The bundled traces of a known pair, for whose recording an interrupted call goes on: about three hours on two cores.
+PAIR := qwen2.5-coder
+PAIR_TRACE := build/pair
+pair-trace: $(INSTALLED)
+	$(BIN)/skit fetch $(PAIR)
+	$(BIN)/python scripts/pair_prompts.py --data-dir $(SKIT_DATA_DIR) --each 15 --out $(PAIR_TRACE)
+	for half in report tune; do \
+		$(BIN)/skit record --target $(PAIR) --dataset $(PAIR_TRACE)/eight-tasks-$$half.jsonl --max-draft 12 \
+			--max-new-tokens 128 --share CC-BY-4.0 --resume --out $(PAIR_TRACE)/$$half.parquet || exit 1; \
+	done
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \

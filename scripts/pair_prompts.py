@@ -5,8 +5,8 @@
 DATA holds spec_bench/question.jsonl, gsm8k/test.jsonl, humaneval/HumanEval.jsonl and WikiText-2 in text/. Chat of two
 turns, summaries, questions about passages and translations are Spec-Bench's, mathematics is GSM8K's, code HumanEval's.
 Edits are made of other HumanEval solutions and of paragraphs of WikiText-2; structured output is asked for by the
-requests and tools below. `tune.jsonl` and `report.jsonl` share no prompt, and every task comes in turn, so that the
-beginning of either file holds all tasks in equal shares.
+requests and tools below. `eight-tasks-tune.jsonl` and `eight-tasks-report.jsonl` share no prompt, and every task comes
+in turn, so that the beginning of either file holds all tasks in equal shares.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="folder with the data named above")
     parser.add_argument("--each", type=int, default=15, help="prompts of each task in either file")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="folder for tune.jsonl and report.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
     arguments = parser.parse_args()
     rng, paragraphs = random.Random(arguments.seed), _paragraphs(arguments.data_dir)
     rng.shuffle(paragraphs)
@@ -160,7 +160,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, part in (("report", slice(each)), ("tune", slice(each, None))):
         lines = [json.dumps(row) + "\n" for row in chain(*zip(*(drawn[task][part] for task in drawn), strict=True))]
-        (arguments.out / f"{name}.jsonl").write_text("".join(lines))
+        (arguments.out / f"eight-tasks-{name}.jsonl").write_text("".join(lines))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     launch = {} if rank is None else {"launch": "processes"}
     deployment = load(sources.deployment, sources.replaced)
     settings = options.make(**launch, deployment=deployment, argv=command_line())
+    if sources.replay is not None:
+        settings = replace(settings, target=_recorded_target(sources.replay))
     console = Console(stderr=as_json)
     _warn_of_other_tuning(settings, console)
     problem = None
@@ -96,6 +99,15 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     for note in [*campaign.bench.measured.notes, *campaign.notes]:
         say(console, note)
     return campaign
+
+
+def _recorded_target(trace: Path) -> str:
+    """Return the name of the target whose answers a trace holds, for which tuned options may be bundled."""
+    from specbench_kit.models.catalogue import BUNDLED
+    from specbench_kit.traces.trace import TraceFile
+
+    name = TraceFile(trace).provenance("models", "target", "name")
+    return str(name).removesuffix("/target") if str(name).startswith(f"{BUNDLED}/") else str(name)
 
 
 def _replay(settings: BenchSettings, trace: Path) -> "tuple[list[Conclusion], dict[str, str]]":

@@ -7,13 +7,13 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 from msgspec import structs
 from torch import Tensor
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.models.executors.base import Padding, Row
+from specbench_kit.models.memory import free_bytes
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.models.weights.stored import with_weights
 
@@ -135,10 +135,7 @@ class RecomputedLogits:
 
     @cached_property
     def _precise_model(self) -> "PreTrainedModel | None":
-        device = self._model.device
-        on_gpu = device.type == "cuda"
-        free_bytes = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
-        fits = 4 * self._model.num_parameters() * ROOM < free_bytes
+        fits = 4 * self._model.num_parameters() * ROOM < free_bytes(self._model.device)
         return deepcopy(with_weights(self._model)).float() if fits else None
 
     @torch.inference_mode()

@@ -8,7 +8,15 @@ from typing import Literal
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.user_data import user_folder
-from specbench_kit.models.catalogue import BUNDLED, BUNDLED_FOLDER, SYNTHETIC, ModelSource, find_named, locate
+from specbench_kit.models.catalogue import (
+    BUNDLED,
+    BUNDLED_FOLDER,
+    SYNTHETIC,
+    ModelSource,
+    find_named,
+    locate,
+    names_pair,
+)
 from specbench_kit.models.gguf import gguf_checksum
 from specbench_kit.models.named import NAMED_PAIRS, NamedPair, fetched_folder, size_text
 
@@ -66,6 +74,11 @@ def bundled_folder(target: ModelSource) -> Path | None:
         return BUNDLED_FOLDER
     pair = named_pair(target)
     return BUNDLED_FOLDER / pair.name if pair else None
+
+
+def bundled_for(name: str) -> Path | None:
+    """Return the folder of what is bundled for the target of that name, whose weights need not be here."""
+    return BUNDLED_FOLDER / name if names_pair(name) else bundled_folder(locate(name, "target"))
 
 
 def named_pair(target: ModelSource) -> NamedPair | None:

@@ -23,6 +23,7 @@ from specbench_kit.models.gguf import gguf_checksum
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.embedding import read_embedding
 from specbench_kit.models.heads.files import load_head
+from specbench_kit.models.memory import require_free_memory
 from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
@@ -233,6 +234,7 @@ def load_pair(
         else:
             model = _load_model(source, torch_device, torch_dtype, placement)
             loaded.append(LoadedModel(model, source, executor, translation))
+    require_free_memory({model.source.label: (model.shell, model.named_executor) for model in loaded}, torch_device)
     for model in (own for own in loaded if own.translation is None):
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}

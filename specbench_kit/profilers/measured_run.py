@@ -14,6 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import Count, JsonObject, Number, convert, decode
 from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.models.memory import free_bytes
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
@@ -23,7 +24,6 @@ from specbench_kit.profilers.measurement import (
     MeasurementGaps,
     TimingRig,
     choose_factor,
-    free_bytes,
     hardware_text,
     measure,
 )

@@ -14,6 +14,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.latency import InteractionModel, logit_rows_of
 from specbench_kit.models.executors.base import Executor, make_executor
+from specbench_kit.models.memory import free_bytes
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.profilers.fit import non_negative
@@ -215,15 +216,6 @@ def out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that a device has no memory left; on a CPU torch raises a plain RuntimeError."""
     plain = "not enough memory" in str(error) or "can't allocate memory" in str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or plain
-
-
-def free_bytes(device: torch.device) -> float:
-    """Return the free memory of a device."""
-    import psutil
-
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(psutil.virtual_memory().available)
 
 
 def hardware_text(device: torch.device) -> str:

@@ -8,7 +8,10 @@ from specbench_kit.models.runner import Append, Runner
 from specbench_kit.predictors.latency import stopwatch
 
 ROUNDS = 30
-"""Timed repetitions of each length."""
+"""Timed repetitions of each length, unless they take too long."""
+FEWEST_ROUNDS = 8
+LONGEST_S = 60.0
+"""The seconds after which no further repetition begins: a model of some billions of weights would take many minutes."""
 TRIALS = 200
 """Tokens whose statistics are timed."""
 
@@ -33,7 +36,10 @@ def measure_steps(target: Runner, draft: Runner | None, prefix: Sequence[int], m
     steps = {runner: _StepTimer(runner, prefix) for runner in (draft, target) if runner is not None}
     draft_s: list[float] = []
     verify_s: list[list[float]] = [[] for _ in range(max_draft + 1)]
-    for _ in range(ROUNDS):
+    elapsed_s = stopwatch()
+    for done in range(ROUNDS):
+        if done >= FEWEST_ROUNDS and elapsed_s() > LONGEST_S:
+            break
         for length, seconds in enumerate(verify_s):
             if draft is not None:
                 draft_s += [steps[draft].time(1) for _ in range(length)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.registry import Registry
 from specbench_kit.models.executors.pending import AnyToken
-from specbench_kit.models.weights.stored import with_weights
+from specbench_kit.models.weights.stored import StoredTensor, stored_tensor, with_weights
 
 
 class Row(NamedTuple):
@@ -228,6 +228,22 @@ def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None,
     if name is not None and (refusal := kind.refusal(model)):
         raise SkitError(f"executor '{name}' {refusal}")
     return kind(model if kind.reads_files else with_weights(model), slots, capacity, vocabulary)
+
+
+def held_bytes(model: Any, name: str | None = None) -> int:
+    """Return the bytes of weights that `make_executor` will read into memory; 0 of a model whose weights are there."""
+    kind = _fastest(model) if name is None else executors.get(name)
+    # A tied output matrix is the same parameter as the embedding, and counts once.
+    weights = [(weight, stored) for weight in set(model.parameters()) if (stored := stored_tensor(weight)) is not None]
+    bits: int = sum(weight.numel() * _held_bits(kind, weight, stored) for weight, stored in weights)
+    return bits // 8
+
+
+def _held_bits(kind: type[Executor], weight: Tensor, stored: StoredTensor) -> int:
+    if kind.weight_bits and weight.dim() > 1:
+        return kind.weight_bits
+    in_file = stored.dtype.itemsize if kind.reads_files and stored.dtype is not None else weight.dtype.itemsize
+    return 8 * in_file
 
 
 def _fastest(model: Any) -> type[Executor]:

@@ -7,8 +7,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.reasons import by_reason
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.catalogue import locate, resolve_target
-from specbench_kit.models.draft_library import AUTO, bundled_folder
+from specbench_kit.models.catalogue import resolve_target
+from specbench_kit.models.draft_library import AUTO, bundled_for
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
 
@@ -54,7 +54,7 @@ def tuned_options(settings: BenchSettings) -> TunedOptions | None:
     if str(settings.tuned) != AUTO:
         return load(settings.tuned)
     target = resolve_target(settings.target)
-    folder = None if settings.server else bundled_folder(locate(target, "target"))
+    folder = None if settings.server else bundled_for(target)
     return load(bundled_file(folder, target, settings.deployment.name if settings.deployment else None))
 
 
