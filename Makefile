@@ -14,13 +14,16 @@ COMMA := ,
 
 .PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace reproduce wheel docs docs-test clean
 
-# A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'
+# A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
+# the recorded drafts of a larger pair, behind a link.
 FIRST_RUN := bench --config first-run $(OPTIONS)
+KNOWN_PAIR := bench --config known-pair $(REPLAY_OPTIONS)
 OUT_OF_REACH := SMOLLM2 IS OUT OF REACH, AS THE LINE ABOVE SAYS. THE SMALL BUNDLED PAIR DECODES INSTEAD: ITS ANSWERS ARE \
 	NONSENSE, AND ITS SPEEDUP IS NOT THAT OF A LANGUAGE MODEL.
 bench: $(INSTALLED)
 	@if $(BIN)/skit fetch smollm2; then echo "skit $(FIRST_RUN)" && $(BIN)/skit $(FIRST_RUN); \
 	else echo "$(OUT_OF_REACH)" && $(BIN)/skit $(FIRST_RUN) --target bundled; fi
+	@echo "skit $(KNOWN_PAIR)" && $(BIN)/skit $(KNOWN_PAIR)
 
 # Several processes with one thread each: most models in the tests are too small to share between threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from specbench_kit.cli.listed import print_list
@@ -102,16 +103,8 @@ def _list_models() -> list[ListEntry]:
 @_lists("traces")
 def _list_traces() -> list[ListEntry]:
     from specbench_kit.traces.library import bundled_traces
-    from specbench_kit.traces.trace import TraceFile
 
-    entries = []
-    for name, path in bundled_traces().items():
-        trace = TraceFile(path)
-        target, draft = (trace.provenance("models", role, "name") for role in ("target", "draft"))
-        licence, requests = trace.header.licence, len(trace)
-        summary = f"{requests} requests to {target}, with {trace.header.max_draft} tokens of {draft} at every place"
-        entries.append({"name": name, "summary": summary, "requests": requests, "licence": licence})
-    return entries
+    return [asdict(trace) for trace in bundled_traces().values()]
 
 
 @_lists("executors")

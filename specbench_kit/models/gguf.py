@@ -8,24 +8,29 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.models.gguf_content import PART, Metadata, parts_of, require_convertible, shared_reader
 from specbench_kit.models.gguf_corrections import (
+    PLAIN_ARCHITECTURES,
     correct_ends,
     correct_rope,
     correct_tokenizer,
     drop_added_tokens,
     require_all_weights,
 )
+from specbench_kit.models.gguf_weights import weights_of, write_weights
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
 
 SUFFIX = ".gguf"
 RECORD = "gguf.json"
@@ -33,6 +38,7 @@ RECORD = "gguf.json"
 INDEX = "index.json"
 """The file in the user's folder that remembers the content hashes of files by path, size and time of change."""
 MAGIC = b"GGUF"
+WEIGHTS = "model.safetensors"
 
 
 def gguf_file(name: str) -> Path | None:
@@ -112,15 +118,15 @@ def _convert(files: Sequence[Path], digest: str, folder: Path) -> None:
         metadata = Metadata.of(reader)
         require_convertible(files, metadata)
         print(f"converting {files[0].name} to bf16, once for all later runs", file=sys.stderr)
-        _write_converted(files[0], digest, folder, metadata)
+        _write_converted(files[0], digest, folder, reader, metadata)
 
 
-def _write_converted(path: Path, digest: str, folder: Path, metadata: Metadata) -> None:
+def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader", metadata: Metadata) -> None:
     """Write the converted model next to `folder` and rename it, so that a folder that exists is complete."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     try:
         partial.mkdir(parents=True, exist_ok=True)
-        _write_model(path, partial, metadata)
+        _write_model(path, partial, reader, metadata)
         record = {"file": path.name, "sha256": digest, "tensor_types": metadata.types, "dtype": "bfloat16"}
         (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n")
         if (folder / RECORD).is_file():  # another process was faster, and may be reading its folder already
@@ -134,11 +140,27 @@ def _write_converted(path: Path, digest: str, folder: Path, metadata: Metadata) 
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_model(path: Path, folder: Path, metadata: Metadata) -> None:
+def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata) -> None:
     """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where transformers misreads it."""
+    import torch
     from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    tokenizer, model, missing = _load(path)
+    source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "trust_remote_code": False}
+    weights_file = folder / WEIGHTS
+    with _converting(path):
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        if is_plain := metadata.architecture in PLAIN_ARCHITECTURES:
+            config = AutoConfig.from_pretrained(**source)
+            config.dtype = torch.bfloat16
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(config)
+            model.generation_config, missing = GenerationConfig.from_model_config(config), []
+        else:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                **source, dtype=torch.bfloat16, output_loading_info=True
+            )
+            missing = list(report["missing_keys"])
     values = model.config.to_dict()
     for name in ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version"):
         values.pop(name, None)
@@ -146,13 +168,15 @@ def _write_model(path: Path, folder: Path, metadata: Metadata) -> None:
     weights = dict(model.state_dict())
     if config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
-    require_all_weights(path.name, metadata, len(weights), missing)
+    tensors = weights_of(reader) if is_plain else {}
+    require_all_weights(path.name, set(weights), set(tensors), missing)
     correct_rope(path.name, config, metadata)
     correct_tokenizer(path.name, tokenizer, metadata)
     correct_ends(generation, metadata)
-    save_file(
-        {name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
+    if is_plain:
+        write_weights(weights_file, tensors, config, metadata.architecture)
+    else:
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, weights_file, {"format": "pt"})
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
     generation.save_pretrained(folder)
@@ -160,23 +184,17 @@ def _write_model(path: Path, folder: Path, metadata: Metadata) -> None:
     drop_added_tokens(folder / "tokenizer.json", config.vocab_size)
 
 
-def _load(path: Path) -> tuple[Any, Any, list[str]]:
-    """Load tokenizer and model of a GGUF file with transformers; return the names of weights that it lacks, too."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+@contextmanager
+def _converting(path: Path) -> Iterator[None]:
+    """Let transformers say nothing, and end in one line if it cannot read the file."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
-    source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "trust_remote_code": False}
     try:
         with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the bars of a minute's work
-            tokenizer = AutoTokenizer.from_pretrained(**source)
-            model, report = AutoModelForCausalLM.from_pretrained(
-                **source, dtype=torch.bfloat16, output_loading_info=True
-            )
+            yield
     except Exception as error:  # the loaders let through whatever a file's content leads to
         raise SkitError(f"cannot convert '{path.name}': {first_line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)
-    return tokenizer, model, list(report["missing_keys"])

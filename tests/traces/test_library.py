@@ -1,0 +1,91 @@
+"""The traces of a known pair that come with the kit."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import error_line, skit_here
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.models.named import NAMED_PAIRS
+from specbench_kit.traces.library import BUNDLED, bundled_traces, trace_file
+from specbench_kit.traces.trace import TraceFile
+
+REPORTS, TUNING = "qwen2.5-coder", "qwen2.5-coder-tune"
+TASKS = {
+    "chat of two turns",
+    "code",
+    "editing",
+    "mathematics",
+    "questions about passages",
+    "structured output",
+    "summary",
+    "translation",
+}
+LARGEST_BYTES = 25_000_000
+"""What all traces together may add to an installation."""
+
+
+def test_every_bundled_file_is_in_the_catalogue() -> None:
+    assert {file.stem for file in BUNDLED.glob("*.parquet")} == set(bundled_traces()) == {REPORTS, TUNING}
+    assert sum(file.stat().st_size for file in BUNDLED.iterdir()) <= LARGEST_BYTES
+
+
+@pytest.mark.parametrize("name", [REPORTS, TUNING])
+def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(name: str) -> None:
+    trace, pair = TraceFile(Path(name)), NAMED_PAIRS["qwen2.5-coder"]
+    assert trace.header.licence == bundled_traces()[name].licence
+    assert pair.draft is not None
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        assert trace.provenance("models", role, "gguf_sha256") == model.sha256
+    requests = list(trace)
+    assert {request.category for request in requests} == TASKS
+    assert len({request.request_id for request in requests}) == len(requests)
+    assert not trace.header.lacks
+
+
+def test_nothing_is_reported_on_that_something_was_tuned_on() -> None:
+    tuning, reports = (TraceFile(Path(name)).provenance("prompts") for name in (TUNING, REPORTS))
+    assert tuning
+    assert reports
+    assert not set(tuning) & set(reports)
+
+
+def test_a_file_comes_before_a_bundled_trace_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert trace_file(Path(REPORTS)) == BUNDLED / f"{REPORTS}.parquet"
+    Path(REPORTS).touch()
+    assert trace_file(Path(REPORTS)) == Path(REPORTS)
+    assert trace_file(Path("folder/trace")) == Path("folder/trace")
+
+
+def test_an_unknown_name_is_one_line() -> None:
+    with pytest.raises(SkitError, match=r"no trace 'qwen2.5-codr' \(did you mean 'qwen2.5-coder'\?\)"):
+        trace_file(Path("qwen2.5-codr"))
+    line = error_line(skit_here("bench", "--replay", "nothing", "--method", "fixed-k"))
+    assert line.startswith("no trace 'nothing': name a file of skit record, or a bundled trace (qwen2.5-coder")
+
+
+def test_policies_differ_on_the_known_pair(tmp_path: Path) -> None:
+    """The claim of the first minute: behind a link, stop rules of one draft model differ, and the bound lies above."""
+    done = skit_here("bench", "--config", "known-pair", "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]
+    speedups = {method: entry["overall"]["speedup"] for method, entry in summary.items()}
+    bound = max(speedups, key=lambda method: speedups[method])
+    assert bound.startswith("oracle")
+    assert speedups[bound] > 1.5
+    assert min(speedups.values()) < 0.9 * speedups[bound]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["capacity", "--deployment", "wan", "--slo", "4", "--method", "fixed-k:k=4", "--acceptance", REPORTS],
+        ["sweep", "--replay", REPORTS, "--deployment", "wan", "--method", "fixed-k", "--set", "link.rtt_s=0.02,0.04"],
+    ],
+    ids=lambda arguments: str(arguments[0]),
+)
+def test_other_commands_take_the_name_too(arguments: list[str], tmp_path: Path) -> None:
+    done = skit_here(*arguments, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
