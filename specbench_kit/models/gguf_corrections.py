@@ -35,7 +35,7 @@ def require_all_weights(name: str, weights: Set[str], tensors: Set[str], missing
     unknown = tensors - weights
     require(
         not unknown,
-        f"'{name}' holds tensors that its architecture lacks in transformers: {', '.join(unknown)}; {INSTEAD}",
+        f"'{name}' holds tensors that its architecture lacks in transformers: {', '.join(sorted(unknown))}; {INSTEAD}",
     )
 
 
