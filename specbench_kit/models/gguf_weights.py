@@ -5,7 +5,8 @@ Only for architectures whose tensors and weights correspond one to one; transfor
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,19 +60,23 @@ def weights_of(reader: "GGUFReader") -> dict[str, "ReaderTensor"]:
 
 def write_weights(path: Path, tensors: Mapping[str, "ReaderTensor"], config: Any, architecture: str) -> None:
     """Write tensors as bf16 weights in a safetensors file; SkitError if one cannot be dequantised."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + 2 * int(tensor.n_elements)
-        shape = [int(size) for size in reversed(tensor.shape)]
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header_of({name: [int(size) for size in reversed(own.shape)] for name, own in tensors.items()}))
         for name, tensor in tensors.items():
             for part in _dequantised(tensor, _heads(name, config) if architecture == INTERLEAVED else 0):
                 file.write(part.to(torch.bfloat16).view(torch.uint8).numpy().tobytes())
+
+
+def header_of(shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """Return the beginning of a safetensors file of bf16 weights, which follow it in the same order."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 2 * prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _heads(name: str, config: Any) -> int:
