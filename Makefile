@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-training reference-pair reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -146,6 +146,31 @@ pair-trace: $(INSTALLED)
 		$(BIN)/skit record --target $(PAIR) --dataset $(PAIR_TRACE)/eight-tasks-$$half.jsonl --max-draft 12 \
 			--max-new-tokens 128 --share CC-BY-4.0 --resume --out $(PAIR_TRACE)/$$half.parquet || exit 1; \
 	done
+
+# What the kit knows of that pair, from the half for tuning: a predictor, and options for every deployment that drafts at an
+# edge. The reports are made from the other half.
+EDGES := adaspec-33b-4xa100 adaspec-70b-8xa100 adaspec-7b-a100 adaspec-7b-l40 adaspec-a100 adaspec-l40 raspberry-pi specedge \
+	specedge-14b vllm-rtx4090 wan wisp wisp-14b-roofline wisp-roofline
+PAIR_FILES := specbench_kit/models/bundled/$(PAIR)
+PAIR_CLOCKS := specedge wan wisp
+PAIR_REPORTS := results/reference/pair
+pair-training: $(INSTALLED)
+	$(BIN)/skit train-predictor --trace $(PAIR)-tune $(addprefix --deployment ,$(EDGES)) --trials 6 --repeats 3 \
+		--save-to $(PAIR_TRACE)/predictor --out $(PAIR_TRACE)
+	for clock in $(EDGES); do \
+		$(BIN)/skit tune --method all --replay $(PAIR)-tune --deployment $$clock --out $(PAIR_FILES)/tuned/$$clock.json || exit 1; \
+	done
+
+reference-pair: $(INSTALLED)
+	rm -rf $(PAIR_REPORTS) $(PAIR_TRACE)/reports
+	for clock in $(PAIR_CLOCKS); do \
+		$(BIN)/skit bench --replay $(PAIR) --method all --deployment $$clock --out $(PAIR_TRACE)/reports/$$clock && \
+		$(BIN)/skit report $(PAIR_TRACE)/reports/$$clock --format md,csv,svg --out $(PAIR_REPORTS)/$$clock && \
+		$(BIN)/skit bench --replay $(PAIR) --method all --tuned auto --deployment $$clock \
+			--out $(PAIR_TRACE)/reports/$$clock-tuned && \
+		$(BIN)/skit report $(PAIR_TRACE)/reports/$$clock-tuned --format md,csv,svg --out $(PAIR_REPORTS)/$$clock-tuned || exit 1; \
+	done
+	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \
