@@ -3,7 +3,7 @@
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
-from specbench_kit.reports.sections import sampling_check
+from specbench_kit.reports.sections import machine, sampling_check
 from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
@@ -11,7 +11,7 @@ from specbench_kit.runs.resumption import environment_changes, environment_of, r
 
 def setting_cautions(run: RunFile) -> list[str]:
     """Return what in the setting of a run limits its numbers."""
-    dataset, lines = run.get("dataset") or {}, []
+    dataset, lines = run.get("dataset") or {}, machine.cautions(run)
     if dataset.get("source") == "sample":
         name = dataset.get("name")
         lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")

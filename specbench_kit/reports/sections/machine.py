@@ -1,26 +1,50 @@
-"""The warnings that void a run's times: the machine was too busy while they were taken."""
+"""What a busy machine means for a run: its times are void, or its ratios hold and only its speeds are in doubt."""
 
 from collections.abc import Iterable
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports.stored import RunFile
-from specbench_kit.runs.machine.limits import disturbances
+from specbench_kit.reports.writing.formatting import interval, times
+from specbench_kit.runs.machine.limits import control_of, disturbances, ratios_hold
 
 
 def warnings(run: RunFile) -> list[str]:
     """Return the lines that precede all other results; none if the machine was quiet or no clock was read."""
     samples, exceeded, lines = run.get("machine") or [], disturbed(run), []
-    if exceeded:
-        loads = [(*sample["load"], sample.get("cpus")) for sample in samples if None not in sample["load"]]
-        load = ""
-        if loads:
-            start, end, cpus = max(loads, key=lambda sample: max(sample[:2]))
-            load = f"; load average {start:.1f} at the start and {end:.1f} at the end on {cpus} processors"
-        lines.append(f"DISTURBED MACHINE: {'; '.join(exceeded)}{load}. THE TIMES BELOW ARE NOT VALID: run it again.")
+    if exceeded and not ratios_hold(samples):
+        found = f"DISTURBED MACHINE: {'; '.join(exceeded)}{_load(samples)}{_control(samples)}"
+        lines.append(f"{found}. THE TIMES BELOW ARE NOT VALID: run it again.")
     if sources := dict.fromkeys(sample["injected"] for sample in samples if sample.get("injected")):
         lines.append(
             f"INJECTED READINGS: the readings of the machine come from {', '.join(sources)}, not from the machine."
         )
     return lines
+
+
+def cautions(run: RunFile) -> list[str]:
+    """Return the line about a busy machine on which ratios hold, since methods took turns; none on a quiet one."""
+    samples, exceeded = run.get("machine") or [], disturbed(run)
+    if not exceeded or not ratios_hold(samples):
+        return []
+    return [
+        f"BUSY MACHINE: {'; '.join(exceeded)}{_load(samples)}. Tokens per second and percentiles would be better on a "
+        f"quiet one; speedups and outputs are not affected{_control(samples)}."
+    ]
+
+
+def _load(samples: list[JsonObject]) -> str:
+    loads = [(*sample["load"], sample.get("cpus")) for sample in samples if None not in sample["load"]]
+    if not loads:
+        return ""
+    start, end, cpus = max(loads, key=lambda sample: max(sample[:2]))
+    return f"; load average {start:.1f} at the start and {end:.1f} at the end on {cpus} processors"
+
+
+def _control(samples: list[JsonObject]) -> str:
+    control = control_of(samples)
+    if control is None:
+        return ""
+    return f": plain decoding beside itself came out at {times(control['speed'])} ({interval(control['interval'])})"
 
 
 def disturbed(run: RunFile) -> list[str]:

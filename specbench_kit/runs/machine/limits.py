@@ -4,6 +4,7 @@ Readings are blocks, one for each process that timed something, as `Watch.end` m
 """
 
 from collections.abc import Sequence
+from math import log
 
 from specbench_kit.core.typed_json import JsonObject
 
@@ -17,6 +18,12 @@ MOST_SPREAD = 2.0
 On two idle cores the bundled pair, whose steps take a millisecond, shows 1.2 to 1.6. A machine that is shared evenly
 shows hardly more: the processor share reveals it.
 """
+MOST_STEAL_OF_RATIOS = 0.2
+"""Largest withheld share at which the ratio of methods that took turns is still to be trusted."""
+MOST_UNEVEN = 0.15
+"""Largest difference of two lanes' processor shares: beyond, one of them was starved alone."""
+WIDEST_CONTROL = 1.5
+"""Largest ratio of the ends of the control's interval: a wider one holds 1 whatever happens."""
 
 
 def disturbances(blocks: Sequence[JsonObject]) -> list[str]:
@@ -32,6 +39,32 @@ def disturbances(blocks: Sequence[JsonObject]) -> list[str]:
     if spread > MOST_SPREAD:
         lines.append(f"the same step of {label} took up to {spread:.2g} times as long (at most {MOST_SPREAD:g})")
     return lines
+
+
+def control_of(blocks: Sequence[JsonObject]) -> JsonObject | None:
+    """Return how plain decoding came out beside itself: the farthest from 1 of several; None if a block has none."""
+    controls = [block.get("control") for block in blocks if len(block.get("lanes", {})) > 1]
+    found = [control for control in controls if control]
+    return max(found, key=lambda control: abs(log(control["speed"]))) if found and len(found) == len(controls) else None
+
+
+def ratios_hold(blocks: Sequence[JsonObject]) -> bool:
+    """Return whether ratios of methods that took turns are to be trusted, although the machine was disturbed.
+
+    Plain decoding beside itself must have come out at 1, all lanes must have had their share of a processor, and the
+    host must not have withheld much.
+    """
+    control = control_of(blocks)
+    if control is None:
+        return False
+    low, high = control["interval"]
+    shares = [share for share, _ in _lane_readings(blocks, "cpu_share")]
+    steal = max((block["steal"] for block in blocks if block.get("steal") is not None), default=0.0)
+    return (
+        low <= 1 <= high <= WIDEST_CONTROL * low
+        and max(shares, default=1.0) - min(shares, default=1.0) <= MOST_UNEVEN
+        and steal <= MOST_STEAL_OF_RATIOS
+    )
 
 
 def _lane_readings(blocks: Sequence[JsonObject], name: str) -> list[tuple[float, str]]:

@@ -1,14 +1,15 @@
 """One benchmark: methods over a dataset, with the autoregressive baseline, into run directories."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs import provenance
 from specbench_kit.runs.resumption import resumption_entry, resumptions
 from specbench_kit.studies.bench.answers import gold_answers
+from specbench_kit.studies.bench.control import PROMPTS, Control
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.lanes import BASELINE, MethodLane, Progress, Sink, run_in_turns
 from specbench_kit.studies.bench.machine_monitor import MachineMonitor
@@ -69,13 +70,17 @@ class Benchmark:
         self._note_resumption()
         server_only = ServerOnly(self.bench)
         self._warm_up(server_only)
-        with self._monitored() as monitor:
+        control = self._make_control()
+        with self._monitored(control) as monitor:
             for repeat in range(self.settings.repeats):
                 references: dict[str, RequestRecord] = {}
                 lanes = [self._make_lane(spec, repeat, references) for spec in self._stores]
                 if monitor is not None:
                     monitor.track(lanes, self.bench.lanes)
                 turns = [turn for lane in lanes for turn in server_only.lanes(lane, self._script(lane.name, repeat))]
+                if control is not None:
+                    plain = next(lane for lane in lanes if lane.name == BASELINE)
+                    turns.append(control.lane(plain, self._control_script(repeat)))
                 for lane, _ in run_in_turns(turns, self.settings.batch_size):
                     done += lane.name in self._stores
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
@@ -96,7 +101,7 @@ class Benchmark:
         return conclusions
 
     @contextmanager
-    def _monitored(self) -> Iterator[MachineMonitor | None]:
+    def _monitored(self, control: Control | None) -> Iterator[MachineMonitor | None]:
         """Monitor the machine if time is measured, and store the readings in every run even if decoding fails."""
         if self.settings.deployment is not None:
             yield None
@@ -106,6 +111,8 @@ class Benchmark:
             yield monitor
         finally:
             readings = monitor.block()
+            if control is not None:
+                readings["control"] = control.reading()
             server = self.bench.server
             for spec, run in self.runs.items():
                 if server is not None and server.reconnections:
@@ -118,6 +125,13 @@ class Benchmark:
                 }
                 profiling = self.bench.measured.machine if "latencies" in run.run.get("uses", {}) else ()
                 run.amend(machine=[*run.run.get("machine", []), *profiling, {**readings, "lanes": lanes}])
+
+    def _make_control(self) -> Control | None:
+        """Return the control of a measured run whose methods are compared with plain decoding; else None."""
+        if not self.bench.has_control:
+            return None
+        plain = self.bench.lanes[BASELINE]
+        return Control(lambda started_s: self.bench.engine(plain, started_s))
 
     def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> MethodLane:
         """Return one method's lane in a repeat; the baseline fills `references`, which some methods read."""
@@ -146,11 +160,16 @@ class Benchmark:
 
     def _script(self, spec: str, repeat: int) -> ConversationScript:
         """Return the requests that a method has yet to answer in a repeat."""
-        conversations = [
-            Conversation(prompt, self.bench.pair.tokenizer, self.settings.max_new_tokens)
-            for prompt in self.dataset.prompts
-        ]
-        return ConversationScript(conversations, self._finished_in(spec, repeat))
+        return ConversationScript(self._conversations(self.dataset.prompts), self._finished_in(spec, repeat))
+
+    def _control_script(self, repeat: int) -> ConversationScript:
+        """Return the control's requests: those of some prompts, without what an interrupted run has answered."""
+        conversations = self._conversations(self.dataset.prompts[:PROMPTS])
+        return ConversationScript(conversations, self._finished_in(BASELINE, repeat))
+
+    def _conversations(self, prompts: Sequence[Prompt]) -> list[Conversation]:
+        tokenizer, limit = self.bench.pair.tokenizer, self.settings.max_new_tokens
+        return [Conversation(prompt, tokenizer, limit) for prompt in prompts]
 
     def _guard(self, spec: str, sink: Sink, stored: StoredRecords) -> Sink:
         """Wrap a sink so that it skips stored records, which have to equal those that are decoded again."""

@@ -95,6 +95,11 @@ class Workbench:
             return lambda: 0.0
         return self.probe.children_s if self.stages.are_children else None
 
+    @property
+    def has_control(self) -> bool:
+        """Return whether plain decoding takes a second turn, beside itself: where time is measured and compared."""
+        return self.settings.deployment is None and BASELINE in self.lanes and len(self.lanes) > 1
+
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
         """Return a decoding loop of the method whose clock starts at `started_s`."""
         settings, server = self.settings, self.server
@@ -184,7 +189,7 @@ class Workbench:
     def _make_runners(self, datasets: Sequence[LoadedDataset]) -> dict[str, Runner]:
         """Return runners with slots for all methods: a method's batch stays in flight during the turns of others."""
         largest = max(len(dataset.prompts) for dataset in datasets)
-        slots = min(self.settings.batch_size, largest) * len(self.lanes)
+        slots = min(self.settings.batch_size, largest) * (len(self.lanes) + self.has_control)
         longest = max(
             max_conversation_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens)
             for dataset in datasets
@@ -201,7 +206,8 @@ class Workbench:
         if len(counts) != 1:
             stages = f"these have {' and '.join(map(str, sorted(counts)))}" if counts else "none of these has any"
             raise SkitError(f"--launch processes needs methods with one number of stages: {stages}")
-        capacity, slots = self.runners["target"].capacity, self.settings.batch_size * len(self.lanes)
+        capacity = self.runners["target"].capacity
+        slots = self.settings.batch_size * (len(self.lanes) + self.has_control)
         sizes = {"slots": slots, "capacity": capacity, "vocabulary": self.pair.vocabulary}
         return ProcessStages(counts.pop(), self.pair.target, sizes)
 

@@ -9,7 +9,9 @@ import pytest
 from command_line import BUSY, READINGS, TinyPair, read_object, skit_here, write_rows
 
 from specbench_kit.profilers.loading import find_measured, read
+from specbench_kit.reports.sections.machine import cautions, warnings
 from specbench_kit.studies.bench import measured_environment
+from specbench_kit.studies.bench.control import Control
 
 FAST = ("--max-new-tokens", 8, "--json")
 WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "
@@ -97,3 +99,81 @@ def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumpti
     profile = find_measured(weights, "drafter", "cpu", form="context", disturbed=True)
     assert profile is not None
     assert profile.fit["disturbed"][0].startswith("the drafter had a processor for 4%")
+
+
+MANY = [{"id": str(number), "prompt": f"What is {number}?"} for number in range(8)]
+
+
+def test_plain_decoding_takes_a_second_turn_beside_itself(bench: Any, tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "many.jsonl", *MANY)
+    _, run = runs(bench("--method", "fixed-k", "--dataset", prompts))
+    control = run["machine"][0]["control"]
+    assert control["prompts"] == len(MANY)
+    low, high = control["interval"]
+    assert 0 < low < control["speed"] < high
+    assert set(run["machine"][0]["lanes"]) == {"autoregressive", "fixed-k"}, "the control is no method of the run"
+
+
+@pytest.mark.parametrize("options", [["--deployment", "wan"], ["--no-baseline"]], ids=["modelled", "no baseline"])
+def test_nothing_is_decoded_twice_where_nothing_is_measured_against_it(
+    bench: Any, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = list[str]()
+    add = Control.lane
+
+    def watched(control: Control, *lane: Any) -> Any:
+        decoded.append("again")
+        return add(control, *lane)
+
+    monkeypatch.setattr(Control, "lane", watched)
+    bench("--method", "fixed-k", *options)
+    assert decoded == []
+    bench("--method", "fixed-k")
+    assert decoded == ["again"]
+
+
+BLOCK: dict[str, Any] = {
+    "load": [3.0, 4.0],
+    "cpus": 2,
+    "steal": 0.05,
+    "lanes": {"autoregressive": {"cpu_share": 0.7, "spread": 2.5}, "fixed-k": {"cpu_share": 0.75, "spread": 1.5}},
+    "control": {"speed": 1.01, "interval": [0.96, 1.06], "prompts": 8},
+}
+
+
+def test_ratios_of_methods_that_took_turns_stand_on_a_busy_machine() -> None:
+    run = {"machine": [BLOCK]}
+    assert warnings(run) == []
+    (line,) = cautions(run)
+    assert line.startswith("BUSY MACHINE: autoregressive had a processor for 70% of its time")
+    assert line.endswith("are not affected: plain decoding beside itself came out at 1.01x (0.960–1.06).")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"control": {"speed": 1.2, "interval": [1.1, 1.3], "prompts": 8}},
+        {"control": {"speed": 1.0, "interval": [0.7, 1.4], "prompts": 8}},
+        {"control": None},
+        {"steal": 0.3},
+        {"lanes": {**BLOCK["lanes"], "fixed-k": {"cpu_share": 0.95, "spread": 1.5}}},
+    ],
+    ids=["control is not 1", "control says nothing", "no control", "host took much", "one was starved alone"],
+)
+def test_ratios_that_cannot_be_trusted_void_the_times(changes: dict[str, Any]) -> None:
+    run = {"machine": [BLOCK | changes]}
+    assert cautions(run) == []
+    (line,) = warnings(run)
+    assert line.startswith("DISTURBED MACHINE")
+    assert line.endswith("THE TIMES BELOW ARE NOT VALID: run it again.")
+
+
+def test_a_part_without_a_control_voids_the_times_of_the_whole() -> None:
+    assert warnings({"machine": [BLOCK, BLOCK | {"control": None}]})
+    far = BLOCK | {"control": {"speed": 1.02, "interval": [0.99, 1.05], "prompts": 8}}
+    assert "at 1.02x" in cautions({"machine": [BLOCK, far]})[0]
+
+
+def test_a_quiet_machine_needs_no_words() -> None:
+    quiet = BLOCK | {"steal": 0.0, "lanes": {"autoregressive": {"cpu_share": 0.99, "spread": 1.2}}}
+    assert warnings({"machine": [quiet]}) == cautions({"machine": [quiet]}) == []
