@@ -9,7 +9,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs import provenance
 from specbench_kit.runs.resumption import resumption_entry, resumptions
 from specbench_kit.studies.bench.answers import gold_answers
-from specbench_kit.studies.bench.control import PROMPTS, Control
+from specbench_kit.studies.bench.control import CONTROL, PROMPTS, Control
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.lanes import BASELINE, MethodLane, Progress, Sink, run_in_turns
 from specbench_kit.studies.bench.machine_monitor import MachineMonitor
@@ -82,6 +82,8 @@ class Benchmark:
                     plain = next(lane for lane in lanes if lane.name == BASELINE)
                     turns.append(control.lane(plain, self._control_script(repeat)))
                 for lane, _ in run_in_turns(turns, self.settings.batch_size):
+                    if lane.name == CONTROL:
+                        continue
                     done += lane.name in self._stores
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
                 self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
