@@ -1,10 +1,13 @@
 """Records and run descriptions for the report tests."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
@@ -19,6 +22,14 @@ def render_run(*args: Any, **options: Any) -> str:
 def render_comparison(*args: Any, **options: Any) -> str:
     """Return the report on several runs as Markdown."""
     return render_markdown.render(comparison_report.build(*args, **options))
+
+
+def comparison_of(
+    records: list[RequestRecord], baseline: list[RequestRecord], summary: dict[str, Any], **run: Any
+) -> Comparison:
+    """The comparison of one method with plain decoding."""
+    fields = make_run(**run)
+    return compare([BenchmarkRun(Path("run"), fields, records, baseline, summary | {"method": fields["method"]})])
 
 
 def make_round(

@@ -150,8 +150,7 @@ def _decode(campaign: "Campaign") -> SkitError | None:
 
 def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") -> Path | None:
     """Print the result; for several runs, write a joint report and return its folder."""
-    from specbench_kit.reports.comparison.terminal import print_comparison
-    from specbench_kit.reports.run.terminal import print_summary
+    from specbench_kit.reports.comparison.terminal import print_comparison, print_run
     from specbench_kit.studies.bench.outputs.joint_report import report_jointly
 
     directories = [conclusion.directory for conclusion in conclusions]
@@ -159,7 +158,8 @@ def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") 
     if joint is not None:
         print_comparison(console, joint[1])
     else:
-        print_summary(console, directories[0].run, [conclusion.summary for conclusion in conclusions])
+        for directory in directories:
+            print_run(console, directory.path)
     for folder in [joint[0]] if joint is not None else [directory.path for directory in directories]:
         say(console, f"report: {folder / 'report.md'}")
     return None if joint is None else joint[0]

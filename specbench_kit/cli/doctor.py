@@ -46,22 +46,27 @@ CHECKS: dict[str, Check] = {}
 def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     """Print all findings, and exit with code 1 if one of them is broken."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
+
+    from specbench_kit.reports.terminal_table import TerminalColumn, table_lines
 
     with Console(stderr=True).status("checking"):
         findings = list(examine(data_dir))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for overflow in ("ignore", "ignore", "fold"):
-            table.add_column(no_wrap=overflow == "ignore", overflow=overflow)
-        for finding in findings:
-            mark, style = MARKS[finding.state]
-            text = one_line("; ".join(filter(None, (finding.found, finding.advice))))
-            table.add_row(Text(finding.name), Text(mark, style=style), Text(text))
-        Console().print(table)
+        console = Console()
+        rows = [
+            (
+                Text(finding.name),
+                Text(*MARKS[finding.state]),
+                Text(one_line("; ".join(filter(None, (finding.found, finding.advice))))),
+            )
+            for finding in findings
+        ]
+        columns = [TerminalColumn(cells, is_number=False) for cells in zip(*rows, strict=True)]
+        for line in table_lines(columns, console.width):
+            console.print(line, soft_wrap=True)
     sys.exit(int(any(finding.state == "broken" for finding in findings)))
 
 

@@ -64,13 +64,13 @@ def _import_trace(console: "Console", options: ImportOptions, names: ImportNames
 
 
 def _import_run(console: "Console", options: ImportOptions, names: ImportNames, as_json: bool) -> None:
-    from specbench_kit.reports.run.terminal import print_summary
+    from specbench_kit.reports.comparison.terminal import print_run
     from specbench_kit.studies.interchange.importing import import_file
 
     argv, out = command_line(), options.out or RESULTS
     conclusion = import_file(options.file, options.name, options.baseline, names, out, argv)
     directory, summary = conclusion.directory, conclusion.summary
-    print_summary(console, directory.run, [summary])
+    print_run(console, directory.path)
     for note in directory.run["imported"]["notes"]:
         say(console, f"note: {note}")
     say(console, f"report: {directory.path / 'report.md'}")

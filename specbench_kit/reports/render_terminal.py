@@ -21,56 +21,59 @@ from specbench_kit.reports.document import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table as RichTable
     from rich.text import Text
 
-NARROWEST = 8
-"""Characters that a column of text keeps on a narrow terminal."""
+    from specbench_kit.reports.terminal_table import TerminalColumn
 
 
 def show(console: "Console", blocks: Iterable[Block]) -> None:
-    """Print the blocks; figures are left out."""
+    """Print the blocks; figures are left out. A word that is longer than a line is printed whole."""
     from rich.text import Text
+
+    from specbench_kit.reports.terminal_table import table_lines, wrapped_lines
+
+    def tell(text: Text, indent: str = "") -> None:
+        for line in wrapped_lines(text, console.width, indent=indent):
+            console.print(line, soft_wrap=True)
 
     for block in blocks:
         match block:
             case Heading():
-                console.print(Text(plain(block.text), style="bold"))
+                tell(Text(plain(block.text), style="bold"))
             case Paragraph():
-                console.print(_inline(block.text))
+                tell(_inline(block.text))
             case Note():
-                console.print(Text(plain(block.text), style="dim"))
+                tell(Text(plain(block.text), style="dim"))
             case Caution():
                 for line in block.lines:
-                    console.print(Text(plain(line), style="bold red" if block.severe else "bold yellow"))
+                    tell(Text(plain(line), style="bold red" if block.severe else "bold yellow"))
             case BulletList():
                 for item in block.items:
-                    console.print(Text("- ") + _inline(item))
+                    tell(Text("- ") + _inline(item), indent="  ")
             case CodeBlock():
-                console.print(Text(block.text))
+                console.print(Text(block.text), soft_wrap=True)
             case Table():
-                console.print(_table(block))
+                for row in table_lines(_columns(block), console.width):
+                    console.print(row, soft_wrap=True)
             case Folded():
                 show(console, [Heading(block.title), *block.blocks])
             case Figure() | FigureRow():
                 pass
 
 
-def _table(table: Table) -> "RichTable":
-    """Return a table whose columns of text fold at its width, while numbers are never broken."""
-    from rich.table import Table as RichTable
+def _columns(table: Table) -> list["TerminalColumn"]:
+    """Return the columns with their titles, unless all titles are empty, and their cells."""
     from rich.text import Text
 
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(table.titles))
-    for column in table.typed_columns:
-        title = Text(plain(column.title))
-        if column.unit == "text":
-            drawn.add_column(title, overflow="fold", min_width=NARROWEST)
-        else:
-            drawn.add_column(title, justify="right", no_wrap=True)
-    for row in table.texts():
-        drawn.add_row(*map(_inline, row))
-    return drawn
+    from specbench_kit.reports.terminal_table import TerminalColumn
+
+    rows = [list(map(_inline, row)) for row in table.texts()]
+    if any(table.titles):
+        rows.insert(0, [Text(plain(title), style="bold") for title in table.titles])
+    return [
+        TerminalColumn([row[index] for row in rows], column.unit != "text")
+        for index, column in enumerate(table.typed_columns)
+    ]
 
 
 def _inline(text: str) -> "Text":

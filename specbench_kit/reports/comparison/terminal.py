@@ -1,11 +1,20 @@
 """A comparison as a compact table on the terminal."""
 
 from collections.abc import Sequence
-from textwrap import wrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, TOO_FEW
+from specbench_kit.core.errors import SkitError
+from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.verdicts import (
+    FASTER,
+    NO_DIFFERENCE,
+    NOT_LOSSLESS,
+    SAMPLING_UNDECIDED,
+    TOO_FEW,
+    UNCHECKED,
+)
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.look import USUAL, Look
@@ -19,13 +28,30 @@ from specbench_kit.reports.writing.formatting import ABSENT, times
 if TYPE_CHECKING:
     from rich.console import Console
 
-VERDICT_WIDTH = 10
 SHOWN = ("speedup (95%)", "throughput", "TPOT", "acceptance length")
-MARKS = {NO_DIFFERENCE: EVEN, TOO_FEW: "?"}
-MARKS_NOTE = f"under against, {EVEN} is {NO_DIFFERENCE} and ? {TOO_FEW}"
+UNCOUNTED = "!"
+MARKS = {
+    NO_DIFFERENCE: EVEN,
+    TOO_FEW: "?",
+    NOT_LOSSLESS: UNCOUNTED,
+    UNCHECKED: UNCOUNTED,
+    SAMPLING_UNDECIDED: UNCOUNTED,
+}
+"""What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to differ from 1."""
+MARKS_WORDS = {EVEN: NO_DIFFERENCE, "?": TOO_FEW, UNCOUNTED: "faster, but with outputs that do not count"}
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} the fastest here that can be deployed and is lossless; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} the fastest here that can be deployed, with its distribution undecided"
+
+
+def print_run(console: "Console", folder: Path) -> None:
+    """Print the run in a folder as a comparison of one method, or that no request has finished."""
+    try:
+        runs, problems = load_runs([folder])
+    except SkitError:
+        render_terminal.show(console, [Paragraph("No request finished.")])
+    else:
+        print_comparison(console, compare(runs, problems=problems))
 
 
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
@@ -34,7 +60,8 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
     notes = [
         "" if not winner else UNDECIDED_NOTE if winner in comparison.undecided else WINNER_NOTE,
         EVEN_NOTE if any(map(is_marked_even, rows)) else "",
-        MARKS_NOTE if any(row.get("verdict") in MARKS for row in rows) else "",
+        _against_note(comparison),
+        _options_note(comparison),
     ]
     # Answers are not added up over several datasets.
     judged = [run.summary for run in comparison.runs] if len(comparison.datasets) == 1 else []
@@ -60,7 +87,7 @@ def winner_of(comparison: Comparison) -> str:
     rows = comparison.overall
     ahead = [label for label, row in rows.items() if row.get("verdict") == FASTER and label not in bounds]
     winner = max(ahead, key=lambda label: float(rows[label]["relative_speed"])) if ahead else comparison.reference
-    beaten = (rows[winner].get("speedup") or 1.0) < 1 or len(rows) == 1
+    beaten = (rows[winner].get("speedup") or 1.0) < 1 or not _has_rivals(comparison)
     return "" if beaten or winner in bounds else winner
 
 
@@ -74,17 +101,40 @@ def fastest_first(comparison: Comparison) -> list[str]:
     return sorted(rows, key=lambda label: -float(speeds[label]))
 
 
+def _has_rivals(comparison: Comparison) -> bool:
+    """Return True if there are several methods besides plain decoding."""
+    return sum(not series.is_baseline for series in comparison.series) > 1
+
+
+def _short_labels(comparison: Comparison) -> dict[str, str]:
+    """Return what the table calls each row: the method's name, or its label where rows share the name."""
+    names = [series.name for series in comparison.series]
+    return {
+        series.label: series.name if names.count(series.name) == 1 else series.label for series in comparison.series
+    }
+
+
 def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str) -> Table:
-    against = Column("\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)]), "count")
+    against = [Column("against", "count")] if _has_rivals(comparison) else []
     last = [] if LOSSLESS in columns else [LOSSLESS]
+    labels = _short_labels(comparison)
     rows: list[list[Cell]] = []
     for label in fastest_first(comparison):
         row = comparison.overall[label]
-        name = f"**{label}** {WINNER}" if label == winner else label
-        rows.append([name, *(_cell(c, row) for c in columns), _against(row), *(_cell(c, row) for c in last)])
+        # The star stands behind the name, so that it stays there where the options wrap.
+        name, *options = labels[label].split(" ", 1)
+        cells = [" ".join([f"**{name}** {WINNER}" if label == winner else name, *options])]
+        rows.append(
+            [
+                *cells,
+                *(_cell(c, row) for c in columns),
+                *(_against(row) for _ in against),
+                *(_cell(c, row) for c in last),
+            ]
+        )
     # Throughput has its unit in the title alone, so that rows fit a terminal.
     titled = [Column("tok/s", "number") if column.unit == "rate" else column.narrow() for column in columns]
-    return Table(("method", *titled, against, *last), rows)
+    return Table(("method", *titled, *against, *last), rows)
 
 
 def _cell(column: MetricColumn, row: Row) -> Cell:
@@ -95,6 +145,21 @@ def _cell(column: MetricColumn, row: Row) -> Cell:
 def _against(row: Row) -> str:
     if not row.get("verdict"):
         return ABSENT
-    if row["verdict"] in MARKS:
-        return f"{times(row['relative_speed'])} {MARKS[row['verdict']]}"
-    return "\n".join([times(row["relative_speed"]), *wrap(row["verdict"], VERDICT_WIDTH)])
+    mark = MARKS.get(row["verdict"])
+    return times(row["relative_speed"]) + (f" {mark}" if mark else "")
+
+
+def _against_note(comparison: Comparison) -> str:
+    """Return which row the column `against` refers to, and what its marks mean."""
+    if not _has_rivals(comparison):
+        return ""
+    verdicts = {row.get("verdict") for row in comparison.overall.values()}
+    marks = dict.fromkeys(mark for verdict, mark in MARKS.items() if verdict in verdicts)
+    meanings = "; ".join(f"{mark}: {MARKS_WORDS[mark]}" for mark in marks)
+    return f"against: speed relative to {comparison.reference}" + (f"; {meanings}" if meanings else "")
+
+
+def _options_note(comparison: Comparison) -> str:
+    """Return the options that the table leaves out of its rows."""
+    left_out = [label for label, shown in _short_labels(comparison).items() if shown != label]
+    return f"options: {'; '.join(left_out)}" if left_out else ""

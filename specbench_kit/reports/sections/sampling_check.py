@@ -12,15 +12,6 @@ def sentence(sampling: Summary) -> str:
     return (_same_seed if sampling["rule"] == "match" else _distribution)(sampling)
 
 
-def short(sampling: Summary) -> str:
-    """Return the verdict for a narrow cell."""
-    if sampling["rule"] == "match" and sampling["compared"]:
-        identical = f"{sampling['identical']}/{sampling['compared']}"
-        words = (("errors", "WRONG"), ("unjudged", "unjudged"))
-        return "\n".join([identical, *(f"{sampling[key]} {word}" for key, word in words if sampling.get(key))])
-    return CONSISTENT[sampling["consistent"]]
-
-
 def tests(sampling: Summary) -> Table:
     """Return the statistical tests of residual sampling, one per row."""
     acceptance, softness, tokens = (sampling[name] for name in ("acceptance", "softness", "tokens"))

@@ -71,14 +71,6 @@ def lossless_parts(lossless: Summary) -> list[str]:
     return parts + [f"{lossless[key]} {word}" for key, word in words if lossless.get(key)]
 
 
-def lossless_short(summary: Summary) -> str:
-    """Return the verdict for a narrow cell: `80/80`, with a line each for ties, errors and unjudged outputs."""
-    if summary.get("sampling"):
-        return sampling_check.short(summary["sampling"])
-    lossless = summary.get("lossless")
-    return "\n".join(lossless_parts(lossless)) if lossless and lossless["compared"] else "unchecked"
-
-
 def dataset_sentence(dataset: RunFile) -> str:
     """Return the dataset's name, how many of its prompts were used, where they come from, and how they were asked."""
     origins = {

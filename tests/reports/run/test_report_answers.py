@@ -3,13 +3,13 @@
 from io import StringIO
 from typing import Any
 
-from report_builders import autoregressive_like, make_run, render_run, simulate_chain, summary_of
+from report_builders import autoregressive_like, comparison_of, make_run, render_run, simulate_chain, summary_of
 from rich.console import Console
 
 from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.reports.comparison.terminal import print_comparison
 from specbench_kit.reports.run.answers import answer_cautions, answers_section
-from specbench_kit.reports.run.terminal import print_summary
 from specbench_kit.studies.bench.answers import GoldAnswers
 
 PROMPTS = [Prompt(f"q{number}", "maths", ("How many?",), gold=Gold("number", ("7",))) for number in range(10)]
@@ -27,7 +27,8 @@ def judged(cut: int, max_new_tokens: int = 128) -> dict[str, Any]:
 
 def printed(summary: dict[str, Any]) -> str:
     console = Console(file=StringIO(), width=200)
-    print_summary(console, make_run(), [summary])
+    records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
+    print_comparison(console, comparison_of(records, autoregressive_like(records), summary))
     return console.file.getvalue()
 
 

@@ -1,72 +1,131 @@
+"""Tables of methods on a terminal: what they show, and that nothing is cut inside a word from 60 columns on."""
+
+from functools import cache
 from io import StringIO
+from typing import Any
 
 import pytest
-from report_builders import autoregressive_like, make_run, simulate_chain, summary_of
+from msgspec.structs import replace
+from report_builders import autoregressive_like, comparison_of, make_run, simulate_chain, summary_of
 from rich.console import Console
+from run_builders import write_methods
 
+from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
-from specbench_kit.reports.comparison.terminal import print_comparison
-from specbench_kit.reports.run.terminal import print_summary
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.reports import render_terminal
+from specbench_kit.reports.comparison.terminal import WINNER, print_comparison
+from specbench_kit.reports.document import Column, Estimate, Table
+from specbench_kit.reports.terminal_table import LONGEST_WORD
+
+RECORDS = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
+BASELINE = autoregressive_like(RECORDS)
+LONG = "fixed-k:k=4,drafter=first-of,first-of.drafters=suffix+prompt-lookup"
 
 
-@pytest.fixture
-def summaries():
-    records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
-    checks = [Losslessness(r.request_id, "identical") for r in records]
-    fixed = summary_of(records, autoregressive_like(records), summarise_checks(checks))
-    checks[0] = Losslessness("q0", "error", 1, 2, 3, 0.5)
-    wrong = fixed | {"method": "threshold:threshold=0.4[b]", "lossless": summarise_checks(checks)}
-    return [fixed, wrong]
-
-
-def printed(summaries, width, **run):
+def shown(comparison: Any, width: int) -> str:
     console = Console(file=StringIO(), width=width)
-    print_summary(console, make_run(**run), summaries)
-    return console.file.getvalue()
+    print_comparison(console, comparison)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
-def test_one_table_has_the_baseline_and_every_method(summaries):
-    lines = printed(summaries, 140).splitlines()
-    rows = {line.split()[0]: line for line in lines[1:-1] if line.strip()}
+@cache
+def one_method(errors: int = 0, method: str = "fixed-k:k=4") -> Any:
+    """One method beside plain decoding, with so many outputs that are wrong."""
+    records = [replace(r, output_ids=[*r.output_ids[:-1], 0]) if i < errors else r for i, r in enumerate(RECORDS)]
+    checks = [
+        Losslessness(r.request_id, "error", 1, 2, 3, 0.5) if i < errors else Losslessness(r.request_id, "identical")
+        for i, r in enumerate(records)
+    ]
+    dataset = make_run()["dataset"] | {"source": "sample"}
+    summary = summary_of(records, BASELINE, summarise_checks(checks))
+    return comparison_of(records, BASELINE, summary, method=method, dataset=dataset, options={"k": 4})
+
+
+def test_one_method_has_a_row_beside_the_baseline_and_its_options_below() -> None:
+    lines = shown(one_method(), 140).splitlines()
+    rows = {line.split()[0]: line for line in reversed(lines)}
     assert "1.00" in rows["autoregressive"]
-    assert "10/10" in rows["fixed-k:k=4"]
-    assert rows["threshold:threshold=0.4[b]"].endswith(" 9/10")
-    assert rows["1"].split() == ["1", "WRONG"]
-    assert f"{summaries[0]['overall']['speedup']:.2f}x (" in rows["fixed-k:k=4"]
+    assert rows["fixed-k"].endswith("10/10")
+    assert "x (" in rows["fixed-k"]
+    assert rows["options:"] == "options: fixed-k (k=4)"
     assert sum(line.startswith("autoregressive") for line in lines) == 1
     assert "measured time" in lines[0]
 
 
-def test_a_speedup_over_few_prompts_is_said_to_tell_nothing():
-    records = simulate_chain(requests=3, rounds=20, draft=4, alpha=0.7)
-    summary = summary_of(records, autoregressive_like(records))
-    assert f"fixed-k:k=4: {summary['overall']['speedup']:.2f}x, too few prompts to tell" in printed([summary], 140)
-
-
-def test_cautions_name_their_method_and_those_of_the_setting_come_once(summaries):
-    dataset = make_run()["dataset"] | {"source": "sample"}
-    text = printed(summaries, 140, dataset=dataset)
+def test_wrong_outputs_are_in_the_row_and_in_a_caution() -> None:
+    text = shown(one_method(errors=1), 140)
+    assert "NOT LOSSLESS" in text
+    assert "1 WRONG" in text
     assert text.count("SAMPLE DATA") == 1
-    assert "threshold:threshold=0.4[b]: NOT LOSSLESS" in text
-    assert "fixed-k:k=4: NOT LOSSLESS" not in text
+    assert "NOT LOSSLESS" not in shown(one_method(), 140)
 
 
-def test_eighty_columns_lose_nothing(summaries):
-    text = printed([summaries[0] | {"method": "threshold:threshold=0.4,max_draft=20,schedule=constant"}], 80)
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    baseline = next(line for line in text.splitlines() if line.startswith("autoregressive "))
-    assert "1.00" in baseline
-    assert "10/10" in text
-    folded = "".join(line.split()[0] for line in text.splitlines() if not line.startswith(" "))
-    assert "threshold:threshold=0.4,max_draft=20,schedule=constant" in folded
+def test_a_speedup_over_few_prompts_is_said_to_tell_nothing() -> None:
+    records = simulate_chain(requests=3, rounds=20, draft=4, alpha=0.7)
+    baseline = autoregressive_like(records)
+    assert "too few prompts to tell" in shown(comparison_of(records, baseline, summary_of(records, baseline)), 140)
 
 
-def test_a_comparison_fits_eighty_columns_and_says_what_intervals_show(comparison):
-    console = Console(file=StringIO(), width=80)
-    print_comparison(console, comparison)
-    lines = console.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
+def test_one_method_and_several_have_the_same_columns(comparison: Any) -> None:
+    one, several = (
+        next(line.split() for line in text.splitlines() if line.startswith("method"))
+        for text in (shown(one_method(), 200), shown(comparison, 200))
+    )
+    assert [title for title in several if title != "against"] == one
+
+
+def words_of(text: str) -> set[str]:
+    return set(text.split())
+
+
+def is_whole(word: str, words: set[str]) -> bool:
+    """Return True for one of the words, or for a part of a long one between its punctuation."""
+    marks = ",;+/&"
+    long = [other for other in words if len(other) > LONGEST_WORD and word in other]
+    return word in words or any(
+        other[: other.index(word)][-1:] in marks and (other.endswith(word) or word[-1] in marks) for other in long
+    )
+
+
+@pytest.mark.parametrize("width", [60, 61, 70, 80, 100, 120])
+@pytest.mark.parametrize("several", [False, True])
+def test_no_word_is_cut_and_no_line_is_too_long(several: bool, width: int, comparison: Any) -> None:
+    shown_comparison = comparison if several else one_method(errors=1, method=LONG)
+    text, wide = (shown(shown_comparison, columns) for columns in (width, 1000))
+    assert max(map(len, text.splitlines())) <= width
+    assert [word for word in words_of(text) if not is_whole(word, words_of(wide))] == []
+    assert {word for word in words_of(wide) if len(word) <= LONGEST_WORD} <= words_of(text)
+
+
+def test_rows_of_one_method_keep_their_options_and_the_star_stands_behind_the_name(tmp_path: Any) -> None:
+    write_methods(tmp_path)
+    comparison = compare(load_runs([tmp_path])[0])
+    lines = shown(comparison, 60).splitlines()
+    assert {"fixed-k:k=3", "fixed-k:k=6"} <= words_of("\n".join(lines))
+    starred = [line for line in lines if f" {WINNER}" in line and not line.startswith(WINNER)]
+    assert {line.split()[0] for line in starred} == {comparison.reference.split()[0]}
+    assert all(line.split()[1] == WINNER for line in starred)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_any_table_keeps_its_words_whole_and_repeats_its_first_column(width: int) -> None:
+    words = ["a-rather-long-name", "/a/path/of/many/parts/that/is/longer/than/a/line/of/most/terminals/file.json"]
+    columns = ["name", "notes", *(Column(f"figure {i}", "times") for i in range(8))]
+    rows = [[words[0], f"{words[1]} and more words", *(Estimate(1.5, (1.25, 1.75), " ≈") for _ in range(8))]]
+    console = Console(file=StringIO(), width=width)
+    render_terminal.show(console, [Table(columns, rows)])
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    blocks = text.split("\n\n")
+    assert all(words[0] in block for block in blocks)
+    assert len(blocks) > 1
+    assert text.count("(1.25–1.75) ≈") == 8
+    assert words_of(words[1].replace("/", "/ ").removesuffix(" ")) <= words_of(text.replace("/", "/ "))
+
+
+def test_a_comparison_goes_from_fast_to_slow_and_says_what_intervals_show(comparison: Any) -> None:
+    lines = shown(comparison, 120).splitlines()
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(comparison.overall) <= set(rows)
     assert f"{comparison.overall['threshold']['speedup']:.2f}x (" in rows["threshold"]
