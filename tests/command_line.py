@@ -54,9 +54,9 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | fixed | changes
 
 
-def hear_ctrl_c() -> None:
-    """A shell that starts the tests in the background has them ignore Ctrl-C, and so their children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def ignore_ctrl_c() -> None:
+    """A shell that starts a command in the background of a script has it ignore Ctrl-C, which it must hear anyhow."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

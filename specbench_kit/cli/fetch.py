@@ -18,6 +18,7 @@ def fetch(options: FetchOptions) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.common import say
+    from specbench_kit.cli.interrupts import kept_when_interrupted
     from specbench_kit.cli.progress import download_bar
     from specbench_kit.core.errors import did_you_mean, require
     from specbench_kit.models.fetching import fetch as download
@@ -26,7 +27,8 @@ def fetch(options: FetchOptions) -> None:
     hint = did_you_mean(options.name, NAMED_PAIRS)
     require(options.name in NAMED_PAIRS, f"unknown model '{options.name}'{hint}; known: {', '.join(NAMED_PAIRS)}")
     pair, console = NAMED_PAIRS[options.name], Console()
-    with download_bar() as report:
+    kept = "what was downloaded is kept, and the same command continues"
+    with kept_when_interrupted(lambda: kept), download_bar() as report:
         folders = download(pair, lambda step: say(console, step), report)
     for model, folder in zip(pair.models, folders, strict=True):
         say(console, f"{model.title}: {folder}")

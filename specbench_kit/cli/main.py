@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli.commands import Commands
+from specbench_kit.cli.interrupts import hear_interrupts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import missing_module_line
 from specbench_kit.core.plain_text import one_line
@@ -65,7 +66,8 @@ def _start(context: typer.Context, version: VersionOption = False) -> None:
 def main() -> None:
     """Run the command line; bad input ends with one line on stderr and exit code 2."""
     try:
-        app()
+        with hear_interrupts():
+            app()
     except SystemExit as end:
         if end.code != INTERRUPTED:
             raise

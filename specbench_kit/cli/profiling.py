@@ -1,8 +1,8 @@
 """`skit profile-verifier`, `skit profile-drafter` and `skit profile-server`: how long steps take."""
 
 from specbench_kit.cli.common import command_line, say, say_disturbed, say_target, tell_report
+from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.cli.options import JsonOption
-from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given
 from specbench_kit.profilers.settings import DrafterProfileSettings, ProfileSettings, VerifierProfileSettings
 
@@ -28,11 +28,9 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     say_target(console, settings.target)
-    with stepping_bar(TimeRemainingColumn()) as report:
-        try:
-            outcome = run_profiling(settings, report)
-        except KeyboardInterrupt:
-            raise SkitError("interrupted; the timings so far are kept, --resume continues with the others") from None
+    kept = "the timings so far are kept, --resume continues with the others"
+    with kept_when_interrupted(lambda: kept), stepping_bar(TimeRemainingColumn()) as report:
+        outcome = run_profiling(settings, report)
     for profile in outcome.summary["profiles"].values():
         if profile["source"] == "roofline":
             say(console, analytic_line(profile), style="bold black on yellow")

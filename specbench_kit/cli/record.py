@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.cli.common import command_line, load_dataset, require_all, require_file, say, say_target
+from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import require
@@ -77,7 +78,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     from specbench_kit.studies.recording.trace import recorded_drafter
 
     recorded_drafter(options.drafter, settings)  # an unknown one is an error before anything is loaded
-    with counting_bar("recording") as report:
+    with kept_when_interrupted(lambda: _kept(options.out)), counting_bar("recording") as report:
         trace = record_trace(
             settings,
             prompts,
@@ -97,3 +98,11 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     say(console, f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets{failed}{text}{shared_as})")
     if options.strict:
         require_all({"the trace": trace.failed})
+
+
+def _kept(path: Path) -> str:
+    """Return what an interrupted recording leaves, which is nothing before its first request has finished."""
+    from specbench_kit.traces.unfinished import UnfinishedTrace
+
+    finished = len(UnfinishedTrace(path, ()).recorded)
+    return f"finished requests are kept ({finished}), --resume continues with the others" if finished else ""

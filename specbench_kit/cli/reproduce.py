@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.cli.common import command_line, say
+from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import Out
 from specbench_kit.core.option import OUTPUT, RUN, Option
@@ -36,7 +37,8 @@ def reproduce(
     from specbench_kit.studies.reproduction.run import run
 
     console = Console(stderr=as_json)
-    with stepping_bar() as report:
+    kept = "the numbers of finished experiments are kept, --to with their folder adds the others"
+    with kept_when_interrupted(lambda: kept), stepping_bar() as report:
         outcome = run(names, dict(map(parse_field, changed)), sensitivity, out, to, report, command_line())
     for experiment in outcome.summary["experiments"]:
         print_experiment(console, experiment)

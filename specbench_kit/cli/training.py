@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import load_dataset, say, say_target
+from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.studies.training.distillation.options import DistillationSettings, TrainingPromptOptions
@@ -51,7 +52,8 @@ def show_training() -> Iterator[tuple[ProgressCallback, Callable[[str], None]]]:
     """Show bars of the steps, and print the lines of checkpoints above them, on stderr."""
     from specbench_kit.cli.progress import stepping_bar_with_lines
 
-    with stepping_bar_with_lines() as functions:
+    kept = "answers and the best weights so far are kept, --resume continues from them"
+    with kept_when_interrupted(lambda: kept), stepping_bar_with_lines() as functions:
         yield functions
 
 

@@ -10,7 +10,7 @@ from command_line import (
     SKIT,
     environment,
     error_line,
-    hear_ctrl_c,
+    ignore_ctrl_c,
     read_object,
     read_rows,
     skit_here,
@@ -66,7 +66,8 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_is_resumed(prompts: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_resumed(number: signal.Signals, prompts: Path) -> None:
     # The seventh request to the second server, one of them the probe, is not answered until the command has ended.
     with streaming_server() as (one, _), streaming_server(stalls_at=7) as (two, engine):
         command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts)]
@@ -75,10 +76,10 @@ def test_an_interrupted_run_is_resumed(prompts: Path) -> None:
             env=environment(),
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=hear_ctrl_c,
+            preexec_fn=ignore_ctrl_c,
         )
         assert engine.stalled.wait(PATIENCE_S)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE_S)
         engine.released.set()
         assert process.returncode == 2, errors

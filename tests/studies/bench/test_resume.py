@@ -1,6 +1,6 @@
 """Killed, interrupted and resumed: nothing is lost and nothing is decoded twice.
 
-Two tests end a real process; the others stop at the file that requests are appended to, which comes to the same.
+Three tests end a real process; the others stop at the file that requests are appended to, which comes to the same.
 """
 
 import errno
@@ -23,7 +23,7 @@ from command_line import (
     TinyPair,
     environment,
     error_line,
-    hear_ctrl_c,
+    ignore_ctrl_c,
     read_object,
     read_rows,
     skit,
@@ -92,7 +92,7 @@ def start_and_wait(command: list[str], out: Path, requests: int) -> "subprocess.
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=ignore_ctrl_c,
     )
     deadline = time.monotonic() + PATIENCE_S
     while sum(file.read_bytes().count(b"\n") for file in out.glob(f"*Z-{METHODS[0]}-*/requests.jsonl")) < requests:
@@ -177,9 +177,12 @@ def test_a_run_that_is_being_written_is_not_taken_up(
     assert "resumptions" not in read_object(run / "run.json")
 
 
-def test_ctrl_c_leaves_a_partial_report_and_one_line(command: list[str], whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_partial_report_and_one_line(
+    number: signal.Signals, command: list[str], whole: Path, tmp_path: Path
+) -> None:
     process = start_and_wait(command, tmp_path, requests=2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert "Traceback" not in errors
@@ -219,7 +222,7 @@ def test_ctrl_c_before_decoding_is_one_line(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             env=hub | {"HF_HOME": str(tmp_path), "no_proxy": "127.0.0.1"},
-            preexec_fn=hear_ctrl_c,
+            preexec_fn=ignore_ctrl_c,
         )
         silent.settimeout(PATIENCE_S)
         connection, _ = silent.accept()
