@@ -8,6 +8,7 @@ from mkdocs.structure.files import File, Files
 
 import specbench_kit.api as api
 from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.cli.config_file import NOT_IN_FILES
 from specbench_kit.core.specs import init_fields
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
@@ -113,14 +114,15 @@ def _class(name: str, kind: type) -> str:
 def _commands() -> str:
     parts = [
         "# Commands",
-        "Every command takes `--config` and `--save-config`; `skit COMMAND --help` says the same.",
+        "Every command takes `--config` and `--save-config`; `skit COMMAND --help` shows the options that matter "
+        "first, `--help-all` all of them.",
     ]
     for name in sorted(COMMANDS):
         command = load_command(name)
         options = [
             (code(" ".join(option.opts) or option.name), (getattr(option, "help", "") or "").replace("\n", " "))
             for option in command.params
-            if option.name not in ("config", "save_config")
+            if option.name not in NOT_IN_FILES
         ]
         parts.append(f"## skit {name}\n\n{_text(command.help or '')}\n\n{table(['option', 'meaning'], options)}")
     return "\n\n".join(parts) + "\n"

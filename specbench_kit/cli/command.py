@@ -5,9 +5,10 @@ dataclasses and its own. A dataclass parameter is constructed from the options t
 that to the function, for a dataclass which takes more than options.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, is_dataclass, make_dataclass
 from inspect import Parameter, signature
+from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -19,8 +20,27 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given, Option, inner_type, options_in, select_fields
 from specbench_kit.core.plain_text import one_line
 
+VALUE_NAMES: Mapping[object, str] = {bool: "", int: "integer", float: "number", Path: "path"}
+"""What the help calls values of these types; others are texts."""
 WITHOUT_INPUT = "Input should be"
 """The beginning of those messages about a bad value that do not quote the value."""
+
+
+def _show_all(context: typer.Context, requested: bool | None) -> None:
+    """Print the help with all options and end the command: Typer calls this when it meets --help-all."""
+    if requested and isinstance(context.command, Command):
+        formatter = context.make_formatter()
+        context.command.write_help(context, formatter, ())
+        print(formatter.getvalue(), end="")
+        raise typer.Exit
+
+
+HELP_ALL_FIELD = (
+    "help_all",
+    bool,
+    typer.Option(None, "--help-all", help="Show all options and exit.", callback=_show_all, is_eager=True),
+)
+"""Name, type and declaration of the option that shows all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +51,16 @@ class CommandOption:
     type: object
     option: Option
     default: object
+
+    @property
+    def value_name(self) -> str:
+        """What the help calls a value: two choices or its kind; empty for a switch."""
+        kind = inner_type(self.type)
+        if get_origin(kind) is Literal and len(get_args(kind)) == 2:
+            return "|".join(get_args(kind))
+        if self.option.parse is None and get_origin(kind) is tuple:
+            kind = get_args(kind)[0]
+        return VALUE_NAMES.get(kind, "text")
 
     def typer_field(self) -> tuple[str, object, object]:
         """Return the name, type and declaration of the Typer parameter.
@@ -67,12 +97,36 @@ class CommandOption:
 
 
 class Command(TyperCommand):
-    """A command that runs `function` with its options, and takes --config and --save-config besides."""
+    """A command that runs `function` with its options, and takes --config and --save-config besides.
 
-    def __init__(self, name: str, function: Callable[..., None], help_text: str) -> None:
-        self.function = function
+    Its help shows the options named in `first` and the `example`, and all options with --help-all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., None],
+        help_text: str,
+        example: str = "",
+        first: Sequence[str] = (),
+    ) -> None:
+        self.function, self.example, self.first = function, example, first
         self.options = {option.name: option for option in _options_of(function)}
         super().__init__(name, params=_parameters(self.options.values()), help=help_text)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the options that matter first or with all of them."""
+        self.write_help(ctx, formatter, self.first)
+
+    def write_help(self, ctx: Any, formatter: Any, first: Sequence[str]) -> None:
+        """Write the help with the options of these names, or with all options if there are no names."""
+        from specbench_kit.cli.command_help import first_options, help_lines
+
+        parameters = self.get_params(ctx)
+        shown = first_options(parameters, self.options, first)
+        usage = [ctx.command_path, *self.collect_usage_pieces(ctx)]
+        lines = help_lines(usage, self.help or "", self.example, shown, self.options, len(parameters) - len(shown))
+        formatter.write("".join(f"{line}\n" for line in lines))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Process the parameters that were given and leave the others at None.
@@ -147,7 +201,7 @@ def _parameters(options: Iterable[CommandOption]) -> list[Any]:
     Typer reads parameters from the signature of a callable. That of a dataclass is made of its fields.
     """
     typer_fields = [option.typer_field() for option in options]
-    form = make_dataclass("Options", [*typer_fields, *CONFIG_FIELDS], kw_only=True)
+    form = make_dataclass("Options", [*typer_fields, *CONFIG_FIELDS, HELP_ALL_FIELD], kw_only=True)
     app = typer.Typer(add_completion=False)
     app.command()(form)
     return typer.main.get_command(app).params

@@ -7,16 +7,24 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class CommandEntry(NamedTuple):
-    """A command: where its function is, the sentence that `skit --help` shows, and more for the command's own help."""
+    """A command: where its function is, the sentence that `skit --help` shows, and more for the command's own help.
+
+    `first` names the options that this help shows, at most ten and divided by spaces; without them it shows all.
+    """
 
     function: str
     summary: str
     details: str = ""
+    example: str = ""
+    first: str = ""
 
 
 COMMANDS = {
     "bench": CommandEntry(
-        "bench:bench", "Benchmark methods on a dataset, check that outputs are lossless, and write a report."
+        "bench:bench",
+        "Benchmark methods on a dataset, check that outputs are lossless, and write a report.",
+        example="skit bench --method fixed-k --method suffix --limit 20",
+        first="method target draft dataset limit max-new-tokens temperature deployment server out",
     ),
     "rerun": CommandEntry(
         "rerun:rerun",
@@ -25,10 +33,14 @@ COMMANDS = {
     "serve": CommandEntry(
         "serve:serve",
         "Serve a target that verifies drafts over the network, for `skit bench --server` and `skit load`.",
+        example="skit serve --target bundled --listen 127.0.0.1:8451",
+        first="target draft method device scheduler max-batch listen token-file tls-cert metrics",
     ),
     "load": CommandEntry(
         "load:load",
         "Load a `skit serve` server with many devices, whose drafts come from a trace, and measure its answers.",
+        example="skit load --server 127.0.0.1:8451 --trace trace.parquet --devices 8",
+        first="server trace method devices rate slo duration link out json",
     ),
     "validate": CommandEntry("load:validate", "Simulate a run of `skit load` and compare it with the measurement."),
     "ab": CommandEntry(
@@ -37,6 +49,8 @@ COMMANDS = {
         "Both are black boxes that stream: OpenAI's completions or chat, vLLM, SGLang, llama.cpp, TGI. The servers "
         "take turns request by request (ABBA), and outputs must be identical for a server to win. API keys are read "
         "from the environment variables SKIT_API_KEY_NAME, with the server's name, or SKIT_API_KEY.",
+        example="skit ab plain=vllm://host:8000 spec=vllm://host:8001 --limit 50",
+        first="servers dataset limit max-new-tokens temperature concurrency rate fail-if out resume",
     ),
     "report": CommandEntry("report:report", "Write a report on one run, or on several runs together."),
     "compare": CommandEntry(
@@ -51,32 +65,44 @@ COMMANDS = {
     "record": CommandEntry(
         "record:record",
         "Record a trace: the target's greedy answers and, at every position, the draft model's proposal.",
+        example="skit record --limit 16 --max-new-tokens 64 --out trace.parquet",
+        first="target draft drafter dataset limit max-new-tokens max-draft text out resume",
     ),
     "train-predictor": CommandEntry(
         "train_predictor:train_predictor",
         "Train rejection predictors for `--method wisp` and report if they pay off.",
         "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
         "reserves for training; benchmarks with the predictor leave these prompts out.",
+        example="skit train-predictor --limit 200",
+        first="target draft dataset limit trace deployment families name save-to out",
     ),
     "train-head": CommandEntry(
         "train_head:train_head",
         "Train a feature head for `--method eagle` and `drafter=head` on the target's own answers.",
         "Prompts come from each dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
         "reserves for training. The answers are kept for later trainings.",
+        example="skit train-head --target models/large --minutes 30",
+        first="target dataset limit trace minutes vocabulary layers save-to resume json",
     ),
     "train-draft": CommandEntry(
         "train_draft:train_draft",
         "Train a small draft model out of some of a target's layers, on the target's own answers.",
         "It drafts the most frequent tokens only and reads the target's embedding. Prompts come from each dataset's "
         "train split or, if it has none, from the 30 % of its prompts that a hash reserves for training.",
+        example="skit train-draft --target models/large --minutes 30",
+        first="target dataset limit trace minutes vocabulary layers save-to resume json",
     ),
     "profile-verifier": CommandEntry(
         "profiling:profile_verifier",
         "Profile a verifier: time WISP's 173 configurations, fit a latency model, check it against the roofline.",
+        example="skit profile-verifier --target bundled --gpu a100",
+        first="target gpu software cards device budget runs name out resume",
     ),
     "profile-drafter": CommandEntry(
         "profiling:profile_drafter",
         "Profile a pair of models: time draft steps and verifications, and fit AdaSpec's latency model.",
+        example="skit profile-drafter --target bundled",
+        first="target draft software cards device budget runs name out resume",
     ),
     "profile-server": CommandEntry(
         "profile_server:profile_server",
@@ -85,10 +111,14 @@ COMMANDS = {
     "measure-ranks": CommandEntry(
         "measure_ranks:measure_ranks",
         "Measure how often the target's token is the draft model's 1st, 2nd, ... choice, for `--method sequoia`.",
+        example="skit measure-ranks --target bundled --limit 20",
+        first="target draft dataset limit max-new-tokens temperature batch-size device save-to json",
     ),
     "sweep": CommandEntry(
         "sweep:sweep",
         "Compare methods over a range of deployments or options, and find where they stop paying off.",
+        example="skit sweep --method fixed-k --method threshold:max_draft=8 --deployment wan --limit 20",
+        first="method deployment set replay target draft dataset limit max-draft out",
     ),
     "tune": CommandEntry(
         "tune:tune",
@@ -97,13 +127,20 @@ COMMANDS = {
     "batch-sizes": CommandEntry(
         "batch_sizes:batch_sizes",
         "Show up to which batch size each method pays off: throughput against time per token.",
+        example="skit batch-sizes --method fixed-k",
+        first="method sizes replay deployment target draft dataset limit max-new-tokens out",
     ),
     "simulate": CommandEntry(
         "serving:simulate",
         "Simulate many devices that draft for one server: which devices meet their SLO, and why the others miss it.",
+        example="skit simulate --acceptance iid:alpha=0.8,length=4 --devices 8,16",
+        first="acceptance devices method deployment fleet slo arrivals scheduler preset out",
     ),
     "capacity": CommandEntry(
-        "serving:capacity", "Find the largest number of devices that one server can promise a token speed to."
+        "serving:capacity",
+        "Find the largest number of devices that one server can promise a token speed to.",
+        example="skit capacity --acceptance iid:alpha=0.8,length=4",
+        first="acceptance slo method deployment fleet objective arrivals scheduler preset out",
     ),
     "reproduce": CommandEntry(
         "reproduce:reproduce", "Reproduce experiments of papers and compare with the published numbers."
@@ -165,4 +202,5 @@ def load_command(name: str) -> TyperCommand:
 
     entry = COMMANDS[name]
     help_text = "\n\n".join(filter(None, (entry.summary, entry.details)))
-    return Command(name, resolve_name(f"{__package__}.{entry.function}"), help_text)
+    function = resolve_name(f"{__package__}.{entry.function}")
+    return Command(name, function, help_text, entry.example, entry.first.split())

@@ -15,7 +15,7 @@ USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
 """Names of Typer's parameter sources for values that the user gave."""
 PRESETS = Path(__file__).with_name("presets")
 """Option files that ship with the kit and are given by name, such as the sampling settings of papers."""
-NOT_IN_FILES = ("config", "save_config", "help")
+NOT_IN_FILES = ("config", "save_config", "help", "help_all")
 
 
 def apply_config(context: typer.Context, path: Path | None) -> Path | None:

@@ -32,7 +32,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit list                                    methods, datasets, deployments and other names
   skit doctor                                  check the installation and the machine
 
-skit --help lists all commands, skit COMMAND --help the options of one.
+skit --help lists all commands, skit COMMAND --help what matters first of one, --help-all its options.
 """
 
 app = typer.Typer(

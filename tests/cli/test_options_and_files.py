@@ -88,7 +88,10 @@ def test_the_command_line_goes_before_the_file(walk: Command, tmp_path: Path) ->
 
 def test_help_tells_defaults_and_every_choice(walk: Command) -> None:
     found = told(walk, "--help")
-    assert all(text in found for text in ("--no-back", "--dog", "--rain", "(7)", "(slow)", "(1,3)", "--config"))
+    assert all(
+        text in found
+        for text in ("--no-back", "--dog", "--rain", "[default: 7]", "[default: slow]", "[default: 1,3]", "--config")
+    )
     assert "inner" not in found
 
 

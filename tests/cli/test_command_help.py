@@ -1,0 +1,64 @@
+"""The help of commands: what matters first with an example, everything by --help-all, and no word that is cut."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import skit_here
+
+from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.core.errors import SkitError
+
+MOST_SHOWN = 10
+MANY = 15
+"""Options from which a help shows a choice."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_runs(name: str) -> None:
+    command, entry = load_command(name), COMMANDS[name]
+    first = entry.first.split()
+    assert bool(first) == (len(command.params) >= MANY)
+    assert len(set(first)) == len(first) <= MOST_SHOWN
+    required = {option.name for option in command.params if option.required}
+    known = {option.option.shown_name(key).removeprefix("--"): key for key, option in command.options.items()}
+    assert set(first) <= known.keys()
+    assert not first or required <= {known[option] for option in first}
+    if first:
+        skit, called, *arguments = shlex.split(entry.example)
+        assert (skit, called) == ("skit", name)
+        command.make_context(name, arguments)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_help_cuts_a_word_or_a_line(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    short, whole = (skit_here(name, option).stdout for option in ("--help", "--help-all"))
+    for text in (short, whole):
+        assert max(map(len, text.splitlines())) <= columns
+        assert "…" not in text
+    command, words = load_command(name), "".join(whole.split())
+    for option in command.params:
+        assert "".join((option.help or "").split()) in words
+        assert max(option.opts, key=len) in whole
+
+
+def test_the_first_options_come_in_their_order_and_the_rest_under_headings() -> None:
+    short, whole = (skit_here("bench", option).stdout for option in ("--help", "--help-all"))
+    first = [line.split()[0] for line in short.splitlines() if line.startswith("  --")]
+    assert first == [f"--{name}" for name in COMMANDS["bench"].first.split()]
+    assert COMMANDS["bench"].example in short
+    assert "--help-all shows" in short
+    assert "--help-all shows" not in whole
+    headings = [line for line in whole.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings[:3] == ["Example:", "What to run:", "Models:"]
+    assert headings[-1] == "Other:"
+    assert headings.index("Server:") > headings.index("Decoding:")
+
+
+def test_an_option_file_cannot_ask_for_help(tmp_path: Path) -> None:
+    command, file = load_command("list"), tmp_path / "options.toml"
+    file.write_text("help_all = true\n")
+    with pytest.raises(SkitError, match="unknown option 'help_all'"):
+        command.make_context("list", ["--config", str(file)])
