@@ -24,11 +24,11 @@ class SGLangEma(Method):
     """Move the draft length among a few candidates by a moving average of the accepted tokens; it starts at `steps`.
 
     Batches of 1-7, 8-31, 32-63 and more requests each have their own length, average (the newest round has the weight
-    `alpha`) and number of rounds, kept for the run. After `warmup` rounds the length may change in every `interval`-th
-    round. It moves down while the average is at most half a token less than the next shorter candidate, plus `down`
-    (negative by default). It moves up while the average is more than the present length less half a token, plus `up`,
-    since tokens beyond the draft are never observed. Without a draft there is nothing to learn, so the next candidate
-    is tried. A `ceiling` above 0 caps a length that does not rise at that multiple of the average.
+    `alpha`) and number of rounds, kept for the run. The length may change in every `interval`-th round after the first
+    `warmup` rounds. It moves down while the average is at most half a token less than the next shorter candidate, plus
+    `down` (negative by default). It moves up while the average is more than the present length less half a token, plus
+    `up`, since tokens beyond the draft are never observed. Without a draft there is nothing to learn, so the next
+    candidate is tried. A `ceiling` above 0 caps a length that does not rise at that multiple of the average.
     """
 
     steps: int = 3
@@ -73,7 +73,7 @@ class LengthState:
             self.average += self.options.alpha * (accepted - self.average)
         self.rounds += 1
         since = self.rounds - self.options.warmup
-        if since >= 0 and since % self.options.interval == 0:
+        if since > 0 and since % self.options.interval == 0:
             self.steps = self._next_length()
 
     def _next_length(self) -> int:
