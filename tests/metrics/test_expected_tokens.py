@@ -14,7 +14,7 @@ from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
 
 EXPECTED = {
     "threshold:threshold=0,max_draft=3": 0.5 + 0.25 + 0.125,
-    "opt-tree:nodes=4,max_depth=2,gain=0": 0.5 + 0.25 + 0.25 + 0.125,
+    "opt-tree:nodes=4,max_depth=3,gain=0": 0.5 + 0.25 + 0.25 + 0.125,
     "eagle2-tree:total=4,depth=1,top_k=2": 0.5 + 0.25 + 0.25,
     "sequoia:ranks={ranks},size=3,max_depth=2": 0.5 + 0.2,
     "tetris:k=2": 0.5 + 0.25,
