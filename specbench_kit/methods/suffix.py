@@ -13,9 +13,10 @@ from specbench_kit.methods.fixed_k import FixedK
 class Suffix(Method):
     """Draft up to `max_draft` tokens of the most frequent continuation of the newest tokens in earlier text.
 
-    Matches of up to `max_depth` tokens count. A draft has at most `factor` x match length + `offset` tokens, and ends
-    where the estimated probability of the continuation falls below `min_prob`. The text is the request's own and the
-    answers to earlier requests; `shared=false` leaves the latter out, so that results do not depend on their order.
+    A match and its draft have at most `max_depth` tokens together, the draft at most `factor` x match length + `offset`
+    tokens, and it ends where the estimated probability of the continuation falls below `min_prob`. The text is the
+    request's own and the answers to other requests, finished or still running; `shared=false` leaves these out, so that
+    results do not depend on the order of the requests.
     """
 
     max_draft: int = 16
@@ -38,7 +39,9 @@ class Suffix(Method):
     def drafting(self) -> Drafting:
         from specbench_kit.decoding.drafting import suffix
 
-        return suffix.SuffixDrafting(self.max_depth, self.factor, self.offset, self.min_prob, self.shared)
+        return suffix.SuffixDrafting(
+            self.max_depth, self.factor, self.offset, self.min_prob, self.shared, self.max_draft
+        )
 
     def policy(self) -> Policy:
         return FixedK(self.max_draft).policy()

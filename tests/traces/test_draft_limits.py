@@ -90,8 +90,9 @@ def test_tuning_tries_the_default_with_the_drafts_that_the_trace_holds(trace: Pa
 
 
 def test_a_looked_up_draft_may_be_right_beyond_what_is_known_of_the_answer() -> None:
-    trace = made_request("repeats", 20)
-    trace.output_ids[:], trace.continuation[:] = [7] * 20, [7] * (MAX_DRAFT + 1)
+    """A match of m repetitions drafts m at most, and no more than follow its first place: half of the text."""
+    trace = made_request("repeats", 40)
+    trace.output_ids[:], trace.continuation[:] = [7] * 40, [7] * (MAX_DRAFT + 1)
     header = TraceHeader(MAX_DRAFT, DRAFT_S, VERIFY_S, {}, capacity=200)
     (record,) = replay(parse_method("suffix"), header, [trace])
     assert record.output_ids == trace.output_ids

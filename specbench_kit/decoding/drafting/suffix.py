@@ -1,26 +1,25 @@
-"""Suffix decoding: what most often followed the last tokens, in the request's own text and in finished outputs."""
+"""Suffix decoding: what most often followed the last tokens, in the request's own text and in outputs of all."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, drafters
 from specbench_kit.decoding.drafting.look_up import Continuation, LookUp, LookUpDrafter
 
-END = -1
-"""Stands between outputs: nothing matches across it."""
-
 
 @drafters.register("suffix")
 @dataclass(frozen=True)
 class SuffixDrafting(LookUp):
-    """Drafts the most frequent continuation after the best match of the last m tokens, for m up to `max_depth`.
+    """Drafts the most frequent continuation after the best match of the last m tokens.
 
-    Matches of less than `min` tokens do not count. A match of m tokens drafts at most `factor` m + `offset` tokens,
-    while the product of their count ratios is at least `min_prob`; the match whose products sum up highest wins. With
-    `shared` it also searches finished outputs, so that results depend on the order of the requests.
+    Matches of less than `min` tokens do not count. A match of m tokens drafts at most `factor` m + `offset` tokens, at
+    most `max_draft`, and at most `max_depth` together with the match. The estimated probability of a token is the share
+    of the places of all text before it, the present end of the text included, where it follows. A draft ends where the
+    product of these shares falls below `min_prob`; the match whose products sum up highest wins. With `shared` it also
+    searches the outputs of all requests, running ones included, so that results depend on the order of the requests.
     """
 
     max_depth: int = 64
@@ -28,10 +27,16 @@ class SuffixDrafting(LookUp):
     offset: int = 0
     min_prob: float = 0.1
     shared: bool = True
+    max_draft: int = 16
     capability = Capability.PROBABILITIES
 
     def __post_init__(self) -> None:
-        limits = (("min", self.min, 1), ("max_depth", self.max_depth, self.min), ("factor", self.factor, 0))
+        limits = (
+            ("min", self.min, 1),
+            ("max_depth", self.max_depth, self.min + 1),
+            ("factor", self.factor, 0),
+            ("max_draft", self.max_draft, 1),
+        )
         for name, value, least in limits:
             if not value >= least:
                 raise SkitError(f"suffix: {name} must be at least {least}, not {value}")
@@ -42,6 +47,11 @@ class SuffixDrafting(LookUp):
     def depends_on_order(self) -> bool:
         return self.shared
 
+    def limit(self, match: int) -> int:
+        """Return the most tokens that a match of this length drafts."""
+        # The small addend makes up for products such as 0.29 x 100 that come out just below a whole number.
+        return max(0, min(self.max_draft, int(self.factor * match + self.offset + 1e-6), self.max_depth - match))
+
     def index(self) -> "SuffixIndex":
         return SuffixIndex(self)
 
@@ -49,95 +59,132 @@ class SuffixDrafting(LookUp):
         return LookUpDrafter(self.display_name, SuffixIndex(self, parts.remembered), parts.clock, parts.capacity)
 
 
-@dataclass(slots=True)
-class _Text:
-    tokens: list[int] = field(default_factory=list)
-    after: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Token -> the positions that follow its occurrences."""
-    prompt: int = 0
+Place = tuple[list[int], int]
+"""A text and the position in it that follows an occurrence; at the end of the text, nothing follows yet."""
 
-    def append(self, tokens: Sequence[int]) -> None:
+
+class _Texts:
+    """Texts that grow at their ends and are searched together."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._after: defaultdict[int, list[Place]] = defaultdict(list)
+        """Token -> the places after its occurrences."""
+
+    def append(self, text: list[int], tokens: Sequence[int]) -> None:
+        """Append tokens to one of the texts, which are known by their lists."""
         for token in tokens:
-            if self.tokens:
-                self.after[self.tokens[-1]].append(len(self.tokens))
-            self.tokens.append(token)
+            text.append(token)
+            self._after[token].append((text, len(text)))
+        self.size += len(tokens)
 
-    def matches(self, tokens: Sequence[int], depth: int) -> Iterator[tuple[int, list[int]]]:
-        """Yield the lengths of the matches with the end of `tokens`, and the positions that follow them.
+    def matches(self, tokens: Sequence[int], options: SuffixDrafting) -> Iterator[tuple[int, list[Place]]]:
+        """Yield the lengths of the matches with the end of `tokens`, and the places after them.
 
-        Of matches followed by the same positions only the longest is yielded: it drafts what the others do, and more.
+        Of matches with the same places only one is yielded: the one that may draft most, and the longest of these.
         """
-        # A longer match keeps some of a shorter one's positions, so as many positions means the same positions.
-        longest: dict[int, tuple[int, list[int]]] = {}
-        positions = self.after.get(tokens[-1], [])
-        for length in range(1, min(depth, len(tokens)) + 1):
-            positions = [end for end in positions if end >= length and self.tokens[end - length] == tokens[-length]]
-            if not positions:
+        longest: dict[int, tuple[int, list[Place]]] = {}
+        places = self._after.get(tokens[-1], [])
+        for length in range(1, min(options.max_depth, len(tokens))):
+            places = [(text, end) for text, end in places if end >= length and text[end - length] == tokens[-length]]
+            if all(end == len(text) for text, end in places):
                 break
-            longest[len(positions)] = length, positions
+            # A longer match keeps some of a shorter one's places, so as many places means the same places.
+            shorter, _ = longest.get(len(places), (length, places))
+            if length >= options.min and options.limit(length) >= options.limit(shorter):
+                longest[len(places)] = length, places
         yield from longest.values()
 
-    def follow(self, positions: Sequence[int], limit: int, least: float) -> Iterator[tuple[Continuation, float]]:
-        """Yield the most frequent next tokens, each with the product of the count ratios down to it."""
-        product = 1.0
-        for _ in range(limit):
-            counts = Counter(self.tokens[position] for position in positions if position < len(self.tokens))
-            token, count = counts.most_common(1)[0] if counts else (END, 0)
-            ratio = count / counts.total() if count else 0.0
-            product *= ratio
-            if token == END or product < least:
-                return
-            yield Continuation(token, ratio), product
-            positions = [
-                position + 1 for position in positions if position < len(self.tokens) and self.tokens[position] == token
-            ]
+
+def follow(places: Sequence[Place], limit: int, least: float) -> Iterator[tuple[Continuation, float]]:
+    """Yield the most frequent next tokens, each with the product of the shares down to it, while it is `least` or more.
+
+    Of equally frequent tokens the one that occurred first is taken.
+    """
+    product = 1.0
+    for _ in range(limit):
+        counts = Counter(text[end] for text, end in places if end < len(text))
+        if not counts:
+            return
+        ((token, count),) = counts.most_common(1)
+        share = count / len(places)  # places where the text ends count too
+        product *= share
+        if product < least:
+            return
+        yield Continuation(token, share), product
+        places = [(text, end + 1) for text, end in places if end < len(text) and text[end] == token]
 
 
 class _Match(NamedTuple):
     """A match and its draft; matches are compared by their fields in this order."""
 
     score: float
-    length: int
     own: bool
+    length: int
     path: list[Continuation]
 
 
+class _Request:
+    """The text of a running request, the part of it that is output, and the length of its prompt."""
+
+    def __init__(self, prompt: int) -> None:
+        self.texts, self.text, self.output, self.prompt = _Texts(), list[int](), list[int](), prompt
+
+
 class SuffixIndex:
-    """The texts of running requests, and all outputs so far, or at most `remembered` tokens of the newest ones."""
+    """The texts of running requests, and the outputs of these and of finished ones.
+
+    Once finished outputs make it larger than `remembered` tokens, the oldest are forgotten until half of that is left.
+    """
 
     def __init__(self, options: SuffixDrafting, remembered: int | None = None) -> None:
         self._options, self._remembered = options, remembered
-        self._own: defaultdict[str, _Text] = defaultdict(_Text)
-        self._outputs = _Text()
+        self._running: dict[str, _Request] = {}
+        self._outputs = _Texts()
+        self._finished: list[list[int]] = []
 
     def learn(self, request_id: str, tokens: Sequence[int]) -> None:
-        text = self._own[request_id]
-        text.prompt = text.prompt or len(tokens)  # the first that is learned of a request is its prompt
-        text.append(tokens[len(text.tokens) :])
+        # The first that is learned of a request is its prompt, which is not shared.
+        if request_id not in self._running:
+            self._running[request_id] = _Request(prompt=len(tokens))
+        request = self._running[request_id]
+        request.texts.append(request.text, tokens[len(request.text) :])
+        if self._options.shared:
+            self._outputs.append(request.output, tokens[request.prompt + len(request.output) :])
 
     def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
         return iter(self.best(request_id, tokens).path)
 
     def best(self, request_id: str, tokens: Sequence[int]) -> _Match:
         """Return the match that scores highest; one with an empty draft if there is none."""
-        options, own = self._options, self._own[request_id]
+        options, own = self._options, self._running[request_id].texts
         matches = []
-        for text in (own, self._outputs) if options.shared else (own,):
-            for length, positions in text.matches(tokens, options.max_depth):
-                if length < options.min:
-                    continue
-                limit = int(options.factor * length + options.offset)
-                path = list(text.follow(positions, limit, options.min_prob))
+        for texts in (own, self._outputs) if options.shared else (own,):
+            for length, places in texts.matches(tokens, options):
+                path = list(follow(places, options.limit(length), options.min_prob))
                 score = sum(product for _, product in path)
-                matches.append(_Match(score, length, text is own, [continuation for continuation, _ in path]))
-        return max(matches, default=_Match(0.0, 0, True, []))
+                matches.append(_Match(score, texts is own, length, [continuation for continuation, _ in path]))
+        return max(matches, default=_Match(0.0, True, 0, []))
 
     def forget(self, request_id: str) -> None:
-        text = self._own.pop(request_id)
+        request = self._running.pop(request_id)
         if self._options.shared:
-            self._outputs.append([*text.tokens[text.prompt :], END])
-            if self._remembered is not None and len(self._outputs.tokens) > self._remembered:
-                # Half of it goes at a time, since what is kept has to be indexed anew.
-                newest = self._outputs.tokens[-(self._remembered // 2) :]
-                self._outputs = _Text()
-                self._outputs.append(newest)
+            self._finished.append(request.output)
+            if self._remembered is not None and self._outputs.size > self._remembered:
+                self._forget_oldest(self._remembered // 2)
+
+    def _forget_oldest(self, room: int) -> None:
+        """Forget the oldest finished outputs until all fit in `room` tokens, and index the others anew."""
+        running = [request.output for request in self._running.values()]
+        size, kept = sum(map(len, running)), 0
+        for output in reversed(self._finished):
+            size += len(output)
+            if size > room:
+                break
+            kept += 1
+        self._finished = self._finished[len(self._finished) - kept :]
+        self._outputs = _Texts()
+        for output in (*self._finished, *running):
+            tokens = output.copy()
+            output.clear()
+            self._outputs.append(output, tokens)

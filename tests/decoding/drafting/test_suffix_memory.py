@@ -13,7 +13,7 @@ def test_old_outputs_are_forgotten_and_new_ones_found() -> None:
     index = SuffixIndex(SuffixDrafting(), remembered=40)
     for number in range(50):
         answer(index, str(number), [100 + number, 200 + number, 300 + number])
-        assert len(index._outputs.tokens) <= 40
+        assert index._outputs.size <= 40
     index.learn("new", [7, 149])
     assert [token for token, _ in index.look_up("new", [7, 149])] == [249]
     index.learn("old", [7, 101])
@@ -24,4 +24,4 @@ def test_without_a_limit_all_outputs_are_kept() -> None:
     index = SuffixIndex(SuffixDrafting())
     for number in range(50):
         answer(index, str(number), [100 + number, 200 + number])
-    assert len(index._outputs.tokens) == 150
+    assert index._outputs.size == 100
