@@ -1,11 +1,13 @@
 """Draft while the batch's expected throughput grows, then verify only the tokens that pay for themselves."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specbench_kit.decoding.latency import sums_of
 from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Capability, Environment, Latencies, Method, Policy, methods, require
 from specbench_kit.methods.latency_aware import LatencyAware
@@ -24,7 +26,8 @@ class AdaSpec(LatencyAware):
     Tokens are expected by their draft probabilities, and their time by latency models of both models. The average
     probability of earlier tokens stands for the next one's; it is `initial_confidence` before the first token. Drafting
     stops before a round would last longer than `slo_tpot` seconds or, by default, than the deployment's promised token
-    speed allows. `elimination=false` sends every drafted token (the paper's AdaSpec-).
+    speed allows. The tokens that are dropped are the least likely ones of the batch, as many as make it fastest;
+    `elimination=false` sends every drafted token (the paper's AdaSpec-).
     """
 
     max_draft: int = 8
@@ -69,6 +72,11 @@ class _Chain:
     confidence: float = 1.0
     """Draft probability of the newest token."""
 
+    @property
+    def tokens(self) -> Iterator[tuple[int, float]]:
+        """Return the depth and the score of each drafted token."""
+        return enumerate(self.scores[1:], start=1)
+
 
 class _AdaSpecPolicy(Policy):
     def __init__(self, options: AdaSpec, latencies: Latencies) -> None:
@@ -93,21 +101,23 @@ class _AdaSpecPolicy(Policy):
             self._learn(live)
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        rows = self._rows()
-        if self.options.elimination:
-            self._eliminate(rows)
-        return [list(range(1, new)) for new, _ in rows]
+        lengths = [len(chain.scores) - 1 for chain in self.chains]
+        if self.options.elimination and any(lengths):
+            lengths = self._eliminate()
+        return [list(range(1, length + 1)) for length in lengths]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(map(draft.tree.probability, nodes))
 
     def _throughput(self, expected: float, draft_s: float, rows: "Sequence[Row]") -> float:
-        """Return the expected tokens per second of a round, or -1 if one with drafts lasts longer than the SLO."""
+        """Return the expected tokens per second of a round."""
         drafted = max(new for new, _ in rows) - 1
-        seconds = draft_s + link_s(self.latencies, len(rows), drafted) + self.latencies.verify.seconds(rows)
-        if seconds > self.slo_s and any(new > 1 for new, _ in rows):
-            return -1.0
-        return expected / seconds
+        return self._rate(expected, draft_s + self.latencies.verify.seconds(rows), drafted)
+
+    def _rate(self, expected: float, computing_s: float, drafted: int) -> float:
+        """Return the expected tokens per second, or -1 if the round has drafts and lasts longer than the SLO."""
+        seconds = computing_s + link_s(self.latencies, len(self.chains), drafted)
+        return -1.0 if drafted and seconds > self.slo_s else expected / seconds
 
     def _rows(self) -> "list[Row]":
         """Return the rows of a verification of everything that is drafted so far."""
@@ -139,15 +149,23 @@ class _AdaSpecPolicy(Policy):
         self.tokens += len(live)
         self.confidence += sum(chain.confidence - self.confidence for chain in live) / self.tokens
 
-    def _eliminate(self, rows: "list[Row]") -> None:
-        """Shorten rows by the least likely token while that makes the batch faster."""
-        # A token is never likelier than those before it, so the least likely one is always the last of its row.
-        tokens = sorted((score, row) for row, chain in enumerate(self.chains) for score in chain.scores[1:])
-        expected, reached = self.expected, self._throughput(self.expected, self.draft_s, rows)
-        for score, row in tokens:
-            new, cached = rows[row]
-            rows[row], expected = (new - 1, cached), expected - score
-            before, reached = reached, self._throughput(expected, self.draft_s, rows)
-            if reached <= before:
-                rows[row] = new, cached
-                return
+    def _eliminate(self) -> list[int]:
+        """Return how many tokens of each draft make the batch fastest, where the likeliest tokens are kept.
+
+        All numbers of kept tokens are compared: where the time of a verification grows in steps, as with kernels or
+        captured graphs of fixed sizes, the first token to go may gain nothing and the next ones much. The authors' code
+        cuts to the next such size at once, and compares that alone.
+        """
+        # A token is never likelier than those before it, so these come first; among equals, the deeper goes first.
+        order = sorted((-score, depth, row) for row, chain in enumerate(self.chains) for depth, score in chain.tokens)
+        verify, lengths = self.latencies.verify, [0] * len(self.chains)
+        sums, expected = sums_of([(1, chain.cached) for chain in self.chains]), float(len(lengths))
+        best, kept = self._rate(expected, self.draft_s + verify.of_sums(sums), 0), 0
+        for count, (loss, _, row) in enumerate(order, start=1):
+            sums, expected = sums.longer((1 + lengths[row], self.chains[row].cached)), expected - loss
+            lengths[row] += 1
+            rate = self._rate(expected, self.draft_s + verify.of_sums(sums), sums.longest - 1)
+            if rate >= best:  # a token that costs nothing stays
+                best, kept = rate, count
+        counts = Counter(row for _, _, row in order[:kept])
+        return [counts[row] for row in range(len(lengths))]

@@ -24,7 +24,7 @@ from trace_builders import MAX_DRAFT, made_requests
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.latency import BatchSums, ContextModel, LatencyModel, Row, TableModel
+from specbench_kit.decoding.latency import BatchSums, ContextModel, LatencyModel, LeapModel, Row, TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
@@ -263,6 +263,31 @@ def test_the_least_likely_tokens_go_while_that_makes_the_batch_faster(seed: int)
             break
         now = after
     assert lengths == now
+
+
+def test_a_step_of_the_costs_is_reached_past_a_drop_that_gains_nothing() -> None:
+    """Up to six tokens take 1 s, up to twelve 1.1 s.
+
+    Eight tokens give 5.657 / 1.1 = 5.143 and seven 5.655 / 1.1 = 5.141, which is no gain, but six 5.610 / 1: the two
+    unlikely tokens go together. Five would give 4.752 / 1.
+    """
+    costs = Latencies(TableModel((0.0,)), LeapModel(forward_s=1.0, leap_s=0.1, tile=6))
+    chances = [[0.95, 0.95, 0.95], [0.9, 0.05, 0.05]]
+    assert Play(AdaSpec(max_draft=3), costs)(chances) == ([3, 3], [[1, 2, 3], [1]])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_elimination_finds_the_best_lengths_of_all_where_costs_rise_in_steps(seed: int) -> None:
+    costs = LeapModel(forward_s=0.01, leap_s=0.0015, tile=4)
+    chances = random_chances(seed, 3)
+    (drafted, *_), chosen = Play(latencies=Latencies(DRAFT, costs))(chances)
+    draft_s = drafting_s(3, CONTEXT - 1, drafted)
+
+    def rate(lengths: Sequence[int]) -> float:
+        return expected_tokens(chances, lengths) / (draft_s + costs.seconds([(1 + n, CONTEXT - 1) for n in lengths]))
+
+    best = max(map(rate, product(range(drafted + 1), repeat=3)))
+    assert rate([len(nodes) for nodes in chosen]) == pytest.approx(best)
 
 
 def test_the_elimination_test_saw_some_of_everything() -> None:
