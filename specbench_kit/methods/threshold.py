@@ -21,9 +21,10 @@ Schedule = Literal["constant", "heuristic", "heuristic-transient"]
 class Threshold(Method):
     """Stop after the first token whose draft probability is below the threshold; that token is sent.
 
-    A draft has at most `max_draft` tokens. With `schedule=heuristic` this limit rises by 2 when a whole draft was
-    accepted and falls by 1 otherwise, over the whole run; with `heuristic-transient`, per request. `adaptive` refits
-    each request's threshold to the least false positive rate + 3 x false negative rate of its own tokens.
+    A draft has at most `max_draft` tokens. With `schedule=heuristic` this limit rises by 2 after a round that accepted
+    all drafts of the batch as a whole and falls by 1 after any other, over the whole run; with `heuristic-transient`,
+    every request has a limit of its own. (The source decodes one request at a time.) `adaptive` refits each request's
+    threshold to the least false positive rate + 3 x false negative rate of its own tokens.
     `unit=batch` stops all requests together by their mean probability (AdaSpec's baseline: threshold=0.6, max_draft=8).
     """
 
@@ -86,10 +87,13 @@ class _ThresholdPolicy(Policy):
         return expected_accepted(map(draft.tree.probability, nodes))
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        for verdict in verdicts:
-            if self.options.schedule != "constant":
-                self._reschedule(verdict)
-            if self.options.adaptive:
+        if self.options.schedule == "heuristic":
+            self._reschedule("", verdicts)
+        elif self.options.schedule == "heuristic-transient":
+            for verdict in verdicts:
+                self._reschedule(verdict.draft.request_id, [verdict])
+        if self.options.adaptive:
+            for verdict in verdicts:
                 self._refit(verdict)
 
     def forget(self, request_id: str) -> None:
@@ -108,9 +112,9 @@ class _ThresholdPolicy(Policy):
         pairs = zip(drafts, probabilities, strict=True)
         return [draft for draft, probability in pairs if probability >= self.thresholds[draft.request_id]]
 
-    def _reschedule(self, verdict: "Verdict") -> None:
-        scope = self._scope(verdict.draft.request_id)
-        all_accepted = len(verdict.path) == len(verdict.submitted)
+    def _reschedule(self, scope: str, verdicts: "Sequence[Verdict]") -> None:
+        """Move a limit once, by the verdicts of one round."""
+        all_accepted = all(len(verdict.path) == len(verdict.submitted) for verdict in verdicts)
         self.limits[scope] = self.limits[scope] + 2 if all_accepted else max(1, self.limits[scope] - 1)
 
     def _refit(self, verdict: "Verdict") -> None:

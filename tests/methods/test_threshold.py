@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from known_drafts import KnownDrafter, at
 from sklearn.metrics import roc_curve
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
@@ -16,7 +17,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.methods.threshold import Threshold, best_threshold
+from specbench_kit.methods.threshold import Schedule, Threshold, best_threshold
 from specbench_kit.models.runner import Runner
 
 CAPACITY = 200
@@ -103,6 +104,24 @@ def test_the_heuristic_schedules(schedule: str, runners: Runners) -> None:
     assert probabilities_seen == {True, False}
     starts = [lengths[0] for lengths in submitted(records)]
     assert (starts == [3, 3, 3]) == (schedule == "heuristic-transient")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lengths"),
+    [("heuristic", [[3, 3, 3], [5, 5, 5], [4, 4, 4]]), ("heuristic-transient", [[3, 3, 3], [5, 5, 5], [7, 4, 7]])],
+)
+def test_a_batch_moves_the_limit_once_a_round(schedule: Schedule, lengths: list[list[int]]) -> None:
+    """All is accepted in the first round, and all but a draft's last token in the second: 3 + 2, then 5 - 1."""
+    policy = Threshold(0.0, max_draft=3, schedule=schedule).policy()
+    drafted = []
+    for missing in (0, 1, 0):
+        drafter = KnownDrafter([[at()] * 30] * 3)
+        policy.draft(drafter)  # type: ignore[arg-type]
+        chosen = policy.choose(drafter.drafts)
+        drafted.append([len(nodes) for nodes in chosen])
+        accepted = [len(nodes) - missing * (row == 1) for row, nodes in enumerate(chosen)]
+        policy.observe(drafter.verdicts(chosen, accepted))
+    assert drafted == lengths
 
 
 def test_thresholds_adapt_per_request(runners: Runners) -> None:
