@@ -11,6 +11,7 @@ from specbench_kit.methods.specedge import SpecEdge
 class ServerTree(SpecEdge):
     """Draft a tree of the `budget` likeliest tokens on the server, as fast as the edge's draft model would."""
 
+    budget: int = 64
     proactive: bool = False
     source = "server-only baseline of SpecEdge, Park et al. 2025"
     reported_result = ""
