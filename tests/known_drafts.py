@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.distributions import NodeStats, TokenScorer
+from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import RequestRandom
+from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
+from specbench_kit.models.executors.base import Forward
 
 SURE = NodeStats(1.0, 0.0, 1.0, 0.0, 1.0)
 
@@ -74,3 +77,23 @@ class KnownDrafter:
         session = Session(request, RequestRandom(0, name), frozenset(), 0.0, record)
         session.tokens += [1] * self.produced
         return session
+
+
+class TreeDrafter(KnownDrafter):
+    """Says after each token what the text so far tells it to say, of a vocabulary of five."""
+
+    table: dict[tuple[int, ...], list[float]]
+
+    def awaits_answer(self, draft: Draft) -> bool:
+        return True
+
+    def room(self, draft: Draft) -> int:
+        return 100 - draft.tree.last
+
+    def expand(self, frontier: object) -> DraftForward:
+        rows = [
+            self.table.get(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)), [0.2] * 5)
+            for draft, nodes in frontier  # type: ignore[attr-defined]
+            for node in nodes
+        ]
+        return DraftForward(Forward([torch.tensor(rows).log()]), Sampler(temperature=1.0))

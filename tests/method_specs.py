@@ -29,6 +29,7 @@ VARIANTS = {
         "specedge:budget=12,beams=4,branch=2",
         "specedge:tree=chain,depth=2,budget=4",
         "specedge:proactive=false,depth=2,budget=5",
+        "specedge:depth=3,budget=8,proactive_depth=1,proactive_type=included",
     ],
     "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1", "specinfer:branching=2-1-2,guesses=4"],
     "rest": ["rest:corpus={corpus}", "rest:corpus={corpus},nodes=7,span=3"],

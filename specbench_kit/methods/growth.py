@@ -77,17 +77,21 @@ class GrowingTree:
         """Return the expected number of accepted tokens among some nodes, by their scores."""
         return sum(exp(self.scores[node]) for node in nodes)
 
-    def below_root(self, draft: "Draft") -> "GrowingTree":
-        """Return this tree renumbered for a draft whose tree begins at its root (`TokenTree.below`)."""
+    def below_root(self, draft: "Draft", budget: int, decay: float) -> "GrowingTree":
+        """Return this tree renumbered for a draft whose tree begins at its root (`TokenTree.below`).
+
+        It grows on with another budget and decay, and the best of all its nodes are selected anew.
+        """
         renumbered = {node: new for new, node in enumerate(self.draft.tree.below(self.root))}
-        return GrowingTree(
+        tree = GrowingTree(
             draft,
-            self.budget,
-            self.decay,
+            budget,
+            decay,
             scores={renumbered[node]: score for node, score in self.scores.items()},
-            selected=[renumbered[node] for node in self.selected],
             forwarded={renumbered[node]: source for node, source in self.forwarded.items()},
         )
+        tree.selected = tree.best([node for node in tree.scores if node != tree.root], budget)
+        return tree
 
     def record_forward(self, nodes: Sequence[int], forward: "DraftForward", first_row: int) -> None:
         """Record the rows of a forward that predict the next tokens of some nodes."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DECAY = 0.9
 """Factor on every draft probability (SpecExec)."""
+AHEAD_DECAY = 0.95
+"""The same for what is drafted ahead, as in the authors' code."""
 FIRST_DEPTH = 5
 """Levels of the first round, before any time is known."""
 
@@ -28,7 +30,9 @@ class SpecEdge(Method):
 
     Each level forwards at most `beams` nodes with `branch` children each. `depth` is the number of levels; `auto` fills
     the time of a verification less the round trip. Drafting ahead adds at most `proactive_depth` levels, which are used
-    only if the answer is exactly the guess; `proactive=false` turns it off. `tree=chain` drafts and guesses one chain.
+    only if the answer is exactly the guess; `proactive=false` turns it off. The next round then grows the kept tree by
+    `depth` levels as always or, with `proactive_type=included`, by `proactive_depth` levels fewer, so that it begins
+    sooner. `tree=chain` drafts and guesses one chain.
 
     With n levels, the guess is right about as often as n + 1 first choices of the draft model in a row. Drafting ahead
     therefore pays with few levels or a very certain draft, and hardly matters at 7 levels
@@ -41,6 +45,7 @@ class SpecEdge(Method):
     branch: int = 16
     proactive: bool = True
     proactive_depth: int = 3
+    proactive_type: Literal["excluded", "included"] = "excluded"
     tree: Literal["tree", "chain"] = "tree"
     source = "SpecEdge, Park et al. 2025"
     reported_result = "2.22 times the server-only tree's throughput, 1.91 times its tokens per dollar"
@@ -78,8 +83,15 @@ class _SpecEdgePolicy(Policy):
         self.confirmed: dict[str, GrowingTree] = {}
 
     def draft(self, drafter: "Drafter") -> None:
+        depth, drafted_ahead = (
+            self._depth(drafter.clock),
+            self.confirmed.keys() & {d.request_id for d in drafter.drafts},
+        )
+        counted = self.options.proactive_depth if self.options.proactive_type == "included" else 0
         live = self.trees = [self._start_tree(draft) for draft in drafter.drafts]
-        for _ in range(self._depth(drafter.clock)):
+        for level in range(depth):
+            if level >= depth - counted:
+                live = [tree for tree in live if tree.draft.request_id not in drafted_ahead]
             live = grow(drafter, live, self.beams, self.branch)
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
@@ -90,7 +102,8 @@ class _SpecEdgePolicy(Policy):
             return
         live = self._guess(drafter)
         self.guesses = {tree.draft.request_id: tree for tree in live}
-        for _ in range(self.options.proactive_depth):
+        # In a budget of one token there is room for the guess alone.
+        for _ in range(self.options.proactive_depth if self.options.budget > 1 else 0):
             live = grow(drafter, [tree for tree in live if drafter.awaits_answer(tree.draft)], self.beams, self.branch)
 
     def next_root(self, verdict: "Verdict") -> int | None:
@@ -106,7 +119,8 @@ class _SpecEdgePolicy(Policy):
 
     def _start_tree(self, draft: "Draft") -> GrowingTree:
         guess = self.confirmed.pop(draft.request_id, None)
-        return GrowingTree(draft, self.options.budget, DECAY) if guess is None else guess.below_root(draft)
+        budget = self.options.budget
+        return GrowingTree(draft, budget, DECAY) if guess is None else guess.below_root(draft, budget, DECAY)
 
     def _depth(self, clock: "Clock") -> int:
         if self.options.depth != "auto":
@@ -115,7 +129,10 @@ class _SpecEdgePolicy(Policy):
         return calibrated_depth(verify_s, 2 * rtt_s, step_s) if verify_s and step_s else FIRST_DEPTH
 
     def _guess(self, drafter: "Drafter") -> list[GrowingTree]:
-        """Return a new tree per request, whose root is the likeliest token after any leaf."""
+        """Return a new tree per request, whose root is the likeliest token after any leaf.
+
+        The root is one of the `budget` tokens that are drafted ahead.
+        """
         trees = [t for t in self.trees if drafter.awaits_answer(t.draft) and drafter.room(t.draft) > 0]
         frontier = [(tree, [n for n in tree.leaves if n not in tree.forwarded]) for tree in trees]
         frontier = [(tree, nodes) for tree, nodes in frontier if nodes]
@@ -123,7 +140,8 @@ class _SpecEdgePolicy(Policy):
             forward, first_rows = expand(drafter, frontier)
             for (tree, nodes), first in zip(frontier, first_rows, strict=False):
                 tree.record_forward(nodes, forward, first)
-        return [GrowingTree(tree.draft, self.options.budget, DECAY, root=_best_answer(tree)) for tree in trees]
+        budget = max(1, self.options.budget - 1)
+        return [GrowingTree(tree.draft, budget, AHEAD_DECAY, root=_best_answer(tree)) for tree in trees]
 
 
 def _best_answer(tree: GrowingTree) -> int:
@@ -142,7 +160,7 @@ def _best_answer(tree: GrowingTree) -> int:
         ((score, index, token),) = forward.likeliest(rows, bases, 1, 1)
         best = max(best, (score, nodes[index], token))
     score, leaf, token = best
-    return tree.add(leaf, token, score + log(DECAY))
+    return tree.add(leaf, token, score + log(AHEAD_DECAY))
 
 
 def _aligned(guess: GrowingTree, verdict: "Verdict") -> bool:

@@ -4,23 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from environments import ENVIRONMENT
-from known_drafts import KnownDrafter
+from known_drafts import TreeDrafter
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from tiny_predictors import PAIR
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import TableModel
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Latencies
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy
 from specbench_kit.methods.sequoia import _SequoiaPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.static_tree import TreeShape, TreeShapes, fastest
-from specbench_kit.models.executors.base import Forward
 from specbench_kit.predictors.ranks import RankTable, count_ranks, find, load, save
 from specbench_kit.studies.recording.ranks import ranks_of
 
@@ -28,23 +24,6 @@ LEAF = TreeShape()
 CHAIN = TreeShape((TreeShape((TreeShape((LEAF,)),)),))
 FORK = TreeShape((TreeShape((LEAF,)), LEAF))
 CHANCES = (0.6, 0.2)
-
-
-class TreeDrafter(KnownDrafter):
-    """Says after each token what the text so far tells it to say, of a vocabulary of five."""
-
-    table: dict[tuple[int, ...], list[float]]
-
-    def room(self, draft: Draft) -> int:
-        return 100 - draft.tree.last
-
-    def expand(self, frontier: object) -> DraftForward:
-        rows = [
-            self.table.get(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)), [0.2] * 5)
-            for draft, nodes in frontier  # type: ignore[attr-defined]
-            for node in nodes
-        ]
-        return DraftForward(Forward([torch.tensor(rows).log()]), Sampler(temperature=1.0))
 
 
 def draft_with(table: dict[tuple[int, ...], list[float]], policy: _OptTreePolicy | _SequoiaPolicy) -> Draft:

@@ -1,9 +1,11 @@
 """Trees within their budget, guesses kept exactly where they were right, depths that fill the wait."""
 
 from itertools import pairwise
+from math import exp
 
 import pytest
 from environments import DEPLOYMENT
+from known_drafts import TreeDrafter
 from tiny_models import (
     AUTOREGRESSIVE,
     decode,
@@ -22,7 +24,7 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.methods.specedge import FIRST_DEPTH, calibrated_depth
+from specbench_kit.methods.specedge import FIRST_DEPTH, SpecEdge, _SpecEdgePolicy, calibrated_depth
 from specbench_kit.models.runner import Runner
 
 Runners = tuple[Runner, Runner]
@@ -84,6 +86,57 @@ def test_what_was_drafted_ahead_is_kept_where_the_guess_was_right(runners: Runne
             aligned, reused = aligned + before.aligned, reused + after.reused
     assert aligned > 3
     assert reused > 3
+
+
+def test_what_is_drafted_ahead_decays_by_095_and_counts_the_guess() -> None:
+    """After the guess 3 come .5 and .46, then .97: .95 x .95 x .5 x .97 = .4377 is above .95 x .46 = .437.
+
+    With the .9 of the round's own tree, .3929 would be below .414. The guess itself is one of the three tokens.
+    """
+    policy = _SpecEdgePolicy(SpecEdge(budget=3, depth=1, proactive_depth=2))
+    drafter = TreeDrafter([[]])
+    drafter.table = {
+        (): [0.9, 0.05, 0.03, 0.01, 0.01],
+        (0,): [0.01, 0.01, 0.01, 0.96, 0.01],
+        (0, 3): [0.5, 0.46, 0.02, 0.01, 0.01],
+        (0, 3, 0): [0.97, 0.01, 0.01, 0.005, 0.005],
+    }
+    policy.draft(drafter)  # type: ignore[arg-type]
+    policy.overlap(drafter)  # type: ignore[arg-type]
+    guess = policy.guesses["0"]
+    tree = guess.draft.tree
+    assert [[tree.tokens[n] for n in tree.path(node)] for node in (guess.root, *guess.selected)] == [
+        [0, 3],
+        [0, 3, 0],
+        [0, 3, 0, 0],
+    ]
+    assert [exp(guess.scores[node]) for node in guess.selected] == pytest.approx([0.475, 0.4377125])
+
+
+@pytest.mark.parametrize(("kind", "deepest"), [("excluded", 3), ("included", 2)])
+def test_levels_drafted_ahead_may_count_in_the_next_round(kind: str, deepest: int, runners: Runners) -> None:
+    """A level that was kept and two of the round; as `included`, the kept one and one of the round."""
+    requests = make_requests(random_prompts([3, 9, 30], 64), 60)
+    spec = f"specedge:tree=chain,depth=2,proactive_depth=1,proactive_type={kind}"
+    records = decode(parse_method(spec), runners, requests, batch_size=3)
+    assert outputs(records) == outputs(decode(AUTOREGRESSIVE, runners, requests, batch_size=3))
+    depths: dict[bool, set[int]] = {True: set(), False: set()}
+    for record in records.values():
+        for before, after in pairwise(record.rounds[:-3]):
+            depths[before.aligned].add(after.deepest)
+    assert depths == {True: {deepest}, False: {2}}
+
+
+def test_a_budget_of_one_token_leaves_room_for_the_guess_alone(runners: Runners) -> None:
+    requests = make_requests(random_prompts([3, 9], 64), 40)
+    rounds = rounds_of(decode(parse_method("specedge:budget=1,depth=2"), runners, requests))
+    assert {step.submitted for step in rounds} <= {0, 1}
+    assert {step.proactive for step in rounds} <= {0, 1}
+
+
+def test_a_server_tree_has_64_nodes_as_in_the_authors_example() -> None:
+    """The value of max_budget in their config/server_only.example.yaml; it is 32 in that of SpecEdge."""
+    assert (parse_method("server-tree").budget, parse_method("specedge").budget) == (64, 32)  # type: ignore[attr-defined]
 
 
 def test_without_proactive_drafting_nothing_is_drafted_ahead(runners: Runners) -> None:
