@@ -59,7 +59,7 @@ def test_a_replay_says_in_run_and_report_which_draft_it_shortened(trace: Path, t
     assert (run["method"], run["options"]["max_draft"]) == ("threshold:max_draft=6", 6)
     assert run["lowered_limits"] == {"threshold": {"option": "max_draft", "default": 20, "lowered": 6}}
     for text in (done.stdout, (folder / "report.md").read_text(encoding="utf-8")):
-        assert "SHORTER DRAFTS: threshold drafts at most 6 tokens here and 20 by default" in " ".join(text.split())
+        assert "SHORTER DRAFTS: threshold (20 by default) drafts at most 6 tokens here" in " ".join(text.split())
     stated = skit_here("bench", "--replay", trace, "--method", "threshold:max_draft=20,threshold=0", "--out", out)
     assert "the method wants more" in error_line(stated)
 

@@ -1,11 +1,18 @@
 """Sentences that every form of a comparison shares."""
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import colocation, wording
-from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
+from specbench_kit.reports.sections.cautions import (
+    not_read,
+    result_cautions,
+    resumption_cautions,
+    setting_cautions,
+    shorter_drafts,
+)
 from specbench_kit.reports.writing.formatting import count, interval, share, times
 
 UNSTEADY = 0.1
@@ -15,8 +22,11 @@ UNSTEADY = 0.1
 def cautions(comparison: Comparison) -> list[str]:
     """Return everything that must be known before a number is quoted."""
     lines = [f"FORCED COMPARISON: these runs differ in {difference}." for difference in comparison.overruled]
+    limits: dict[str, JsonObject] = {}
     for run in comparison.runs:
-        lines += setting_cautions(run.fields)
+        limits |= run.fields.get("lowered_limits") or {}
+        lines += setting_cautions({**run.fields, "lowered_limits": {}})
+    lines += shorter_drafts(limits)
     for series in comparison.series:
         for run in () if series.is_derived else series.runs.values():
             own = [*resumption_cautions(run.fields), *result_cautions(run.summary)]

@@ -1,5 +1,8 @@
 """Lines that a reader must see before quoting a number."""
 
+from collections.abc import Mapping
+
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
@@ -26,15 +29,25 @@ def setting_cautions(run: RunFile) -> list[str]:
     if lost := run.get("reconnections"):
         often = "once" if lost == 1 else f"{lost} times"
         lines.append(f"RECONNECTED: the connection to the server was lost {often}; times include the outages.")
-    for spec, limit in (run.get("lowered_limits") or {}).items():
-        lines.append(
-            f"SHORTER DRAFTS: {spec} drafts at most {limit['lowered']} tokens here and {limit['default']} by default: "
-            f"the trace holds no more. `skit record --max-draft {limit['default']}` does."
-        )
+    lines += shorter_drafts(run.get("lowered_limits") or {})
     if imported := (run.get("trace") or {}).get("imported"):
         notes = "; ".join([f"which tokens were accepted comes from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")
     return [*lines, *_model_cautions(run.get("models") or {}), *_predictor_cautions(run)]
+
+
+def shorter_drafts(limits: Mapping[str, JsonObject]) -> list[str]:
+    """Return the line about methods, by spec, that draft longer by default than a trace holds; none without such."""
+    if not limits:
+        return []
+    lowered = max(limit["lowered"] for limit in limits.values())
+    named = ", ".join(f"{spec} ({limit['default']} by default)" for spec, limit in limits.items())
+    verb = "drafts" if len(limits) == 1 else "draft"
+    longest = max(limit["default"] for limit in limits.values())
+    return [
+        f"SHORTER DRAFTS: {named} {verb} at most {lowered} tokens here: the trace holds no more. "
+        f"`skit record --max-draft {longest}` does."
+    ]
 
 
 def _model_cautions(models: RunFile) -> list[str]:
