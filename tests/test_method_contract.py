@@ -440,7 +440,8 @@ LOOK_UPS = [spec for spec in [*SPECULATIVE, *DRAFTED] if spec not in TREES and n
 def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, small: tuple[Any, Any]) -> None:
     """With the same seed, sampling too draws what plain decoding draws; and repeated text takes fewer rounds.
 
-    What is drawn repeats itself less than the likeliest text, which ends in a loop.
+    What is drawn repeats itself less than the likeliest text, which ends in a loop: methods that weigh the gain see a
+    handful of refused tokens, and hardly draft any more.
     """
     runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
     requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2)], 40), Sampler(temperature=temperature)
@@ -449,7 +450,8 @@ def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, 
         records = run(method, runners, requests, sampler=sampler, batch_size=batch_size)
         assert outputs(records) == outputs(plain)
         rounds = [step for record in records.values() for step in record.rounds]
-        assert sum(step.accepted for step in rounds) > (0 if temperature else 10)
+        submitted, accepted = (sum(getattr(step, name) for step in rounds) for name in ("submitted", "accepted"))
+        assert accepted > (0 if temperature else 10) or (temperature and submitted < 10)
         assert sum(step.drafted - step.accepted for step in rounds) > 0 or method.needs_reference
 
 
