@@ -2,12 +2,10 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from specbench_kit.cli.command_option import CommandOption
 from specbench_kit.core.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN, SERVER
-
-if TYPE_CHECKING:
-    from specbench_kit.cli.command import CommandOption
 
 PANELS = (RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT)
 """The headings that stand first, in this order; those of single commands follow."""
@@ -17,7 +15,7 @@ WIDEST = 100
 """Characters of a line on a wide terminal, since longer lines are hard to read."""
 
 
-def first_options(parameters: Sequence[Any], options: Mapping[str, "CommandOption"], names: Sequence[str]) -> list[Any]:
+def first_options(parameters: Sequence[Any], options: Mapping[str, CommandOption], names: Sequence[str]) -> list[Any]:
     """Return the parameters with these option names, without dashes, in this order; all parameters for no names."""
     by_name = {
         options[parameter.name].option.shown_name(parameter.name).removeprefix("--"): parameter
@@ -32,7 +30,7 @@ def help_lines(
     text: str,
     example: str,
     parameters: Sequence[Any],
-    options: Mapping[str, "CommandOption"],
+    options: Mapping[str, CommandOption],
     left_out: int,
 ) -> Iterator[str]:
     """Yield the lines of a help that fit the terminal, and never cut a word.
@@ -63,7 +61,7 @@ def help_lines(
         yield from ("", f"--help-all shows {left_out} more options.")
 
 
-def _by_panel(parameters: Sequence[Any], options: Mapping[str, "CommandOption"]) -> dict[str, list[Any]]:
+def _by_panel(parameters: Sequence[Any], options: Mapping[str, CommandOption]) -> dict[str, list[Any]]:
     """Return the parameters by their headings: arguments, usual headings, those of the command, and the rest."""
     groups: dict[str, list[Any]] = {"Arguments": [], **{panel: [] for panel in PANELS}}
     for parameter in parameters:
@@ -74,7 +72,7 @@ def _by_panel(parameters: Sequence[Any], options: Mapping[str, "CommandOption"])
     return {heading: members for heading, members in groups.items() if members}
 
 
-def _declaration(parameter: Any, options: Mapping[str, "CommandOption"]) -> str:
+def _declaration(parameter: Any, options: Mapping[str, CommandOption]) -> str:
     """Return how a parameter is given: `--limit <integer>`, `--sample/--no-sample`, or an argument's name."""
     if parameter.param_type_name == "argument":
         return str(parameter.name)

@@ -10,12 +10,11 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
 
 if TYPE_CHECKING:
+    import torch
     from gguf import GGUFReader, ReaderTensor
 
 ENDS = {
@@ -60,6 +59,8 @@ def weights_of(reader: "GGUFReader") -> dict[str, "ReaderTensor"]:
 
 def write_weights(path: Path, tensors: Mapping[str, "ReaderTensor"], config: Any, architecture: str) -> None:
     """Write tensors as bf16 weights in a safetensors file; SkitError if one cannot be dequantised."""
+    import torch
+
     with path.open("wb") as file:
         file.write(header_of({name: [int(size) for size in reversed(own.shape)] for name, own in tensors.items()}))
         for name, tensor in tensors.items():
@@ -86,8 +87,9 @@ def _heads(name: str, config: Any) -> int:
     return int(config.num_key_value_heads) if ".k_proj." in name else 0
 
 
-def _dequantised(tensor: "ReaderTensor", heads: int) -> Iterator[torch.Tensor]:
+def _dequantised(tensor: "ReaderTensor", heads: int) -> Iterator["torch.Tensor"]:
     """Yield the rows of a tensor in float32, the two halves of each head put apart if `heads` is not 0."""
+    import torch
     from gguf import dequantize
 
     data, rows = tensor.data, len(tensor.data)

@@ -1,0 +1,79 @@
+"""One option of a command, as Typer declares it and as its help shows it."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from types import GenericAlias
+from typing import Literal, get_args, get_origin
+
+import typer
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import Option, inner_type
+
+VALUE_NAMES: Mapping[object, str] = {bool: "", int: "integer", float: "number", Path: "path"}
+"""What the help calls values of these types; others are texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """One option of a command: its parameter name, type, metadata and default (MISSING if it is required)."""
+
+    name: str
+    type: object
+    option: Option
+    default: object
+
+    @property
+    def value_name(self) -> str:
+        """What the help calls a value: two choices or its kind; empty for a switch."""
+        kind = inner_type(self.type)
+        if get_origin(kind) is Literal and len(get_args(kind)) == 2:
+            return "|".join(get_args(kind))
+        if self.option.parse is None and get_origin(kind) is tuple:
+            kind = get_args(kind)[0]
+        return VALUE_NAMES.get(kind, "text")
+
+    def typer_field(self) -> tuple[str, object, object]:
+        """Return the name, type and declaration of the Typer parameter.
+
+        Its default is None, so that options which were given can be told from the others; the help shows the default.
+        """
+        kind = inner_type(self.type)
+        if self.option.parse is not None or get_origin(kind) is Literal:
+            kind = str
+        elif get_origin(kind) is tuple:
+            kind = GenericAlias(list, get_args(kind)[:1])
+        default = ... if self.default is MISSING else None
+        if self.option.argument:
+            return self.name, kind, typer.Argument(default, help=self.option.help, show_default=False)
+        flag = self.option.shown_name(self.name)
+        switch = f"{flag}/--no-{flag[2:]}" if self.type is bool and self.default is True else flag
+        declaration = typer.Option(
+            default,
+            switch,
+            help=self.option.help,
+            show_default=_shown_default(self.default, flag),
+            rich_help_panel=self.option.panel or None,
+        )
+        return self.name, kind, declaration
+
+    def read(self, value: object) -> object:
+        """Return the field's value for the one that Typer read from the command line or a file."""
+        if self.option.parse is not None and isinstance(value, str):
+            return self.option.parse(value)
+        choices = get_args(self.type)
+        if get_origin(self.type) is Literal and value not in choices:
+            raise SkitError(f"{self.option.shown_name(self.name)} must be {' or '.join(choices)}, not '{value}'")
+        return tuple(value) if isinstance(value, list) else value
+
+
+def _shown_default(default: object, flag: str) -> str | bool:
+    """Return a default as it would be written on the command line, or False if there is none to show."""
+    if isinstance(default, tuple):
+        return ",".join(str(_shown_default(value, flag)) for value in default) or False
+    if default is None or default is MISSING or default is False or default == "":
+        return False
+    if default is True:
+        return flag[2:]
+    return f"{default:g}" if isinstance(default, float) else str(default)
