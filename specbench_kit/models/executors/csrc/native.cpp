@@ -163,8 +163,8 @@ PyObject* load_layer(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
-// load_both_ends(decoder, head, embedding): copies the output matrix and the embeddings, given as addresses; None for the
-// embeddings says that they are the rows of the output matrix.
+// load_both_ends(decoder, head, embedding): copies the output matrix and the embeddings, given as addresses; None for
+// the embeddings says that they are the rows of the output matrix.
 PyObject* load_both_ends(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const Arguments args = arguments(values, count, 3);

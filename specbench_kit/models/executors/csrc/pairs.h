@@ -74,8 +74,7 @@ class Matrix<BFloat16Pairs> {
     if (products_ == Products::kMultiplyAdd) return widened_.pack(rows, outputs, inputs);
     data_ = Memory<Stored>(size_t(padded(outputs)) * stride() / kLanes);
     for (int out = 0; out < outputs; out++)
-      for (int in = 0; in < inputs; in++)
-        data_[place(out, in)] = rows[size_t(out) * inputs + in];
+      for (int in = 0; in < inputs; in++) data_[place(out, in)] = rows[size_t(out) * inputs + in];
   }
 
   int blocks() const { return padded(outputs_) / kBlock; }
@@ -100,9 +99,7 @@ class Matrix<BFloat16Pairs> {
   }
 
  private:
-  size_t place(int out, int in) const {
-    return out / kLanes * stride() + in / 2 * 32 + out % kLanes * 2 + 1 - in % 2;
-  }
+  size_t place(int out, int in) const { return out / kLanes * stride() + in / 2 * 32 + out % kLanes * 2 + 1 - in % 2; }
 
   // Numbers in a panel.
   size_t stride() const { return size_t(Inputs<BFloat16Pairs>::padded_inputs(inputs_)) * kLanes; }
