@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.common_options import DatasetOptions
@@ -24,10 +25,15 @@ def command_line() -> tuple[str, ...]:
 
 
 def say(console: "Console", line: str, style: str = "") -> None:
-    """Print one line literally, without markup or wrapping."""
+    """Print one line literally, without markup; a terminal wraps it between words, and a file has it in one line."""
     from rich.text import Text
 
-    console.print(Text(one_line(line), style=style), soft_wrap=True)
+    whole = one_line(line)
+    parts = (
+        wrap(whole, console.width, break_long_words=False, break_on_hyphens=False) if console.is_terminal else [whole]
+    )
+    for part in parts:
+        console.print(Text(part, style=style), soft_wrap=True)
 
 
 def tell_report(

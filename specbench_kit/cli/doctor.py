@@ -56,15 +56,14 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
         console = Console()
-        rows = [
-            (
-                Text(finding.name),
-                Text(*MARKS[finding.state]),
-                Text(one_line("; ".join(filter(None, (finding.found, finding.advice))))),
-            )
-            for finding in findings
-        ]
-        columns = [TerminalColumn(cells, is_number=False) for cells in zip(*rows, strict=True)]
+        width = max(len(mark) for mark, _ in MARKS.values())
+        names, texts = [], []
+        for finding in findings:
+            mark, style = MARKS[finding.state]
+            text = one_line("; ".join(filter(None, (finding.found, finding.advice))))
+            names.append(Text(finding.name))
+            texts.append(Text.assemble((f"{mark:<{width}}", style), f" {text}"))
+        columns = [TerminalColumn(cells, is_number=False) for cells in (names, texts)]
         for line in table_lines(columns, console.width):
             console.print(line, soft_wrap=True)
     sys.exit(int(any(finding.state == "broken" for finding in findings)))

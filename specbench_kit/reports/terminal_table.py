@@ -14,7 +14,7 @@ from rich.text import Text
 GAP = " "
 INDENT = "  "
 """What stands before the further lines of a text that wraps."""
-LONGEST_WORD = 32
+LONGEST_WORD = 24
 """Characters of a word that is never divided; a path or a list of options that is longer breaks at its punctuation."""
 BETWEEN_WORDS = re.compile(r"\s+(?!\W(?:\s|$))")
 """Where a text may wrap: between words, but not before a lone mark such as the star of the fastest method."""

@@ -10,6 +10,7 @@ from report_builders import autoregressive_like, comparison_of, make_run, simula
 from rich.console import Console
 from run_builders import write_methods
 
+from specbench_kit.cli.common import say
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.metrics.run_data import load_runs
@@ -122,6 +123,17 @@ def test_any_table_keeps_its_words_whole_and_repeats_its_first_column(width: int
     assert len(blocks) > 1
     assert text.count("(1.25–1.75) ≈") == 8
     assert words_of(words[1].replace("/", "/ ").removesuffix(" ")) <= words_of(text.replace("/", "/ "))
+
+
+def test_lines_of_commands_wrap_between_words_on_a_terminal_alone() -> None:
+    line = f"report: {'folder/' * 12}report.md and several more words that no longer fit into a line of sixty"
+    for is_terminal in (True, False):
+        console = Console(file=StringIO(), width=60, force_terminal=is_terminal, color_system=None)
+        say(console, line)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert text.split() == line.split()
+        assert (text == f"{line}\n") is not is_terminal
+        assert all(len(part) <= 60 or " " not in part for part in text.splitlines()) is is_terminal
 
 
 def test_a_comparison_goes_from_fast_to_slow_and_says_what_intervals_show(comparison: Any) -> None:
