@@ -69,3 +69,9 @@ def test_weights_that_are_widened_count_as_they_will_be_held() -> None:
     assert memory.held_bytes(pair.target.shell, "llama-cpu") == 2 * stored
     assert pair.target.model is pair.target.shell
     assert memory.held_bytes(pair.target.shell) == 0
+
+
+def test_a_synthetic_pair_needs_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 0)
+    pair = load_pair("synthetic", "synthetic:ranks=0.8+0.1")
+    assert {memory.held_bytes(model.shell) for model in pair.loaded.values()} == {0}

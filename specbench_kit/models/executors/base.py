@@ -9,7 +9,7 @@ from math import inf, isnan
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.registry import Registry
@@ -232,6 +232,8 @@ def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None,
 
 def held_bytes(model: Any, name: str | None = None) -> int:
     """Return the bytes of weights that `make_executor` will read into memory; 0 of a model whose weights are there."""
+    if not isinstance(model, nn.Module):  # a synthetic model
+        return 0
     kind = _fastest(model) if name is None else executors.get(name)
     # A tied output matrix is the same parameter as the embedding, and counts once.
     weights = [(weight, stored) for weight in set(model.parameters()) if (stored := stored_tensor(weight)) is not None]
