@@ -55,7 +55,7 @@ def test_a_disturbed_run_says_so_before_its_result(bench: Any, monkeypatch: pyte
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "fixed-k")
     text = " ".join(done.stderr.split())
-    assert text.index(WARNING) < text.index("throughput")
+    assert text.index(WARNING) < text.index("tok/s")
     assert "INJECTED READINGS: the readings of the machine come from busy_machine.json, not from the machine" in text
     document = json.loads(done.stdout)
     assert document["warnings"][0].startswith(WARNING)
