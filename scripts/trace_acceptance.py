@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.reports.render_markdown import table
+from specbench_kit.traces.chain_replay import correct_tokens
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 POSITIONS = (1, 2, 3, 4, 6, 8, 12)
@@ -22,12 +23,7 @@ ALL = "all"
 
 def accepted(request: RequestTrace) -> NDArray[np.int64]:
     """Return how many drafted tokens are right at every place, one behind the other."""
-    text = np.array(request.output_ids + request.continuation)
-    width = request.drafted.shape[1]
-    places = np.arange(len(request.output_ids))[:, None] + np.arange(width)
-    inside = places < len(text)
-    right = inside & (request.drafted == text[np.minimum(places, len(text) - 1)])
-    lengths: NDArray[np.int64] = right.cumprod(axis=1).sum(axis=1)
+    lengths: NDArray[np.int64] = correct_tokens(request).cumprod(axis=1).sum(axis=1)
     return lengths
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import DRAFT_POSITION
-from specbench_kit.traces.chain_replay import UNKNOWN
+from specbench_kit.traces.chain_replay import correct_tokens
 from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.trace import STATISTICS, RequestTrace, TraceFile
 
@@ -84,17 +84,15 @@ def read_offsets(file: TraceFile) -> Offsets:
 
 
 def _request_offsets(number: int, conversation: int, trace: RequestTrace) -> Offsets:
-    count, max_draft = trace.drafted.shape
+    count = len(trace.output_ids)
     answer_length = len(trace.output_ids) + len(trace.continuation)
-    answer = np.array([*trace.output_ids, *trace.continuation, *[UNKNOWN] * max_draft])
-    target_tokens = np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
     offset, drafted = np.arange(count), trace.draft_lengths()
     return Offsets(
         conversation=np.full(count, conversation),
         request=np.full(count, number),
         context=len(trace.prompt_ids) + offset,
         remaining=count - offset,
-        matched=(trace.drafted == target_tokens).cumprod(axis=1).sum(axis=1),
+        matched=correct_tokens(trace).cumprod(axis=1).sum(axis=1),
         judged=np.minimum(answer_length - offset, drafted),
         statistics=trace.statistics,
         drafted=drafted,
