@@ -37,7 +37,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     launch = {} if rank is None else {"launch": "processes"}
     deployment = load(sources.deployment, sources.replaced)
     settings = options.make(**launch, deployment=deployment, argv=command_line())
-    if sources.replay is not None:
+    if sources.replay is not None and settings.tuned is not None:
         settings = replace(settings, target=_recorded_target(sources.replay))
     console = Console(stderr=as_json)
     _warn_of_other_tuning(settings, console)

@@ -32,9 +32,9 @@ CONFIG_FIELDS = [
         Path,
         typer.Option(
             None,
-            help="TOML file with options such as batch_size = 8, or a bundled one by name: first-run (that of "
-            "`make bench`), or the sampling settings of a paper, specpipe-sampling and specedge-sampling. Options on "
-            "the command line take precedence.",
+            help="TOML file with options such as batch_size = 8, or a bundled one by name: first-run and known-pair "
+            "(those of `make bench`), or the sampling settings of a paper, specpipe-sampling and specedge-sampling. "
+            "Options on the command line take precedence.",
             callback=apply_config,
             is_eager=True,
         ),

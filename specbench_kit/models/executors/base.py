@@ -234,9 +234,11 @@ def held_bytes(model: Any, name: str | None = None) -> int:
     """Return the bytes of weights that `make_executor` will read into memory; 0 of a model whose weights are there."""
     if not isinstance(model, nn.Module):  # a synthetic model
         return 0
-    kind = _fastest(model) if name is None else executors.get(name)
     # A tied output matrix is the same parameter as the embedding, and counts once.
     weights = [(weight, stored) for weight in set(model.parameters()) if (stored := stored_tensor(weight)) is not None]
+    if not weights:
+        return 0
+    kind = _fastest(model) if name is None else executors.get(name)
     bits: int = sum(weight.numel() * _held_bits(kind, weight, stored) for weight, stored in weights)
     return bits // 8
 
