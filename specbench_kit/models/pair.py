@@ -324,6 +324,29 @@ def _load_head(name: str, target: LoadedModel) -> LoadedModel:
     return LoadedModel(load_head(Path(source.location), target.shell), source)
 
 
+def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:
+    """Load a model with transformers, and refuse files that do not fit its configuration in one line.
+
+    Transformers would print a table of all weights, and leave those random that are missing.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    reporting = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    try:
+        model, report = from_pretrained(AutoModelForCausalLM, source, **options, **reporting)
+    finally:
+        logging.set_verbosity(verbosity)
+    if report["mismatched_keys"]:
+        name, stored, wanted = min(report["mismatched_keys"])
+        raise SkitError(
+            f"cannot load model '{source.label}': {name} has the shape {list(stored)} in its weights, but its "
+            f"config.json asks for {list(wanted)}; use the config.json that came with the weights"
+        )
+    if report["missing_keys"]:
+        raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
+    return model
+
+
 def _load_model(
     source: ModelSource, device: torch.device, dtype: torch.dtype, placement: Placement = ONE_DEVICE
 ) -> Any:
@@ -335,10 +358,7 @@ def _load_model(
     if device.type == "cpu" and not placed and (shell := make_shell(source, config, dtype)) is not None:
         hold_scale(shell)
         return shell.eval()
-    options = {"config": config, "dtype": dtype, "output_loading_info": True, **OWN_KERNELS, **placed}
-    model, report = from_pretrained(AutoModelForCausalLM, source, **options)
-    if report["missing_keys"]:  # transformers would leave them random
-        raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
+    model = _load_weights(source, {"config": config, "dtype": dtype, **OWN_KERNELS, **placed})
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # the fused attention has no soft cap
     hold_scale(model)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -171,6 +172,32 @@ def test_weights_that_lack_a_tensor(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     message = error_of(lambda: load_pair(str(folder), str(folder), device="cpu"))
     assert "model.layers.1.mlp.up_proj.weight" in message
+
+
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [
+        (
+            "hidden_size",
+            r"\S+ has the shape \[258, 32\] in its weights, but its config\.json asks for \[258, 64\]; use ",
+        ),
+        (
+            "vocab_size",
+            r"\S+ has the shape \[258, 32\] in its weights, but its config\.json asks for \[516, 32\]; use ",
+        ),
+        ("num_hidden_layers", r"its weights lack model\.layers\.2\."),
+    ],
+)
+def test_weights_of_another_size_are_one_line(
+    size: str, named: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Transformers would print a table of all weights."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {size: 2 * config[size]}))
+    message = error_of(lambda: load_pair(str(folder), str(folder), device="cpu"))
+    assert re.match(f"cannot load model 'spoiled': {named}", message)
+    assert "\n" not in message
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_architecture_that_transformers_does_not_know(folder: Path) -> None:
