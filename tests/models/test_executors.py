@@ -151,7 +151,7 @@ def test_half_precision_runs_in_the_transformers_executor(dtype: torch.dtype) ->
     model = tiny_llama(0).to(dtype)
     runners = make_runner(model, 3, 80), make_runner(disturbed(model, 0.005), 3, 80)
     assert isinstance(runners[0].executor, executors.get("transformers"))
-    assert runners[0].executor.store.data.dtype == dtype
+    assert {block.dtype for block in runners[0].executor.store.blocks} == {dtype}
     requests = make_requests(random_prompts([1, 20, 9, 33], 64), 20)
     for method in (AUTOREGRESSIVE, parse_method("fixed-k")):
         records = decode(method, runners, requests, batch_size=3)

@@ -143,8 +143,10 @@ def _check_kv(runner: Runner, fresh: Runner, mirror: Mirror, tolerance: float) -
         return
     slot, length = fresh.acquire(), len(mirror.committed)
     fresh.forward([Append(slot, mirror.committed)])
-    wanted, held = fresh.executor.store.read(slot, length), runner.executor.store.read(mirror.slot, length)
-    torch.testing.assert_close(held, wanted, atol=tolerance, rtol=tolerance)
+    blocks = zip(fresh.executor.store.blocks, runner.executor.store.blocks, strict=True)
+    for wanted, held in blocks:
+        of_the_slot = held[:, mirror.slot, :, :length]
+        torch.testing.assert_close(of_the_slot, wanted[:, slot, :, :length], atol=tolerance, rtol=tolerance)
     fresh.release(slot)
 
 
@@ -153,7 +155,8 @@ def test_a_reused_slot_remembers_nothing(executor: str) -> None:
     model = tiny_llama(0)
     prompt, other = random_prompts([20, 70], 64)
     clean, used = make_runner(model, 1, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
-    used.executor.store.data.fill_(1e3)
+    for block in used.executor.store.blocks:
+        block.fill_(1e3)
     slot = used.acquire()
     used.forward([Append(slot, other)])
     used.commit(slot, range(50))

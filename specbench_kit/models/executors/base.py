@@ -254,7 +254,7 @@ def _fastest(model: Any) -> type[Executor]:
     able = [executor for executor in executors.all().values() if executor.supports(model)]
     if not able:
         raise SkitError(
-            f"models of type '{model.config.model_type}' cannot be run: every layer must attend to a KV cache, "
-            "with explicit positions; use another model"
+            f"models of type '{model.config.model_type}' cannot be run: every layer must attend causally to a KV "
+            "cache, with explicit positions; use another model"
         )
     return max(able, key=lambda executor: executor.priority)

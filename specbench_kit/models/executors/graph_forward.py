@@ -23,9 +23,10 @@ class StaticKV(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        shape, data = self._shape, self._store.data[layer_idx]
-        data[:, self._slots, :, self._cells] = torch.stack((key_states, value_states)).permute(1, 3, 0, 2, 4)
-        keys, values = data[:, shape.first : shape.first + shape.rows, :, : shape.length].unbind(0)
+        shape, stored = self._shape, self._store.layers[layer_idx]
+        for kept, new in zip(stored, (key_states, value_states), strict=True):
+            kept[self._slots, :, self._cells] = new.permute(0, 2, 1, 3)
+        keys, values = (kept[shape.first : shape.first + shape.rows, :, : shape.length] for kept in stored)
         return keys, values
 
     def get_seq_length(self, *_args: Any, **_kwargs: Any) -> int:

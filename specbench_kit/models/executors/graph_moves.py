@@ -37,4 +37,5 @@ class MoveInputs:
         slots, sources, destinations = self._card.unbind()
         # All sources are read before anything is written, so that a cell may be the source of one move and the
         # destination of another.
-        store.data[:, :, slots, :, destinations] = store.data[:, :, slots, :, sources]
+        for block in store.blocks:
+            block[:, slots, :, destinations] = block[:, slots, :, sources]

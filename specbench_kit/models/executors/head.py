@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from specbench_kit.models.drafts.reduced import expand_logits
 from specbench_kit.models.executors.base import Row, executors
 from specbench_kit.models.executors.head_states import HeadStates
-from specbench_kit.models.executors.kv import KVShape
+from specbench_kit.models.executors.kv import LayerKV
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 from specbench_kit.models.heads.model import HeadModel, attend
 
@@ -44,9 +44,9 @@ class HeadExecutor(PaddedExecutor):
         return isinstance(model, HeadModel)
 
     @property
-    def kv_shape(self) -> KVShape:
+    def kv_layers(self) -> list[LayerKV]:
         attention = self.model.layer.self_attn
-        return KVShape(1, attention.kv_heads, attention.head_dim)
+        return [LayerKV(attention.kv_heads, attention.head_dim, attention.head_dim)]
 
     def add_states(self, slot: int, states: Tensor) -> None:
         self.states.add(slot, self.model.fc(states.to(self._dtype)))
@@ -60,8 +60,8 @@ class HeadExecutor(PaddedExecutor):
         states = pad_sequence(list(self.states.read(self._rows).split(counts)), batch_first=True)
         read, residual = layer.enter(embedding(batch.tokens, model.embed_tokens.weight), states)
         queries, keys, values = layer.self_attn.project(read, model.rotary_emb(read, batch.positions))
-        batch.kv.write(0, torch.stack((keys, values)))
-        keys, values = batch.kv.read(0)
+        batch.kv.write(0, keys, values)
+        keys, values = batch.kv.read(0, keys.device)
         output = layer.leave(residual, attend(queries, keys, values, batch.mask))
         self.states.store(self._rows, torch.cat([row[:count] for row, count in zip(output, counts, strict=True)]))
         logits = model.lm_head(model.norm(output[:, batch.first :]))

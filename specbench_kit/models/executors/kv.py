@@ -1,36 +1,52 @@
-"""Preallocated KV memory: one tensor for all layers and slots, and the windows a forward sees of it."""
+"""Preallocated KV memory of all layers and slots, and the windows that a forward sees of it."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class KVShape:
-    """The size of one token's KV: `layers` x 2 x `heads` x `head_dim` numbers."""
+class LayerKV(NamedTuple):
+    """The size of one token's KV in one layer: `heads` keys of `key_dim` numbers, and as many values of `value_dim`."""
 
-    layers: int
     heads: int
-    head_dim: int
+    key_dim: int
+    value_dim: int
 
 
 class KVStore:
-    """Keys and values of every slot, shaped [layers, 2, slots, heads, capacity, head_dim]; zero at the start."""
+    """Keys and values of every slot, which are zero at the start: for every layer two [slots, heads, capacity, dim].
 
-    def __init__(self, shape: KVShape, slots: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
-        size = (shape.layers, 2, slots, shape.heads, capacity, shape.head_dim)
-        self.data = torch.zeros(size, dtype=dtype, device=device)
+    Those of one size lie side by side in one of `blocks`, [tensors, slots, heads, capacity, dim], so that a token moves
+    in all layers at once.
+    """
+
+    def __init__(
+        self, layers: Sequence[LayerKV], slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        sizes = [(layer.heads, dim) for layer in layers for dim in (layer.key_dim, layer.value_dim)]
+        blocks = {
+            (heads, dim): torch.zeros((count, slots, heads, capacity, dim), dtype=dtype, device=device)
+            for (heads, dim), count in Counter(sizes).items()
+        }
+        parts = {size: iter(block) for size, block in blocks.items()}
+        tensors = [next(parts[size]) for size in sizes]
+        self.device, self.blocks = device, list(blocks.values())
+        self.layers = list(zip(tensors[::2], tensors[1::2], strict=True))
+
+    @staticmethod
+    def token_bytes(layers: Sequence[LayerKV], dtype: torch.dtype) -> int:
+        """Return the bytes of one token's KV."""
+        return sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in layers) * dtype.itemsize
 
     def move(self, slot: int, source: list[int], start: int) -> None:
         """Move the positions `source` of a slot to `start`, `start + 1`, ... in every layer."""
-        slot_data = self.data[:, :, slot]
-        slot_data[..., start : start + len(source), :] = slot_data[..., source, :]
-
-    def read(self, slot: int, length: int) -> Tensor:
-        """Return the KV of the first `length` positions, shaped [layers, 2, heads, length, head_dim]."""
-        return self.data[:, :, slot, :, :length]
+        for block in self.blocks:
+            tokens = block[:, slot]
+            tokens[..., start : start + len(source), :] = tokens[..., source, :]
 
 
 class KVWindow:
@@ -47,24 +63,21 @@ class KVWindow:
         self.adjacent = slots == list(range(self.first, self.first + len(slots)))
         self.level = min(starts) == max(starts)
         self.rows = slice(self.first, self.first + len(slots))
-        self.device = store.data.device
         if not (self.adjacent and self.level):
-            device = store.data.device
+            device = store.device
             self.slots = torch.tensor(slots, device=device)
             self.positions = torch.from_numpy(np.add.outer(starts, np.arange(width))).to(device)
 
-    def write(self, layer: int, kv: Tensor) -> None:
-        """Store new keys and values, shaped [2, rows, heads, width, head_dim], of one layer."""
-        self.device, target = kv.device, self.store.data[layer]  # layers of a spread model lie on several devices
-        kv = kv.to(target.device)
-        if self.adjacent and self.level:
-            target[:, self.rows, :, self.start : self.start + self.width] = kv
-        else:
-            target[:, self.slots[:, None], :, self.positions] = kv.permute(1, 3, 0, 2, 4)
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Store one layer's new keys and values, each [rows, heads, width, dim]."""
+        for stored, new in zip(self.store.layers[layer], (keys, values), strict=True):
+            if self.adjacent and self.level:
+                stored[self.rows, :, self.start : self.start + self.width] = new
+            else:  # layers of a spread model lie on several devices, their KV on one
+                stored[self.slots[:, None], :, self.positions] = new.permute(0, 2, 1, 3).to(stored.device)
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values of one layer, each [rows, heads, length, head_dim]; a view if slots are adjacent."""
-        window = self.store.data[layer, ..., : self.length, :]
-        rows = window[:, self.rows] if self.adjacent else window[:, self.slots]
-        keys, values = rows.to(self.device).unbind(0)
+    def read(self, layer: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return one layer's keys and values, each [rows, heads, length, dim]; views if slots are adjacent."""
+        rows = self.rows if self.adjacent else self.slots
+        keys, values = (stored[:, :, : self.length][rows].to(device) for stored in self.store.layers[layer])
         return keys, values

@@ -8,7 +8,7 @@ from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from specbench_kit.models.drafts.reduced import is_reduced
 from specbench_kit.models.executors.base import executors
-from specbench_kit.models.executors.kv import KVShape
+from specbench_kit.models.executors.kv import LayerKV
 from specbench_kit.models.executors.masks import BAND
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 
@@ -104,8 +104,8 @@ class LlamaExecutor(PaddedExecutor):
         )
 
     @property
-    def kv_shape(self) -> KVShape:
-        return KVShape(len(self.layers), self.kv_heads, self.head_dim)
+    def kv_layers(self) -> list[LayerKV]:
+        return [LayerKV(self.kv_heads, self.head_dim, self.head_dim)] * len(self.layers)
 
     def compute(self, batch: ForwardInput) -> Computed:
         rows, width = batch.tokens.shape
@@ -131,8 +131,8 @@ class LlamaExecutor(PaddedExecutor):
         pairs = torch.view_as_complex(qkv[:, :, :rotating].view(rows, width, rotating, -1, 2))
         pairs.mul_(rotation)
         new = qkv[:, :, self.heads :].view(rows, width, 2, self.kv_heads, self.head_dim)
-        batch.kv.write(index, new.permute(2, 0, 3, 1, 4))
-        keys, values = batch.kv.read(index)
+        batch.kv.write(index, *new.permute(2, 0, 3, 1, 4))
+        keys, values = batch.kv.read(index, hidden.device)
         queries = qkv[:, :, : self.heads].transpose(1, 2)
         grouped = self.heads != self.kv_heads
         mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=batch.mask, enable_gqa=grouped)

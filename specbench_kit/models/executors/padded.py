@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Executor, Forward, Padding, Row
-from specbench_kit.models.executors.kv import KVShape, KVStore, KVWindow
+from specbench_kit.models.executors.kv import KVStore, KVWindow, LayerKV
 from specbench_kit.models.executors.masks import BAND, MaskBuilder
 
 Found = TypeVar("Found")
@@ -60,14 +60,14 @@ class PaddedExecutor(Executor):
     def _allocate(self, slots: int, capacity: int) -> None:
         self.slots, self.capacity = slots, capacity
         # Rows of a batch are padded by less than BAND tokens, and the padding of a full slot is written past its end.
-        self.store = KVStore(self.kv_shape, slots, capacity + BAND, self._dtype, self.device)
+        self.store = KVStore(self.kv_layers, slots, capacity + BAND, self._dtype, self.device)
         self.masks = MaskBuilder(capacity + BAND, self._dtype, self.device)
         self._key_positions = np.zeros((slots, capacity + BAND), np.int64) if self.needs_key_positions else None
 
     @property
     @abstractmethod
-    def kv_shape(self) -> KVShape:
-        """Return the size of one token's KV."""
+    def kv_layers(self) -> Sequence[LayerKV]:
+        """Return the size of one token's KV in every layer."""
 
     @abstractmethod
     def compute(self, batch: ForwardInput) -> Computed:
@@ -100,9 +100,7 @@ class PaddedExecutor(Executor):
             self._key_positions[slot, to : to + len(sources)] = self._key_positions[slot, list(sources)]
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        shape = self.kv_shape
-        per_token = 2 * shape.layers * shape.heads * shape.head_dim * self.store.data.dtype.itemsize
-        return slots * (capacity + BAND) * per_token
+        return slots * (capacity + BAND) * KVStore.token_bytes(self.kv_layers, self._dtype)
 
     def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
         """Pad rows to one width; every row is laid out as a chain, then the rows that are trees are corrected."""

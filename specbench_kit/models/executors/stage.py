@@ -9,6 +9,7 @@ from torch.nn import Identity, ModuleList
 from torch.nn.utils.rnn import pad_sequence
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.models.executors.kv import LayerKV
 from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 
@@ -34,6 +35,13 @@ class StageExecutor(TransformersExecutor):
         self.layers = range(depth * (stage - 1) // stages, depth + 1 if self.last else depth * stage // stages)
         _cut(model, stage, stages)
         super().__init__(model.to(device), slots, capacity, vocabulary if self.last else None)
+
+    @property
+    def kv_layers(self) -> list[LayerKV]:
+        """Return the sizes by the configuration, since no hidden states have been received yet."""
+        attention = [layer.self_attn for layer in self.model.model.layers]
+        heads = self.config.num_key_value_heads
+        return [LayerKV(heads, layer.head_dim, layer.head_dim) for layer in attention]
 
     def compute(self, batch: ForwardInput) -> Computed:
         source = {"input_ids": batch.tokens} if self.first else {"inputs_embeds": self._embedded(batch)}
