@@ -12,6 +12,7 @@ from specbench_kit.predictors.ranks import RankTable, save
 VARIANTS = {
     "adaedl": ["adaedl:threshold=0.2,step=0.2"],
     "specdecpp": ["specdecpp:predictor={predictor},threshold=0.9", "specdecpp:predictor={predictor},lag=1,min_draft=1"],
+    "batch-lengths": ["batch-lengths", "batch-lengths:lengths=2-3-0,sizes=1-3-5"],
     "banditspec": [
         "banditspec",
         "banditspec:algorithm=exp3,share=run,arms=svip+fixed-k.k=1..2+adaedl.max_draft=2,max_draft=3",

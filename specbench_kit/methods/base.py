@@ -301,6 +301,14 @@ class Method(ABC):
         """Return the values that a prepared method chose for options that were left to it."""
         return {}
 
+    @classmethod
+    def tuning_specs(cls, _tokens_per_s: Callable[[str, int], float], _batch_size: int, _longest: int) -> Sequence[str]:
+        """Return specs that tuning tries besides those of the `grid`, for batches of a size and drafts up to a length.
+
+        The first argument returns the tokens per second of any method's spec at a batch size.
+        """
+        return ()
+
     @abstractmethod
     def policy(self) -> Policy | LevelPolicy:
         """Return a fresh policy without memory; a `LevelPolicy` if the method has a pipeline."""

@@ -94,6 +94,8 @@ class _Tuner:
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
         """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
         grid = candidates(name, self.settings.budget, self.settings.seed)
+        longest = self.trace.header.max_draft
+        grid += methods.get(name).tuning_specs(self._choosing_speed, self.settings.batch_size, longest)
         if takes_recorded_drafter(parse_method(name), self.trace.header):
             # The tuned options are for runs without the trace, which have to draft in the same way.
             grid = [with_option(spec, "drafter", self.trace.header.drafter) for spec in grid]
@@ -102,26 +104,30 @@ class _Tuner:
         errors: list[SkitError] = []
         for tried, spec in enumerate(specs, 1):
             try:
-                speeds[spec] = self.tokens_per_s(spec, self.choosing)
+                speeds[spec] = self._choosing_speed(spec, self.settings.batch_size)
             except SkitError as error:
                 errors.append(error)
             report(name, tried, len(specs))
         if not speeds:
             raise errors[0]
         best = max(speeds, key=speeds.__getitem__)
-        default = self.tokens_per_s(specs[0], self.test) if specs[0] in speeds else None
-        return TunedMethod(best, len(speeds), self.tokens_per_s(best, self.test), default)
+        size = self.settings.batch_size
+        default = self.tokens_per_s(specs[0], self.test, size) if specs[0] in speeds else None
+        return TunedMethod(best, len(speeds), self.tokens_per_s(best, self.test, size), default)
 
-    def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace]) -> float:
+    def _choosing_speed(self, spec: str, batch_size: int) -> float:
+        return self.tokens_per_s(spec, self.choosing, batch_size)
+
+    def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace], batch_size: int) -> float:
         """Return the committed tokens over the seconds until the last request is answered."""
-        method = prepare_for_replay(parse_method(spec), self.trace, self.deployment, self.settings.batch_size)
+        method = prepare_for_replay(parse_method(spec), self.trace, self.deployment, batch_size)
         records = list(
             replay(
                 method,
                 self.trace.header,
                 requests,
                 deployment=self.deployment,
-                batch_size=self.settings.batch_size,
+                batch_size=batch_size,
                 seed=self.settings.seed,
             )
         )

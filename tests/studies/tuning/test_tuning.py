@@ -56,6 +56,17 @@ def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
     assert (tuned.deployment, tuned.budget, tuned.run["requests"]) == ("test", 9, 6)
 
 
+def test_a_table_of_lengths_is_filled_for_every_size_up_to_the_batch(trace: Path) -> None:
+    wanted = replace(settings(trace, "batch-lengths"), batch_size=4)
+    tuned, _ = tune(wanted, lambda *_: None)
+    choice = tuned.methods["batch-lengths"]
+    method = parse_method(choice.spec)
+    assert method.sizes == (1, 2, 4)  # type: ignore[attr-defined]
+    assert all(4 < length <= 6 for length in method.lengths)  # type: ignore[attr-defined]
+    assert choice.default_tokens_per_s is not None
+    assert choice.tokens_per_s > choice.default_tokens_per_s
+
+
 def test_a_budget_of_one_keeps_what_there_is(trace: Path) -> None:
     tuned, _ = tune(settings(trace, "fixed-k", budget=1), lambda *_: None)
     choice = tuned.methods["fixed-k"]
