@@ -21,13 +21,15 @@ PIPELINE_RATIOS = {"tokens_per_step": ("committed", "steps"), "hit_rate": ("acce
 """The ratios that a pipeline has instead."""
 PROACTIVE_RATIOS = {"alignment_rate": ("aligned", "proactive_rounds"), "proactive_hit_depth": ("reused", "aligned")}
 """Further ratios if anything was drafted while the target verified."""
+PAUSE_RATIOS = {"acceptance_after_pause": ("accepted_after_pause", "after_pause")}
+"""Further ratios if a request was drafted for again after a round without a draft."""
 EXPECTED_RATIOS = {
     "expected_accepted_length": ("expected", "expecting"),
     "accepted_length": ("accepted_expecting", "expecting"),
     "expectation_bias": ("expected", "accepted_expecting"),
 }
 """Further ratios if the policy decides by probabilities of acceptance."""
-SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate", "hit_rate")
+SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate", "hit_rate", "acceptance_after_pause")
 """Ratios that cannot exceed 1."""
 
 
@@ -89,7 +91,8 @@ def _applicable_ratios(rounds: RoundColumns) -> dict[str, tuple[str, str]]:
     expected = EXPECTED_RATIOS if rounds.sum("expecting") else {}
     if _is_pipeline(rounds):
         return {name: ratio for name, ratio in RATIOS.items() if name not in OF_VERIFICATIONS} | PIPELINE_RATIOS
-    return RATIOS | expected | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
+    ahead = PROACTIVE_RATIOS if rounds.sum("proactive") else {}
+    return RATIOS | expected | ahead | (PAUSE_RATIOS if rounds.sum("after_pause") else {})
 
 
 def _is_pipeline(rounds: RoundColumns) -> bool:

@@ -39,6 +39,14 @@ class RoundColumns:
     def _compute(self, name: str) -> Array:
         if name == "proactive_rounds":
             return (self["proactive"] > 0).astype(np.float64)
+        if name == "after_pause":
+            # Request numbers rise, so that the round before is of the same request unless this is its first.
+            begins = np.diff(self.request, prepend=-1) > 0
+            paused = np.roll(self["drafted"] == 0, 1) & ~begins
+            after: Array = (paused & (self["submitted"] > 0)).astype(np.float64)
+            return after
+        if name == "accepted_after_pause":
+            return self["after_pause"] * (self["accepted"] > 0)
         if name == "accepted_expecting":
             return self["accepted"] * self["expecting"]
         if name == "expecting":

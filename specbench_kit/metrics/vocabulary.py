@@ -83,6 +83,12 @@ METRICS = (
         "share",
         "of the rounds that drafted ahead while the target verified, the share whose guess of the outcome was right",
     ),
+    Metric(
+        "acceptance_after_pause",
+        "share",
+        "of the rounds that drafted after a round of the same request without a draft, the share whose first token was "
+        "accepted: a drafter whose state went stale in the pause is right less often there",
+    ),
     Metric("proactive_hit_depth", "number", "accepted tokens that were drafted ahead, per round whose guess was right"),
     Metric(
         "edge_idle_share",

@@ -135,3 +135,11 @@ def test_a_report_names_the_methods_that_take_the_likeliest_tokens_under_samplin
 )
 def test_a_run_records_that_its_method_takes_the_likeliest_tokens(spec: str, proposal: str | None) -> None:
     assert describe_method(spec, parse_method(spec)).get("proposal") == proposal
+
+
+def test_the_line_about_drafts_after_a_pause_shows_both_shares() -> None:
+    overall = {"acceptance_after_pause": 0.25, "acceptance_at_conditional": [0.75, 0.5]}
+    runs = [{"method": "goodput"}, {"method": "fixed-k"}]
+    (line,) = methods.pause_notes(runs, [{"overall": overall}, {"overall": {"acceptance_at_conditional": [0.7]}}])
+    assert line.endswith("accepted there (and after any round): `goodput` 25% (75%).")
+    assert methods.pause_notes(runs[1:], [{"overall": {"acceptance_at_conditional": [0.7]}}]) == []

@@ -11,7 +11,8 @@ from specbench_kit.reports.writing.formatting import ABSENT
 def section(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> Blocks:
     """Return a table of the methods' options and of what they loaded or measured, each setting once.
 
-    Lines below it say which methods counted the link, and which took the likeliest tokens under sampling.
+    Lines below it say which methods counted the link, which took the likeliest tokens under sampling, and which drafted
+    again after a pause.
     """
     rows = dict.fromkeys(
         (code(str(run["method"])), describe_options(run) or ABSENT, describe_inputs(run) or ABSENT)
@@ -21,7 +22,11 @@ def section(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> Blocks:
     if not rows:
         return []
     table = Table(("method", "options", "made ready with"), list(rows))
-    return [Heading("Methods"), table, *paragraphs(*link_notes(runs, summaries), *proposal_notes(runs))]
+    return [
+        Heading("Methods"),
+        table,
+        *paragraphs(*link_notes(runs, summaries), *proposal_notes(runs), *pause_notes(runs, summaries)),
+    ]
 
 
 def link_notes(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> list[str]:
@@ -49,6 +54,25 @@ def proposal_notes(runs: Sequence[RunFile]) -> list[str]:
         f"Drafted tokens: {_listed(likeliest)} {_verb('take', likeliest)} the likeliest ones, which are accepted less "
         f"often under sampling than tokens drawn at random; {code('fixed-k:proposal=top')} is the control for them."
     ]
+
+
+def pause_notes(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> list[str]:
+    """Return one line on how often drafts are right that follow a round without a draft, beside all drafts."""
+    shares = [
+        f"{_name(run)} {_percent(after)} ({_percent(overall['acceptance_at_conditional'][0])})"
+        for run, overall in ((run, summary["overall"]) for run, summary in zip(runs, summaries, strict=True))
+        if (after := overall.get("acceptance_after_pause")) is not None and overall["acceptance_at_conditional"]
+    ]
+    if not shares:
+        return []
+    return [
+        "Drafts after a round without one, where a drafter whose state went stale would show: first tokens accepted "
+        f"there (and after any round): {', '.join(shares)}."
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return ABSENT if share is None else f"{share:.0%}"
 
 
 def _crosses_link(run: RunFile) -> bool:
