@@ -52,6 +52,7 @@ VARIANTS = {
         "threshold:schedule=heuristic-transient,max_draft=2",
         "threshold:adaptive=true,threshold=0.2",
         "threshold:unit=batch,threshold=0.6,max_draft=8",
+        "threshold:unit=any,threshold=0.6,max_draft=8",
     ],
     "sglang-ema": ["sglang-ema:warmup=2,interval=1"],
     "tapout": ["tapout:arms=autoregressive+svip+fixed-k.k=2+threshold,max_draft=4"],

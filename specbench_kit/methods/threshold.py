@@ -25,14 +25,15 @@ class Threshold(Method):
     all drafts of the batch as a whole and falls by 1 after any other, over the whole run; with `heuristic-transient`,
     every request has a limit of its own. (The source decodes one request at a time.) `adaptive` refits each request's
     threshold to the least false positive rate + 3 x false negative rate of its own tokens.
-    `unit=batch` stops all requests together by their mean probability (AdaSpec's baseline: threshold=0.6, max_draft=8).
+    `unit=batch` stops all requests together by their mean probability (AdaSpec's baseline: threshold=0.6, max_draft=8),
+    `unit=any` once no request's newest token reaches the threshold, as vLLM's confidence stop does (not verified).
     """
 
     threshold: float = 0.4
     max_draft: int = 20
     schedule: Schedule = "constant"
     adaptive: bool = False
-    unit: Literal["request", "batch"] = "request"
+    unit: Literal["request", "batch", "any"] = "request"
     required_capability = Capability.PROBABILITIES
     source = "Hugging Face assisted generation"
     group = "stop-rule"
@@ -45,7 +46,7 @@ class Threshold(Method):
 
     @property
     def batch_aware(self) -> bool:
-        return self.unit == "batch"
+        return self.unit != "request"
 
     def policy(self) -> Policy:
         return _ThresholdPolicy(self)
@@ -69,7 +70,7 @@ class _ThresholdPolicy(Policy):
     @property
     def stop_rule(self) -> StopRule | None:
         options = self.options
-        if options.schedule != "constant" or options.adaptive or options.unit == "batch":
+        if options.schedule != "constant" or options.adaptive or options.unit != "request":
             return None
         return StopRule(
             options.max_draft,
@@ -109,6 +110,8 @@ class _ThresholdPolicy(Policy):
         if self.options.unit == "batch" and probabilities:
             mean = sum(probabilities) / len(probabilities)
             return list(drafts) if mean >= self.options.threshold else []
+        if self.options.unit == "any":
+            return list(drafts) if max(probabilities, default=0.0) >= self.options.threshold else []
         pairs = zip(drafts, probabilities, strict=True)
         return [draft for draft, probability in pairs if probability >= self.thresholds[draft.request_id]]
 

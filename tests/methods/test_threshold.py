@@ -76,6 +76,21 @@ def test_a_batch_stops_together(threshold: float, runners: Runners) -> None:
     assert means[-1] < threshold or length == 6
 
 
+def test_any_sure_request_takes_the_whole_batch_further() -> None:
+    """By hand, threshold .6: the second request is sure of two tokens, so that both requests get a third one.
+
+    That third one is the first that neither is sure of: it is sent, as every token at which a draft ends, and the
+    first request's sureness comes too late.
+    """
+    rows = [[0.5, 0.9, 0.4, 0.9], [0.7, 0.6, 0.5, 0.9]]
+    drafter = KnownDrafter([[at(probability=value) for value in row] for row in rows])
+    Threshold(0.6, unit="any").policy().draft(drafter)
+    assert [draft.tree.last for draft in drafter.drafts] == [3, 3]
+    drafter = KnownDrafter([[at(probability=value) for value in row] for row in rows])
+    Threshold(0.6).policy().draft(drafter)
+    assert [draft.tree.last for draft in drafter.drafts] == [1, 3]
+
+
 def submitted(records: Sequence[RequestRecord]) -> list[list[int]]:
     return [[step.submitted for step in record.rounds] for record in records]
 
