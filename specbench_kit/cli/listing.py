@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from specbench_kit.cli.listed import print_list
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
 from specbench_kit.core.specs import init_fields
+
+if TYPE_CHECKING:
+    from specbench_kit.serving.golden import GoldenCurve
 
 ListEntry = dict[str, Any]
 """A row of `skit list --json`: `name`, `summary` and what else the kind has."""
@@ -24,9 +27,9 @@ def list_entries(
     kind: Annotated[
         str | None,
         Option(
-            "methods, datasets, models, traces, executors, predictors, profiles, deployments, software, systems, "
-            "schedulers, presets, experiments, engines or formats; the default is all except executors and engines, "
-            "which take seconds to list.",
+            "methods, datasets, models, traces, golden, executors, predictors, profiles, deployments, software, "
+            "systems, schedulers, presets, experiments, engines or formats; the default is all except executors and "
+            "engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -105,6 +108,32 @@ def _list_traces() -> list[ListEntry]:
     from specbench_kit.traces.library import bundled_traces
 
     return [asdict(trace) for trace in bundled_traces().values()]
+
+
+@_lists("golden")
+def _list_golden() -> list[ListEntry]:
+    from specbench_kit.serving.golden import golden_curves
+
+    return [
+        {
+            "name": name,
+            "summary": f"{curve.summary}: {_lengths(curve)}",
+            "thinking_on": curve.thinking_on,
+            "thinking_off": curve.thinking_off,
+            "source": curve.source,
+        }
+        for name, curve in golden_curves().items()
+    ]
+
+
+def _lengths(curve: "GoldenCurve") -> str:
+    """Return the acceptance lengths of a curve from the shortest draft to the longest, in both modes."""
+    ranges = [
+        f"{lengths[min(lengths)]:.2f} (k={min(lengths)}) to {lengths[max(lengths)]:.2f} (k={max(lengths)}) {mode}"
+        for mode, lengths in (("thinking", curve.thinking_on), ("without thinking", curve.thinking_off))
+        if lengths
+    ]
+    return "; ".join(ranges)
 
 
 @_lists("executors")

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
@@ -12,7 +13,15 @@ from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.execution import levels_while_verified
-from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource, StopRuleRates, iid
+from specbench_kit.serving.golden import GOLDEN, golden_length
+from specbench_kit.serving.round_sources import (
+    PositionRates,
+    RecordedRounds,
+    RoundSource,
+    StopRuleRates,
+    acceptance_rate_of,
+    iid,
+)
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.library import bundled_traces
 from specbench_kit.traces.replay import prepare_for_replay, replay, require_chain_method
@@ -68,19 +77,42 @@ class RatesByPosition(AcceptanceRates):
         return PositionRates(self.rates, self.stop_rule, self.spread, self.overconfidence)
 
 
-FORMS: Mapping[str, type[AcceptanceRates]] = {"iid": IidRates, "positions": RatesByPosition}
+@dataclass(frozen=True, kw_only=True)
+class GoldenLength(AcceptanceRates):
+    """Chains of `k` tokens with the mean acceptance length that a published curve has for them.
+
+    The mean says nothing about how it comes about: with `shape=iid` every token has the same rate, with `shape=even`
+    as many tokens as possible are accepted in every round, and one more now and then, as engines do that simulate it.
+    """
+
+    name: str
+    k: int = 4
+    thinking: bool = True
+    shape: Literal["iid", "even"] = "iid"
+
+    def source(self) -> RoundSource:
+        accepted = golden_length(self.name, self.k, thinking=self.thinking) - 1
+        if self.shape == "iid":
+            return iid(acceptance_rate_of(accepted, self.k), self.k, self.stop_rule, self.spread, self.overconfidence)
+        rates = tuple(min(1.0, max(0.0, accepted - place)) for place in range(self.k))
+        return PositionRates(rates, self.stop_rule, self.spread, self.overconfidence)
+
+
+FORMS: Mapping[str, type[AcceptanceRates]] = {"iid": IidRates, "positions": RatesByPosition, GOLDEN: GoldenLength}
 
 
 def parse_rates(text: str) -> AcceptanceRates | None:
     """Return the rates that a text states; None if it names a file or folder."""
     name, _, options = text.partition(":")
+    if name == GOLDEN and "=" not in options.partition(",")[0]:
+        options = f"name={options}"
     if name in FORMS:
         return from_options(name, FORMS[name], options)
     if Path(text).expanduser().exists() or text in bundled_traces():
         return None
     raise SkitError(
         f"unknown acceptance '{text}': name a trace of skit record or of skit list traces, the folder of a run, "
-        "iid:alpha=0.8,length=4, or positions:rates=0.8-0.7-0.6"
+        "iid:alpha=0.8,length=4, positions:rates=0.8-0.7-0.6, or golden:NAME,k=4 (skit list golden)"
     )
 
 

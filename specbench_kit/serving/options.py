@@ -44,7 +44,8 @@ class ServingOptions:
         tuple[str, ...],
         Option(
             "Source of acceptance: a trace of `skit record`, the folder of a run, iid:alpha=0.8,length=4, "
-            f"positions:rates=0.8-0.7-0.6, or 'record' to record a trace first. {EACH}",
+            "positions:rates=0.8-0.7-0.6, golden:NAME,k=4 (a published mean from `skit list golden`), or 'record' to "
+            f"record a trace first. {EACH}",
             RUN,
         ),
     ] = (RECORD,)

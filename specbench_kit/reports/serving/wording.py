@@ -11,6 +11,8 @@ from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
 
 NOT_AT_HAND = "not at hand"
+GOLDEN = "golden:"
+"""The beginning of an acceptance that is a published mean."""
 MOST_EVICTIONS = 2.0
 """Evictions of KV per finished response from which on a server thrashes; real servers with preemption have under 1."""
 
@@ -35,6 +37,17 @@ def capacity_unit(summary: Summary) -> str:
 def capacity(row: Row) -> str:
     """Return the capacity of a row with its unit."""
     return f"{estimate_text(row['capacity'], 'count' if row['unit'] == 'devices' else 'number')} {row['unit']}"
+
+
+def golden_cautions(run: RunFile) -> list[str]:
+    """Return a line on the series whose acceptance is a published mean."""
+    named = [entry["label"] for entry in run["series"] if str(entry["acceptance"]).startswith(GOLDEN)]
+    if not named:
+        return []
+    return [
+        f"GOLDEN ACCEPTANCE: {', '.join(named)}: how often drafts are right is one published mean without an interval, "
+        "of other prompts and one drafter; it cannot rank policies, which differ in which tokens they send."
+    ]
 
 
 def cautions(summary: Summary) -> list[str]:

@@ -9,6 +9,8 @@ import pytest
 from command_line import error_line, skit_here
 from run_builders import write_methods
 
+from specbench_kit.serving.golden import golden_length
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -27,6 +29,22 @@ def test_a_result_card_is_yaml_with_the_runs_own_numbers(run: Path, tmp_path: Pa
     assert lines[0] == "model-index:"
     assert lines[lines.index("    - type: speedup") + 1] == f"      value: {overall['speedup']:.6g}"
     assert any("speculative decoding, wisp, measured time" in line for line in lines)
+
+
+def test_golden_lengths_are_those_of_the_rounds_and_read_back(tmp_path: Path) -> None:
+    fixed, other = write_methods(tmp_path / "runs", requests=8, drafts={"fixed-k:k=4": (4, 0.8), "wisp": (3, 0.5)})
+    export(fixed, "golden", tmp_path / "golden.yaml")
+    rounds = [step for line in (fixed / "requests.jsonl").open() for step in json.loads(line)["rounds"]]
+    drafts = [step for step in rounds if step["submitted"]]
+    length = 1 + sum(step["accepted"] for step in drafts) / len(drafts)
+    assert golden_length(str(tmp_path / "golden.yaml"), 4, thinking=False) == round(length, 2)
+    assert "95% interval over prompts: " in (tmp_path / "golden.yaml").read_text()
+    records = [json.loads(line) for line in (other / "requests.jsonl").open()]
+    for place, step in enumerate(step for record in records for step in record["rounds"]):
+        step["submitted"] = max(step["accepted"], 1 + place % 3)
+    (other / "requests.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    message = error_line(skit_here("export", other, "--format", "golden", "--out", tmp_path / "x"))
+    assert message.endswith("this run's drafts differ in length: export a run of fixed-k")
 
 
 @pytest.mark.skipif(not find_spec("mlflow"), reason="the extra mlflow is not installed here")

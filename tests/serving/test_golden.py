@@ -1,0 +1,110 @@
+"""Published mean acceptance lengths as a source of acceptance, and the files that hold them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.reports.serving.wording import golden_cautions
+from specbench_kit.serving.acceptance_spec import parse_rates
+from specbench_kit.serving.golden import golden_curves, golden_length, read_curve
+from specbench_kit.serving.round_sources import TypicalRound
+
+CURVES = golden_curves()
+THEIR_FORM = """
+# dataset: coding | temperature: 1.0
+_metadata:
+  draft-model: some/head
+some-model:
+  thinking_on:
+    1: 1.50
+    3: 2.25
+"""
+
+
+def _typical(acceptance: str) -> TypicalRound:
+    rates = parse_rates(acceptance)
+    assert rates is not None
+    return rates.source().typical
+
+
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("shape", ["iid", "even"])
+def test_rounds_have_the_published_mean(name: str, shape: str) -> None:
+    for drafted, length in CURVES[name].thinking_on.items():
+        typical = _typical(f"golden:{name},k={drafted},shape={shape}")
+        assert typical.committed == pytest.approx(length, abs=1e-6)
+        assert typical.submitted == drafted
+
+
+def test_even_rounds_accept_as_many_tokens_as_the_mean_or_one_more() -> None:
+    """2.83 tokens a round at k = 3: one token is always accepted, and a second in 83 of 100 rounds."""
+    rates = parse_rates("golden:minimax-m3-eagle3,k=3,shape=even")
+    assert rates is not None
+    rounds, _ = rates.source().rounds(np.zeros(1000, dtype=np.int64), (np.arange(1000) + 0.5) / 1000)
+    assert dict(zip(*np.unique(rounds.accepted, return_counts=True), strict=True)) == {1: 170, 2: 830}
+
+
+def test_modes_and_files(tmp_path: Path) -> None:
+    assert golden_length("kimi-k2.5-eagle3", 4, thinking=True) == 3.24
+    assert golden_length("kimi-k2.5-eagle3", 4, thinking=False) == 3.06
+    file = tmp_path / "own.yaml"
+    file.write_text(THEIR_FORM)
+    assert read_curve(file).thinking_on == {1: 1.5, 3: 2.25}
+    assert golden_length(str(file), 3, thinking=True) == 2.25
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("golden:minimax-m3,k=4", "golden: no curve 'minimax-m3' "),
+        (
+            "golden:glm-5.2-mtp,k=9",
+            "golden: 'glm-5.2-mtp' has no acceptance length for k=9 with thinking on; known: k=1",
+        ),
+        ("golden:glm-5.2-mtp,thinking=false", "for k=4 with thinking off; known: none"),
+        ("golden:nowhere.yaml", "golden: cannot read 'nowhere.yaml': No such file or directory"),
+        ("golden:k=4", "golden: option 'name' has to be given"),
+    ],
+)
+def test_what_a_curve_does_not_have_is_one_line(text: str, message: str) -> None:
+    with pytest.raises(SkitError) as refused:
+        _typical(text)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "- 1",
+        "a: 1",
+        "a: {thinking_on: [1, 2]}",
+        "a: {}\nb: {}",
+        "a: {thinking_on: {1: x}}",
+        "a: [",
+        "a: !!python/x 1",
+    ],
+)
+def test_other_files_are_refused_in_one_line(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(content)
+    with pytest.raises(SkitError, match=r"^golden: '\S+' is not one model with acceptance lengths [^\n]+$"):
+        read_curve(file)
+
+
+def test_lengths_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("model: {thinking_on: {2: 3.5}}")
+    with pytest.raises(SkitError, match=r"an acceptance length of 3\.5 for k=2; it must lie in 1\.\.3"):
+        golden_length(str(file), 2, thinking=True)
+
+
+def test_a_report_says_that_a_mean_ranks_no_policies() -> None:
+    stated = [{"label": "a", "acceptance": "golden:glm-5.2-mtp"}, {"label": "b", "acceptance": None}]
+    (line,) = golden_cautions({"series": stated})
+    assert line.startswith("GOLDEN ACCEPTANCE: a: ")
+    assert "cannot rank policies" in line
+    assert golden_cautions({"series": stated[1:]}) == []
