@@ -6,7 +6,9 @@ from random import Random
 
 from tiny_predictors import PAIR, confidence_predictor
 
-from specbench_kit.methods.base import methods
+from specbench_kit.decoding.drafting.base import Capability
+from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.ranks import RankTable, save
 
 VARIANTS = {
@@ -83,6 +85,18 @@ def filled_in(folder: Path) -> dict[str, Path]:
     corpus.write_text("".join(f"{json.dumps({'output_ids': text})}\n" for text in texts))
     predictor = confidence_predictor(folder / "predictor", threshold=0.057)
     return {"corpus": corpus, "predictor": predictor, "ranks": save(table, folder)}
+
+
+def kind_of(method: Method) -> tuple[object, ...]:
+    """Return what decides by which code a method's tokens are drawn, judged and sent, whatever its policy decides."""
+    grows, drafter = method.required_capability >= Capability.TREES, bool(method.drafting.models)
+    reads = method.learned, method.needs_reference, method.verification, method.own_distributions
+    return method.proposal, method.overlaps, method.pipeline is not None, method.uses_drafter, grows, drafter, *reads
+
+
+def one_of_each_kind() -> list[str]:
+    """Return a spec of one method of every kind: the last one that is registered."""
+    return list({kind_of(parse_method(spec)): spec for spec in specs()}.values())
 
 
 def variants(name: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 from environments import ENVIRONMENT
-from method_specs import filled_in, specs, variants
+from method_specs import filled_in, kind_of, one_of_each_kind, specs, variants
 from scipy.stats import chisquare
 from tiny_heads import put_beside, trained
 from tiny_models import (
@@ -118,19 +118,12 @@ MODELLED = [spec for spec in SPECULATIVE if spec in TREES or parse_method(spec).
 EVERY = ["autoregressive", *UNDRAFTED, *SPECULATIVE]
 
 
-def _kind(spec: str) -> tuple[object, ...]:
-    """What decides by which code a method's tokens are drawn and judged; what it sends, test_unbiased enumerates."""
-    method = TREES[spec] if spec in TREES else parse_method(spec)
-    grows, drafter = method.required_capability >= Capability.TREES, bool(method.drafting.models)
-    reads = method.learned, method.needs_reference, method.verification, method.own_distributions
-    return method.proposal, method.overlaps, method.pipeline is not None, method.uses_drafter, grows, drafter, *reads
-
-
-SAMPLED = list({_kind(spec): spec for spec in EVERY if spec not in TREES}.values())
-"""One method of every kind."""
+SAMPLED = one_of_each_kind()
 SAMPLED_WITH_DRAFTERS = list(
     {
-        (_kind(spec), spec.rpartition("drafter=")[2]): spec for spec in DRAFTED if parse_method(spec).drafting.models
+        (kind_of(parse_method(spec)), spec.rpartition("drafter=")[2]): spec
+        for spec in DRAFTED
+        if parse_method(spec).drafting.models
     }.values()
 )
 """One method of every kind with each drafter that forwards a model."""

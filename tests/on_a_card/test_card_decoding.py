@@ -8,7 +8,7 @@ import pytest
 import torch
 from emulated_card import Machine, emulated_cards
 from environments import ENVIRONMENT
-from method_specs import filled_in, specs
+from method_specs import filled_in, one_of_each_kind, specs
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -29,6 +29,7 @@ from specbench_kit.models.runner import Runner
 Runners = tuple[Runner, Runner]
 CAPACITY, NEW_TOKENS = 160, 12
 SAMPLED = Sampler(0.7, top_p=0.9)
+KINDS = one_of_each_kind()
 DRAFTERS = ["model", "head", "suffix", "first-of.first=prompt-lookup+second=head"]
 
 
@@ -54,7 +55,10 @@ def machine() -> Iterator[Machine]:
         yield machine
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3])
+nightly = pytest.mark.nightly  # what the other cases cover in most of their lines
+
+
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=nightly), 2, pytest.param(3, marks=nightly)])
 @pytest.mark.parametrize("sampler", [Sampler(), SAMPLED])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_drafters(batch_size: int, sampler: Sampler, drafter: str, requests_: list[Request], machine: Machine) -> None:
@@ -67,13 +71,16 @@ def test_drafters(batch_size: int, sampler: Sampler, drafter: str, requests_: li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", specs())
-def test_every_method(spec: str, requests_: list[Request], plain: Any, machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=nightly), 3])
+@pytest.mark.parametrize("spec", [spec if spec in KINDS else pytest.param(spec, marks=nightly) for spec in specs()])
+def test_every_method(
+    spec: str, batch_size: int, requests_: list[Request], plain: Any, machine: Machine, tmp_path: Path
+) -> None:
+    """Every night; and before that one method of every kind."""
     method = parse_method(spec.format(**filled_in(tmp_path))).prepare(ENVIRONMENT)
     held = runners("cuda:1")
-    for batch_size in (1, 3):
-        records = decode(method, held, with_references(requests_, plain), batch_size=batch_size)
-        assert outputs(records) == outputs(plain)
+    records = decode(method, held, with_references(requests_, plain), batch_size=batch_size)
+    assert outputs(records) == outputs(plain)
     assert machine.cards[0].peak_bytes == 0, "everything was on the card that was named"
     assert machine.cards[1].peak_bytes > 0
 
