@@ -20,6 +20,8 @@ VARIANTS = {
     "flexspec": ["flexspec:max_draft=4,budget_j=0.05,forget=0.2"],
     "measured-link": ["measured-link:max_draft=3,forget=0.2", "measured-link:max_draft=3,forget=0.2,link=false"],
     "adaptive-quantised": ["adaptive-quantised:max_draft=3,top=4,levels=5-20"],
+    "reachable": ["reachable:predictor={predictor},max_draft=4"],
+    "tail-pruning": ["tail-pruning:block=2,threshold=0.1,max_draft=5"],
     "goodput": ["goodput:interval=2,max_draft=3", "goodput:interval=2,max_draft=3,link=false"],
     "sglang-throughput": ["sglang-throughput:steps=2,max_draft=4,window=3,interval=2"],
     "svip": ["svip:threshold=0.6,max_draft=8"],

@@ -27,6 +27,8 @@ class FlexSpec(LatencyAware):
     the lengths from 1 to `max_draft` that take no more than `budget_j` joules per committed token, the fastest is
     drafted, and the most frugal one where all take more; there is no budget by default. The acceptance rate is learned
     from `initial_acceptance` on; each round forgets the share `forget` of the earlier ones.
+
+    Only the abstract of the paper was at hand: the formula is its plainest reading, and not verified.
     """
 
     max_draft: int = 8
