@@ -40,6 +40,7 @@ class Reachable(LatencyAware):
     force: bool = False
     source = "ours: optimal stopping at the chances of a predictor, as a rung below the oracle"
     group = "bounds"
+    is_rung = True
     needs = f"{PREDICTOR}; {LatencyAware.needs}"
     learned = True
 

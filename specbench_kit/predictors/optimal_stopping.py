@@ -50,18 +50,21 @@ class ChanceModel:
     @property
     def chances(self) -> NDArray[np.float64]:
         """Return the mean chance of each class."""
-        return self.sums / self.counts
+        means: NDArray[np.float64] = self.sums / self.counts
+        return means
 
     @property
     def start(self) -> NDArray[np.float64]:
         """Return the probability of each class for the first token of a draft."""
-        return self.first / self.first.sum()
+        shares: NDArray[np.float64] = self.first / self.first.sum()
+        return shares
 
     @property
     def following(self) -> NDArray[np.float64]:
         """Return the probabilities [class, class] of the next token's class; one count is that of all tokens."""
         smoothed = self.followed + self.counts / self.counts.sum()
-        return smoothed / smoothed.sum(axis=1, keepdims=True)
+        shares: NDArray[np.float64] = smoothed / smoothed.sum(axis=1, keepdims=True)
+        return shares
 
 
 @dataclass(frozen=True)
