@@ -189,6 +189,8 @@ class Method(ABC):
     """What the policy reads from the drafter besides the tokens; a drafter with less is refused."""
     needs_reference: ClassVar[bool] = False
     """True if the policy reads the target's answer, which only a benchmark can provide."""
+    is_rung: ClassVar[bool] = False
+    """True if it shows how much of the oracle's gap a rule over the draft's own signals can close."""
     uses_drafter: ClassVar[bool] = True
     """False if the verifier decodes the whole answer without drafts, and the link is crossed once."""
     placement: ClassVar[Literal["edge", "server"] | None] = None

@@ -56,8 +56,11 @@ class LatencyAware(Method):
     def policy(self) -> Policy:
         if self.latencies is None:
             raise SkitError(f"{self.display_name} needs the latencies of the pair: call prepare first")
-        policy = self.policy_with(self.latencies)
-        return ServerDecoding(policy, self.latencies, self.deepest_draft) if self.server_decodes else policy
+        return self.beside_server(self.policy_with(self.latencies), self.latencies)
+
+    def beside_server(self, policy: Policy, latencies: Latencies) -> Policy:
+        """Return the policy, which leaves rounds to the server's own decoding if it may."""
+        return ServerDecoding(policy, latencies, self.deepest_draft) if self.server_decodes else policy
 
     @abstractmethod
     def policy_with(self, latencies: Latencies) -> Policy:

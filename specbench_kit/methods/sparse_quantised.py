@@ -42,14 +42,18 @@ class SparseQuantised(Method):
         return False
 
     def policy(self) -> Policy:
-        return _SparsePolicy(self.k, self.top, self.levels)
+        return SparsePolicy(self.k, self.top, self.levels)
 
 
 @dataclass
-class _SparsePolicy(Policy):
+class SparsePolicy(Policy):
+    """Draft `k` tokens from rounded distributions; both numbers and the precision may change between rounds."""
+
     k: int
     top: int
     levels: int
+    greedy: bool = False
+    """True if the last round sent ids alone."""
 
     def draft(self, drafter: "Drafter") -> None:
         from specbench_kit.decoding.sampling import draw
@@ -60,14 +64,19 @@ class _SparsePolicy(Policy):
             if not live:
                 return
             forward = drafter.expand([(draft, [draft.tree.last]) for draft in live])
+            self.greedy = forward.greedy
             for row, draft in enumerate(live):
                 if forward.greedy:
                     draft.tree.add(int(forward.logits[row].argmax()), draft.tree.last, forward, row)
                     continue
-                rounded = quantised(forward.probabilities[row], self.top, self.levels)
+                rounded = self.rounded(forward.probabilities[row])
                 (token,) = draw(rounded[None], [draft.session.random.uniform("draft")])
                 draft.tree.add(token, draft.tree.last, _Rounded(rounded[None], forward), 0)
                 self._add_payload(draft, len(rounded))
+
+    def rounded(self, probabilities: "Tensor") -> "Tensor":
+        """Return the distribution [vocabulary] from which the next token is drawn."""
+        return quantised(probabilities, self.top, self.levels)
 
     def _add_payload(self, draft: "Draft", vocabulary: int) -> None:
         draft.tree.payload_bytes = (draft.tree.payload_bytes or 0.0) + payload_bits(

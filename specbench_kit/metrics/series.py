@@ -39,6 +39,12 @@ class MethodSeries:
         return method.group if method else "other"
 
     @property
+    def is_rung(self) -> bool:
+        """True if the method shows how much of the oracle's gap a rule over the draft's own signals can close."""
+        method = methods.all().get(self.name)
+        return method is not None and method.is_rung
+
+    @property
     def name(self) -> str:
         """The method without its options."""
         return self.spec.partition(":")[0]

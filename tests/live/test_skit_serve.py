@@ -44,7 +44,7 @@ def test_methods_that_cannot_have_their_target_on_a_server_are_left_out_of_group
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").glob("*-oracle-*")
     left_out = read_object(folder / "run.json")["left_out"]
-    assert left_out.keys() == {"layer-split", "pipeline-ar", "pp-microbatch"}
+    assert left_out.keys() == {"layer-split", "pipeline-ar", "pp-microbatch", "reachable"}
     assert "a pipeline's stages cannot be behind a wire" in left_out["pipeline-ar"]
 
 

@@ -39,7 +39,7 @@ def test_specs_that_are_understood(spec: str, method: Method) -> None:
     ("spec", "message"),
     [
         ("fixedk", "unknown method 'fixedk' (did you mean 'fixed-k'?); known: "),
-        ("", "unknown method ''; known: adaedl, adaspec, autoregressive, "),
+        ("", "unknown method ''; known: adaedl, adaptive-quantised, adaspec, "),
         ("Fixed-K:k=3", "unknown method 'Fixed-K' (did you mean 'fixed-k'?); known: "),
         ("fixed-k:n=3", "fixed-k: unknown option 'n'; known: k"),
         ("fixed-k: k=3", "fixed-k: unknown option ' k'; known: k"),

@@ -27,7 +27,16 @@ from specbench_kit.methods.server_decoding import LOSS_SHARE, ROUNDS_TO_LEARN, S
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
 
-LATENCY_AWARE = ["goodput", "adaspec", "sglang-throughput", "vllm-adaptive"]
+LATENCY_AWARE = [
+    "goodput",
+    "adaspec",
+    "sglang-throughput",
+    "vllm-adaptive",
+    "delay-optimal",
+    "measured-link",
+    "flexspec",
+    "adaptive-quantised",
+]
 
 
 def place(rtt_s: float, draft_s: float = 0.002, verify_s: float = 0.04) -> Deployment:

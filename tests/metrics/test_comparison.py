@@ -14,6 +14,7 @@ from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FE
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.sections import headlines
 from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP
+from specbench_kit.reports.writing.formatting import share
 
 
 def compared(paths, **options):
@@ -63,6 +64,27 @@ def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
     assert comparison.overall["fixed-k:k=3"]["verdict"] == SLOWER
     assert comparison.overall["oracle"]["headroom"] == pytest.approx(1)
     assert 0 < comparison.overall["wisp"]["headroom"] < 1
+
+
+@pytest.mark.parametrize(("rung", "remains"), [((6, 0.9), "left"), ((3, 0.7), "nothing of what is reachable is left")])
+def test_a_report_says_how_much_of_what_is_reachable_is_left(tmp_path, rung, remains):
+    write_methods(tmp_path, drafts={"oracle": (6, 0.95), "reachable": rung, "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})
+    comparison = compared([tmp_path])
+    reachable, best = (comparison.overall[name]["headroom"] for name in ("reachable", "wisp"))
+    assert (best < reachable) == (remains == "left")
+    if best < reachable:
+        remains = f"{share(1 - best / reachable)} of what is reachable is left"
+    assert wording.reachable_gap(comparison) == (
+        f"Below the oracle: `reachable` closes {share(reachable)} of the gap between plain decoding and `oracle`, and "
+        f"`wisp` {share(best)}: {remains}."
+    )
+
+
+@pytest.mark.parametrize("missing", ["oracle", "reachable", "wisp"])
+def test_a_report_without_a_rung_says_nothing_of_what_is_reachable(tmp_path, missing):
+    drafts = {"oracle": (6, 0.95), "reachable": (6, 0.9), "wisp": (4, 0.8)}
+    write_methods(tmp_path, drafts={name: draft for name, draft in drafts.items() if name != missing})
+    assert wording.reachable_gap(compared([tmp_path])) == ""
 
 
 def test_there_is_no_headroom_below_a_bound_that_is_not_shown_to_be_faster(tmp_path):

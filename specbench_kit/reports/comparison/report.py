@@ -3,12 +3,13 @@
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.reports.comparison import sections
 from specbench_kit.reports.comparison.look import USUAL, Look
-from specbench_kit.reports.comparison.wording import cautions
+from specbench_kit.reports.comparison.wording import cautions, reachable_gap
 from specbench_kit.reports.document import (
     Blocks,
     Document,
     Paragraph,
     caution,
+    paragraphs,
 )
 from specbench_kit.reports.run.answers import answers_section
 from specbench_kit.reports.run.sections import definitions
@@ -40,6 +41,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         [Paragraph(f"**{headlines.of_comparison(comparison)}**"), *caution(cautions(comparison))],
         sections.setting(comparison),
         *results,
+        paragraphs(reachable_gap(comparison)),
         sections.differences(comparison),
         answers_section(judged),
         colocation.section(comparison.overall, fields[0].get("deployment")),

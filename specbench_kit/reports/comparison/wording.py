@@ -53,6 +53,30 @@ def cautions(comparison: Comparison) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def reachable_gap(comparison: Comparison) -> str:
+    """Return one line on how much of the oracle's gap can be closed, and how much of that the best method leaves.
+
+    It is empty without a method that shows it, or where the oracle is not shown to be faster than plain decoding.
+    """
+    shares = {label: row["headroom"] for label, row in comparison.overall.items() if row.get("headroom") is not None}
+    oracle = next((series.label for series in comparison.series if series.is_bound and series.label in shares), None)
+    rung = next((series.label for series in comparison.series if series.is_rung and series.label in shares), None)
+    others = [
+        series.label
+        for series in comparison.series
+        if series.label in shares and not (series.is_bound or series.is_rung or series.is_baseline)
+    ]
+    if oracle is None or rung is None or not others or shares[rung] <= 0:
+        return ""
+    best = max(others, key=shares.__getitem__)
+    left = 1 - shares[best] / shares[rung]
+    remains = f"{share(left)} of what is reachable is left" if left > 0 else "nothing of what is reachable is left"
+    return (
+        f"Below the oracle: {code(rung)} closes {share(shares[rung])} of the gap between plain decoding and "
+        f"{code(oracle)}, and {code(best)} {share(shares[best])}: {remains}."
+    )
+
+
 def where(comparison: Comparison) -> str:
     """Return what was measured on what, in one line for every figure."""
     run = comparison.runs[0].fields

@@ -70,5 +70,5 @@ def test_nothing_that_can_run_is_an_error_with_every_reason() -> None:
     def nothing(spec: str) -> Method:
         raise SkitError(f"not {spec}")
 
-    with pytest.raises(SkitError, match="no method can run here: adaedl: not adaedl; adaspec: not adaspec; banditspec"):
+    with pytest.raises(SkitError, match="no method can run here: adaedl: not adaedl; adaptive-quantised: not adapt"):
         usable(BenchSettings(("all",)), nothing)
