@@ -251,7 +251,7 @@ def test_wisp_keeps_promises_nearly_as_well_as_the_best_batches(devices: int) ->
     assert kept["wisp-promise"] >= 0.9 * kept["knapsack"]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("slo", "devices"),
     [

@@ -124,7 +124,9 @@ def replayed(
 
 
 @pytest.mark.parametrize(("drafter", "spec"), CASES)
-@pytest.mark.parametrize("deployment", [EDGE, SERVER], ids=["edge", "server"])
+@pytest.mark.parametrize(
+    "deployment", [pytest.param(EDGE, id="edge"), pytest.param(SERVER, id="server", marks=pytest.mark.nightly)]
+)
 def test_a_replay_equals_the_live_run_request_by_request(
     drafter: str, spec: str, deployment: Deployment, recorded: Any, requests: list[Request]
 ) -> None:
