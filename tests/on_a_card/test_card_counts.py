@@ -7,7 +7,7 @@ import pytest
 from emulated_card import Machine, emulated_cards
 from emulated_card.counts import Counts
 from environments import ENVIRONMENT
-from method_specs import filled_in, variants
+from method_specs import filled_in, one_of_each_kind, variants
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -101,7 +101,12 @@ def test_bounds_of_batches(name: str, machine: Machine, tmp_path: Path) -> None:
     require_bounds(name, 8, machine, tmp_path)
 
 
-@pytest.mark.parametrize("name", methods.all())
+KINDS = {spec.partition(":")[0] for spec in one_of_each_kind()}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in KINDS else pytest.param(name, marks=pytest.mark.nightly) for name in methods.all()]
+)
 def test_bounds_of_every_method(name: str, machine: Machine, tmp_path: Path) -> None:
     require_bounds(name, 1, machine, tmp_path)
 
