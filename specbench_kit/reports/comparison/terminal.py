@@ -45,11 +45,11 @@ UNDECIDED_NOTE = f"{WINNER} the fastest here that can be deployed, with its dist
 
 
 def print_run(console: "Console", folder: Path) -> None:
-    """Print the run in a folder as a comparison of one method, or that no request has finished."""
+    """Print the run in a folder as a comparison of one method, or why there is nothing to compare."""
     try:
         runs, problems = load_runs([folder])
-    except SkitError:
-        render_terminal.show(console, [Paragraph("No request finished.")])
+    except SkitError as error:
+        render_terminal.show(console, [Paragraph(f"{error}.")])
     else:
         print_comparison(console, compare(runs, problems=problems))
 

@@ -98,7 +98,8 @@ class Workbench:
     @property
     def has_control(self) -> bool:
         """Return whether plain decoding takes a second turn, beside itself: where time is measured and compared."""
-        return self.settings.deployment is None and BASELINE in self.lanes and len(self.lanes) > 1
+        is_measured = self.settings.deployment is None
+        return is_measured and self.settings.baseline and BASELINE in self.lanes and len(self.lanes) > 1
 
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
         """Return a decoding loop of the method whose clock starts at `started_s`."""
