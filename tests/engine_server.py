@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from zlib import crc32
 
 import torch
 from live_server import TARGET
@@ -18,16 +20,52 @@ HELD_BACK = 3
 """The token of a llama.cpp stream that ends within a character: it is counted, and not sent."""
 
 
-def best(tokens: list[int]) -> list[tuple[int, float]]:
+@dataclass
+class Faults:
+    """How this engine differs from one that always computes the same."""
+
+    rounding: float = 0.0
+    """How far each shape of forward moves each logit at most."""
+    wrong: bool = False
+    """Verifies every second draft by the least likely token."""
+    gone: bool = False
+    """Ends the connection where it is asked for log-probabilities."""
+
+
+FAULTS = Faults()
+
+
+def logits_of(tokens: list[int], shape: str) -> torch.Tensor:
+    """The logits after each token, rounded in a way of their own in each shape of forward."""
+    logits = plain_logits(TARGET, tokens)
+    if FAULTS.rounding:
+        random = torch.Generator().manual_seed(crc32(f"{shape} {tokens}".encode()))
+        logits = logits + FAULTS.rounding * (2 * torch.rand(logits.shape, generator=random) - 1)
+    return logits
+
+
+def best(tokens: list[int], shape: str = "scored") -> list[tuple[int, float]]:
     """The likeliest token after each token, with its log-probability."""
-    values, found = plain_logits(TARGET, tokens).log_softmax(-1).max(-1)
+    values, found = logits_of(tokens, shape).log_softmax(-1).max(-1)
     return list(zip(found.tolist(), values.tolist(), strict=True))
 
 
-def scores(tokens: list[int]) -> list[list[float]]:
+def scores(tokens: list[int], shape: str = "scored") -> list[list[float]]:
     """The log-probability of every token of the vocabulary after each token."""
-    values: list[list[float]] = plain_logits(TARGET, tokens).log_softmax(-1).tolist()
+    values: list[list[float]] = logits_of(tokens, shape).log_softmax(-1).tolist()
     return values
+
+
+def verified(tokens: list[int], after: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """What a scored draft is verified by."""
+    if not FAULTS.wrong or len(tokens) % 2:
+        return after
+    worst = min(enumerate(scores(tokens)[-1]), key=lambda entry: entry[1])
+    return [*after[:-1], worst]
+
+
+def likeliest(row: list[float], count: int) -> list[tuple[int, float]]:
+    return sorted(enumerate(row), key=lambda entry: -entry[1])[:count]
 
 
 V2_RUNNER: Body = {"cached": None, "begun": 0}
@@ -41,15 +79,12 @@ def vllm(body: Body) -> Body | None:
     tokens, sampling = body["token_ids"], body["sampling_params"]
     if "prompt_logprob_token_ids" in sampling and V2_RUNNER["cached"] is None:
         return None
-    after = best(tokens)
-    given = zip(scores(tokens), tokens[1:], strict=False)
-    rows = [
-        None,
-        *(
-            {str(own): {"logprob": row[own], "rank": 9}, str(token): {"logprob": score, "rank": 1}}
-            for (token, score), (row, own) in zip(after[:-1], given, strict=True)
-        ),
-    ]
+    after, count = verified(tokens, best(tokens)), sampling.get("prompt_logprobs", 0)
+    rows: list[Body | None] = [None]
+    for row, own in zip(scores(tokens), tokens[1:], strict=False):
+        entries = {str(own): {"logprob": row[own], "rank": 9}}
+        entries |= {str(token): {"logprob": score, "rank": 1} for token, score in likeliest(row, count)}
+        rows.append(entries)
     if sampling.get("skip_reading_prefix_cache") is False:
         V2_RUNNER["begun"] += 1
         rows = [None, *rows[1 + V2_RUNNER["cached"] :]]
@@ -60,20 +95,21 @@ def vllm(body: Body) -> Body | None:
 
 
 def sglang(body: Body) -> Body:
-    after, start = best(body["input_ids"]), body["logprob_start_len"]
+    after, start = verified(body["input_ids"], best(body["input_ids"])), body["logprob_start_len"]
     rows = [None, *([[score, token, None]] for token, score in after[start:-1])]
-    tokens, all_scores = body["input_ids"], scores(body["input_ids"])
+    tokens, all_scores = body["input_ids"], scores(body["input_ids"], f"from {start}")
     own = [[all_scores[at - 1][tokens[at]] if at else None, tokens[at], None] for at in range(start, len(tokens))]
-    meta = {"input_top_logprobs": rows, "input_token_logprobs": own}
+    top = [[value, token, None] for token, value in likeliest(all_scores[-1], body["top_logprobs_num"])]
+    meta = {"input_top_logprobs": rows, "input_token_logprobs": own, "output_top_logprobs": [top]}
     return {"text": "", "output_ids": [after[-1][0]], "meta_info": meta}
 
 
-def one_token(tokens: list[int], body: Body) -> int:
+def one_token(tokens: list[int], body: Body, shape: str = "prefix") -> int:
     """By the server's own sampler."""
     sampler = Sampler(body["temperature"], body.get("top_p", 1.0), max(0, body.get("top_k", 0)))
-    logits = plain_logits(TARGET, tokens)[-1:]
+    logits = logits_of(tokens, shape)[-1:]
     if sampler.greedy:
-        return int(logits.argmax())
+        return verified(tokens, [(int(logits.argmax()), 0.0)])[0][0] if shape == "prefix" else int(logits.argmax())
     return draw(sampler.probabilities(logits), [RequestRandom(body["seed"], "").uniform("target")])[0]
 
 
@@ -116,8 +152,8 @@ def llama_cpp(body: Body, defaults: Body = LLAMA_CPP_DEFAULTS) -> list[Body] | B
         for i, tokens in enumerate(body["prompt"])
     ]
     if body.get("n_probs"):
-        likeliest = sorted(enumerate(scores(body["prompt"][0])[-1]), key=lambda entry: -entry[1])[: body["n_probs"]]
-        entries = [{"id": token, "token": "", "logprob": value} for token, value in likeliest]
+        row = scores(body["prompt"][0], f"cached {body['cache_prompt']}")[-1]
+        entries = [{"id": token, "token": "", "logprob": value} for token, value in likeliest(row, body["n_probs"])]
         rows[0]["completion_probabilities"] = [{**entries[0], "top_logprobs": entries}]
     return rows if len(rows) > 1 else rows[0]
 
@@ -147,8 +183,10 @@ def streamed(path: str, body: Body) -> Iterator[Body]:
     count = sampling.get("max_new_tokens") or body.get("max_tokens") or body.get("n_predict")
     answer: list[int] = []
     for number in range(1, count + 1):
-        answer.append(one_token([*tokens, *answer], sampling))
-        if path == "/completion" and number == HELD_BACK:
+        is_held_back = path == "/completion" and number == HELD_BACK
+        # The adapter asks for a token that was held back as it asks for the next token of any prefix.
+        answer.append(one_token([*tokens, *answer], sampling, "prefix" if is_held_back else "streamed"))
+        if is_held_back:
             continue
         if path == "/generate":
             yield {"text": "", "output_ids": answer, "meta_info": {"completion_tokens": number}}
@@ -162,6 +200,13 @@ def streamed(path: str, body: Body) -> Iterator[Body]:
         yield {"choices": [], "usage": {}}
 
 
+def asks_for_log_probabilities(body: Body) -> bool:
+    """Verification asks for one likeliest token at most."""
+    sampling = body.get("sampling_params", {})
+    counts = body.get("n_probs"), body.get("top_logprobs_num"), sampling.get("prompt_logprobs")
+    return any((count or 0) > 1 for count in counts)
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -172,6 +217,9 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if body.get("stream"):
             self.stream(body)
+            return
+        if FAULTS.gone and asks_for_log_probabilities(body):
+            self.close_connection = True
             return
         with torch.inference_mode():
             self.answer(ROUTES[self.path](body) if self.path in ROUTES else None)

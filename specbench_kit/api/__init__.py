@@ -56,11 +56,11 @@ def bench(
     """
     settings = _settings(methods, deployment, replaced, options)
     prompts = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _as_list(dataset)]
-    campaign = Campaign(settings, prompts, _silent)
-    for note in [*campaign.bench.measured.notes, *campaign.notes]:
-        (tell or _silent)(note)
-    campaign.run(progress or _silent)
-    return _result(campaign.conclude(), campaign.bench.left_out)
+    with Campaign(settings, prompts, _silent) as campaign:
+        for note in [*campaign.bench.measured.notes, *campaign.notes]:
+            (tell or _silent)(note)
+        campaign.run(progress or _silent)
+        return _result(campaign.conclude(), campaign.bench.left_out)
 
 
 def replay(

@@ -42,12 +42,12 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     if sources.replay is not None:
         conclusions, left_out = _replay(settings, sources.replay)
     else:
-        campaign = _prepare(settings, sources, console)
-        left_out = campaign.bench.left_out
-        if outlook := campaign.outlook:
-            say(console, outlook)
-        problem = _decode(campaign)
-        conclusions = campaign.conclude()
+        with _prepare(settings, sources, console) as campaign:
+            left_out = campaign.bench.left_out
+            if outlook := campaign.outlook:
+                say(console, outlook)
+            problem = _decode(campaign)
+            conclusions = campaign.conclude()
     folder = _report(console, settings.out, conclusions)
     say_left_out(console, left_out)
     if as_json:

@@ -1,5 +1,6 @@
 """Make text from foreign files safe to print: one line, without characters that control a terminal."""
 
+import re
 from typing import Any
 
 
@@ -8,6 +9,13 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(map(_visible, " ".join(text.split())))
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a file's path, and any other name, such as that of a model on a hub, as it is."""
+    is_path = name.startswith(("/", "./", "../", "~/")) or bool(re.match(r"[A-Za-z]:[\\/]", name))
+    is_path = is_path or name.lower().endswith((".gguf", ".safetensors", ".bin"))
+    return re.split(r"[\\/]", name.rstrip("\\/"))[-1] if is_path else name
 
 
 def one_line_texts(value: object) -> Any:

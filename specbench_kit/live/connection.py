@@ -12,6 +12,7 @@ import grpc
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
+from specbench_kit.live.address import host_and_port, is_loopback
 from specbench_kit.live.links.direction import LinkDirection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
@@ -153,6 +154,8 @@ class Connection:
             ("grpc.use_local_subchannel_pool", 1),  # else all streams of a process share one connection
             ("grpc.max_receive_message_length", -1),  # a verdict may bring the hidden states of a long prompt
         ]
+        if is_loopback(host_and_port(self.address)[0]):
+            options.append(("grpc.enable_http_proxy", 0))  # else gRPC asks the environment's proxy for this machine
         identity = self._identity
         if identity.roots is None:
             self._channel = grpc.insecure_channel(self.address, options)

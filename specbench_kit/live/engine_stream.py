@@ -11,8 +11,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
-from specbench_kit.live.engines.base import EngineAdapter
-from specbench_kit.live.engines.generation import GenerationRequest
+from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest
 from specbench_kit.live.streaming import StreamedRound
 
 THREADS = 64

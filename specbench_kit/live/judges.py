@@ -1,5 +1,7 @@
 """Judges of outputs whose target is on a server, by the evidence that the server or the engine gives."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from threading import Event
@@ -14,13 +16,15 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import read_evidence, score_frame
 from specbench_kit.live.wire import RETRYABLE, Status, Up
 from specbench_kit.metrics.evidence import NoEvidence, ScoringCost
-from specbench_kit.metrics.losslessness import Losslessness
+from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness
 
 SCORING_TIMEOUT_S = 1800.0
 """How long the scoring of one output may take: some four forwards per token, on the slowest of servers."""
 MAX_RECONNECTIONS = 3
+PLACES = 8
+"""Places before a divergence at which an engine's rounding is measured."""
 CLEAR_MARGIN = 3.0
-"""Difference of two log-probabilities that rounding in half precision does not explain.
+"""Difference of two log-probabilities that rounding in half precision does not explain, whatever was measured.
 
 It makes one token twenty times as probable as the other. Between shapes of forwards in bfloat16, the logits of the
 bundled pair move by up to 0.1 and those of SmolLM2-135M by up to 0.6.
@@ -99,10 +103,10 @@ class ScoringJudge:
 
 @dataclass
 class EngineJudge:
-    """Asks another engine for the log-probabilities of both tokens at a divergence.
+    """Judges differing outputs of another engine by its log-probabilities, and by how far its own rounding moves them.
 
-    How far the engine's rounding moves them is not known. So equal ones are a tie, two that are far apart an error, and
-    the verdict on any others is left open.
+    At a divergence it asks for the distance between both tokens. How much of that rounding explains is measured where
+    the outputs still agree: see `_measured_noise`.
     """
 
     engine: EngineAdapter
@@ -118,17 +122,54 @@ class EngineJudge:
             return replace(
                 unknown, reason="the engine draws the responses that it decodes by itself by other random numbers"
             )
-        tokens = record.output_ids[position], baseline.output_ids[position]
+        token, expected = record.output_ids[position], baseline.output_ids[position]
+        text = [*record.prompt_ids, *record.output_ids[:position]]
+        began_s = monotonic_s()
         try:
-            values = self.engine.log_probabilities([*record.prompt_ids, *record.output_ids[:position]], tokens)
+            values = self.engine.log_probabilities(text, (token, expected))
+            if values is None:
+                return unknown
+            noise = self._measured_noise(text, len(record.prompt_ids))
         except SkitError as error:
             return replace(unknown, reason=str(error))
-        if values is None:
-            return unknown
-        margin = abs(values[0] - values[1])
         self.cost.outputs += 1
-        if margin == 0:
-            return replace(unknown, verdict="tie", margin=margin, reason="")
-        if margin > CLEAR_MARGIN:
-            return replace(unknown, verdict="error", margin=margin, reason="")
-        return replace(unknown, margin=margin, reason="the engine's rounding between forwards is not known")
+        self.cost.seconds += monotonic_s() - began_s
+        margin = abs(values[token] - values[expected])
+        judged = replace(unknown, margin=margin, noise=noise)
+        # Each of the two forwards may have moved the distance between the tokens by the noise.
+        bound = min(2 * noise, CLEAR_MARGIN)
+        if margin <= bound:
+            return replace(judged, verdict="tie", reason="")
+        if margin > CLEAR_MARGIN or (noise and self.engine.has_shapes and margin > CLEARLY_ABOVE * bound):
+            return replace(judged, verdict="error", reason="")
+        return replace(judged, reason="the margin is above the rounding that was measured, and not clearly so")
+
+    def _measured_noise(self, text: Sequence[int], prompt: int) -> float:
+        """Return the largest move of the distance between the two likeliest tokens, at places before the divergence.
+
+        Every place is asked for in the shapes of forwards that a run uses: the text computed as a whole, the last token
+        behind a cached prefix, and that beside all other places at the same time.
+        """
+        first = max(1, min(prompt, len(text) - PLACES))
+        lengths = sorted({first + step * (len(text) - first) // PLACES for step in range(PLACES)})
+        places = [text[:length] for length in lengths]
+        pairs, alone = [], []
+        for place in places:
+            likeliest = self._values(place, fresh=True)
+            best, second = sorted(likeliest, key=lambda token: -likeliest[token])[:2]
+            pairs.append((best, second))
+            behind = self._values(place, pairs[-1])
+            alone.append([values[best] - values[second] for values in (likeliest, behind)])
+        with ThreadPoolExecutor(len(places), "judge") as pool:
+            together = list(pool.map(self._values, places, pairs))
+        noise = 0.0
+        for (best, second), distances, values in zip(pairs, alone, together, strict=True):
+            distances.append(values[best] - values[second])
+            noise = max(noise, max(distances) - min(distances))
+        return noise
+
+    def _values(self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False) -> dict[int, float]:
+        values = self.engine.log_probabilities(text, tokens, fresh=fresh)
+        if values is None or len(values) < 2:
+            raise SkitError("the engine gives no log-probabilities of its likeliest tokens")
+        return values

@@ -1,6 +1,7 @@
 """The servers that the user names, and the connection to them."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from secrets import token_hex
 
 from specbench_kit.core.errors import SkitError
@@ -48,7 +49,7 @@ class ServerAddress:
     def _identity(self, tokenizer: str, vocabulary: int, model_hash: str) -> ClientIdentity:
         """Return what the server is told of this device, with the content of all files."""
         options, roots, own = self.options, None, None
-        token = read_file(options.server_token).decode().strip() if options.server_token else ""
+        token = _read_token(options.server_token) if options.server_token else ""
         if options.server_ca is not None:
             roots = system_roots() if options.server_ca == SYSTEM else read_roots(options.server_ca, "--server-ca")
         if options.server_cert is not None and options.server_key is not None:
@@ -64,3 +65,11 @@ class ServerAddress:
             certificate=own.certificate if own else None,
             key=own.key if own else None,
         )
+
+
+def _read_token(path: Path) -> str:
+    """Return the token in a file without blanks around it; SkitError, which does not repeat it, if it is no text."""
+    try:
+        return read_file(path).decode().strip()
+    except UnicodeDecodeError as error:
+        raise SkitError(f"--server-token {path} holds no text: write the token alone into it, in UTF-8") from error

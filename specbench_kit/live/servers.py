@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import last_part
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.sampling import Sampler
@@ -149,6 +150,8 @@ class EngineServer:
     route: str = ""
     """How the engine verifies, in words."""
     reconnections: int = 0
+    model: str | None = None
+    """The engine's own name of its model, which may be a long path; None if nothing is longer than its target's."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -196,8 +199,9 @@ class EngineServer:
 
     def describe(self) -> dict[str, object]:
         link, kind = self.address.link, self.address.address.partition("://")[0]
+        is_path = self.model not in (None, self.target.name)
         return {
-            "server": {"kind": kind, "baseline": "streamed"},
+            "server": {"kind": kind, "baseline": "streamed", **({"model": self.model} if is_path else {})},
             **({"verification": self.route} if self.route else {}),
             **({"shaped_link": finite(link)} if link is not None else {}),
         }
@@ -231,7 +235,7 @@ def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: Draft
         )
     eos_id = drafts.tokenizer.eos_token_id
     target = TargetDescription(
-        name=name,
+        name=last_part(name),
         hash="unknown",
         dtype="unknown",
         vocabulary=drafts.vocabulary,
@@ -239,4 +243,4 @@ def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: Draft
         eos_ids=() if eos_id is None else (eos_id,),
         bitwise=False,
     )
-    return EngineServer(address, engine, target, engine.verification_route())
+    return EngineServer(address, engine, target, engine.verification_route(), model=name)

@@ -7,6 +7,8 @@ from typing import Literal, Protocol
 
 from specbench_kit.decoding.records import RequestRecord
 
+CLEARLY_ABOVE = 4.0
+"""Ratio of a margin to what an engine's measured rounding explains from which it is an error, and no rare rounding."""
 Verdict = Literal["identical", "tie", "error", "unjudged", "prompt differs", "not compared"]
 
 
@@ -17,11 +19,12 @@ class Losslessness:
     At the divergence that decided: `position` in the output (from 0), the method's token and the token of plain
     decoding (None if that output has ended), and the target's `margin` between the two in plain decoding's shape, in
     logits, or in probability if outputs are sampled. `noise` is the largest difference between the scores of plain
-    decoding and of the verifications along the output; `control` that between plain decoding, the same in a batch and
-    one forward of everything; `precise_margin` the margin in float32. `unjudged` differs where nothing is known of the
-    target's rounding, for the `reason` given, so that it may be a tie or an error. `prompt differs` is a later turn of
-    a dialogue whose earlier output diverged; `not compared` failed in either run, has no baseline, or comes from a tool
-    that does not name its tokens.
+    decoding and of the verifications along the output, or of another engine the largest move of the margin between its
+    two likeliest tokens from one shape of forwards to the next; `control` is that between plain decoding, the same in a
+    batch and one forward of everything; `precise_margin` the margin in float32. `unjudged` differs where too little is
+    known of the target's rounding, for the `reason` given, so that it may be a tie or an error. `prompt differs` is a
+    later turn of a dialogue whose earlier output diverged; `not compared` failed in either run, has no baseline, or
+    comes from a tool that does not name its tokens.
     """
 
     request_id: str

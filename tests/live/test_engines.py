@@ -158,6 +158,7 @@ def test_a_difference_is_judged_by_what_the_engine_says_of_both_tokens(engine: s
         assert "no log-probabilities" in near.reason
         assert far.verdict == "unjudged"
         return
+    assert near.noise == 0
     assert near.margin == pytest.approx(float(scores[best] - scores[others[0]]), abs=1e-5)
     assert far.verdict == ("error" if scores[best] - scores[others[-1]] > CLEAR_MARGIN else "unjudged")
     assert judge.cost.outputs == 2

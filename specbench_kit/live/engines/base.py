@@ -6,13 +6,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import httpx
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.engines.generation import GenerationRequest, read_events
+from specbench_kit.live.http import API_KEY, ServerClient, api_key
 from specbench_kit.live.links.http import ShapedTransport
 
 TIMEOUT_S = 120.0
@@ -23,10 +23,6 @@ TEXTS_ALONE = (
     "the server of llama-cpp-python takes and returns texts instead of token ids, so that no draft can be verified "
     "there: run llama.cpp's own llama-server with the same GGUF file and give --server llama-cpp://HOST:PORT"
 )
-
-
-class RefusedRequestError(SkitError):
-    """The engine answered a request with an error, such as for a route or a field that it does not have."""
 
 
 class ScoringRequest(NamedTuple):
@@ -46,20 +42,32 @@ class ScoringRequest(NamedTuple):
         return [[*self.text, *self.chain[:count]] for count in range(len(self.chain) + 1)]
 
 
+class GenerationRequest(NamedTuple):
+    """A text to continue by at most `max_tokens` tokens; `seed` is that of the engine's own sampler."""
+
+    text: Sequence[int]
+    max_tokens: int
+    sampler: Sampler
+    seed: int
+
+
 class EngineAdapter(ABC):
     """One kind of engine, registered in this package or under the entry-point group `specbench_kit.live.engines`."""
 
     supports_sampling: ClassVar[bool] = True
     """True if the engine can sample the target's tokens too; False if it is greedy only."""
+    has_shapes: ClassVar[bool] = False
+    """True if `log_probabilities` computes a text anew or behind the prefix cache, as it is asked to."""
     run_with: ClassVar[str] = ""
     """The versions of the engine with which the adapter was run; empty if it was only tested against a stand-in."""
 
     def __init__(self, base: str) -> None:
+        require("@" not in base, f"leave user and password out of the address: a key is read from {API_KEY}")
+        self._base, self._key = base, api_key()
         try:
-            self._client = httpx.Client(base_url=base, timeout=TIMEOUT_S)
-        except httpx.InvalidURL as error:
+            self._client = ServerClient(base, TIMEOUT_S, key=self._key)
+        except (httpx.InvalidURL, ValueError) as error:
             raise SkitError(f"{base} is no address: {first_line(error)}; give ENGINE://HOST:PORT") from error
-        self._base = base
         self.link: ShapedTransport | None = None
         """The emulated link to the engine, if there is one."""
 
@@ -67,7 +75,7 @@ class EngineAdapter(ABC):
         """Send all requests from now on through an emulated link."""
         self._client.close()
         self.link = ShapedTransport(link)
-        self._client = httpx.Client(base_url=self._base, timeout=TIMEOUT_S, transport=self.link)
+        self._client = ServerClient(self._base, TIMEOUT_S, key=self._key, transport=self.link)
 
     def verification_route(self) -> str:
         """Return in words how the engine verifies: "by ..."; an adapter with a choice of routes chooses here."""
@@ -84,8 +92,14 @@ class EngineAdapter(ABC):
             "out with --no-baseline"
         )
 
-    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float] | None:
-        """Return the target's log-probability of each token after a text; None if the engine cannot be asked."""
+    def log_probabilities(
+        self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
+    ) -> dict[int, float] | None:
+        """Return the target's log-probabilities after a text: of `tokens`, and of the two likeliest at least.
+
+        A `fresh` text is computed as a whole, any other from behind what the engine's prefix cache holds of it, as far
+        as the engine lets its clients choose. Return None if the engine cannot be asked.
+        """
         return None
 
     def model(self) -> tuple[str, int | None]:
@@ -103,30 +117,20 @@ class EngineAdapter(ABC):
 
     def get(self, path: str) -> Any:
         """Return the JSON answer to a GET request; raise SkitError with one line if there is none."""
-        return self._request("GET", path, None)
+        return self._client.request("GET", path)
 
     def post(self, path: str, body: JsonObject) -> Any:
         """Return the JSON answer to a POST request; raise SkitError with one line if there is none."""
-        return self._request("POST", path, body)
+        return self._client.request("POST", path, body)
 
     def stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
         """Yield the events of a streamed answer to a POST request; raise SkitError with one line if it breaks."""
-        return read_events(self._client, path, body)
+        return self._client.stream(path, body)
 
     def unexpected_answer(self, reason: str) -> SkitError:
         """Return the error for an answer that is not in the engine's form."""
-        return SkitError(f"{self._base} answered in an unknown form: {reason}; is it the engine that was named?")
-
-    def _request(self, method: str, path: str, body: JsonObject | None) -> Any:
-        try:
-            response = self._client.request(method, path, json=body)
-            response.raise_for_status()
-            return response.json()
-        except httpx.HTTPStatusError as error:
-            text = first_line(ValueError(error.response.text[:200] or error.response.reason_phrase))
-            raise RefusedRequestError(f"{self._base}{path} answered {error.response.status_code}: {text}") from error
-        except (httpx.HTTPError, ValueError) as error:
-            raise SkitError(f"{self._base}{path} gave no answer: {first_line(error)}") from error
+        line = f"{self._base} answered in an unknown form: {reason}; is it the engine that was named?"
+        return SkitError(self._client.printable(line))
 
 
 engines: Registry[type[EngineAdapter]] = Registry("engine", "specbench_kit.live.engines")

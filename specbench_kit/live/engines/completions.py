@@ -6,8 +6,14 @@ from functools import cached_property
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.live.engines.base import TEXTS_ALONE, WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
-from specbench_kit.live.engines.generation import GenerationRequest
+from specbench_kit.live.engines.base import (
+    TEXTS_ALONE,
+    WRONG_ANSWER,
+    EngineAdapter,
+    GenerationRequest,
+    ScoringRequest,
+    engines,
+)
 
 THREADS = 16
 """Requests of one draft at a time."""

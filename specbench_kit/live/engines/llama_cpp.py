@@ -6,8 +6,14 @@ from math import isclose
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.engines.base import TEXTS_ALONE, WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
-from specbench_kit.live.engines.generation import GenerationRequest
+from specbench_kit.live.engines.base import (
+    TEXTS_ALONE,
+    WRONG_ANSWER,
+    EngineAdapter,
+    GenerationRequest,
+    ScoringRequest,
+    engines,
+)
 
 SAMPLERS = ["top_k", "temperature", "top_p"]
 """The steps of the kit's sampler. By default, the server cuts by top-p before it applies the temperature."""
@@ -30,8 +36,8 @@ DISABLED: JsonObject = {
     "grammar": "",
 }
 """The values that switch off what the kit's sampler does not do. The server's own defaults leave some of it on."""
-LIKELIEST = 64
-"""Tokens whose log-probabilities are asked for at a divergence."""
+LIKELIEST, ALL = 64, 1 << 20
+"""Tokens whose log-probabilities are asked for: usually, and where a token that matters is not among them."""
 SETTINGS = "generation_settings"
 RELATIVE_ERROR = 1e-6
 """The server holds numbers as float32."""
@@ -75,6 +81,7 @@ class LlamaCpp(EngineAdapter):
     refused, because its tokens come from another distribution.
     """
 
+    has_shapes = True
     run_with = "llama-server 0.5.0-dev (commit 0c1e570)"
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
@@ -123,16 +130,21 @@ class LlamaCpp(EngineAdapter):
             )
         return tokens
 
-    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float] | None:
-        """Ask for the likeliest next tokens; None if one of the tokens is not among them."""
-        body = {"prompt": [list(text)], "n_predict": 1, "n_probs": LIKELIEST, "post_sampling_probs": False}
-        answer = self.post("/completion", {**body, "cache_prompt": True, **sampling_fields(Sampler())})
+    def log_probabilities(
+        self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
+    ) -> dict[int, float]:
+        values = self._likeliest(text, LIKELIEST, fresh=fresh)
+        return values if set(tokens) <= values.keys() else self._likeliest(text, ALL, fresh=fresh)
+
+    def _likeliest(self, text: Sequence[int], count: int, *, fresh: bool) -> dict[int, float]:
+        """Return the log-probabilities of the likeliest next tokens."""
+        body = {"prompt": [list(text)], "n_predict": 1, "n_probs": count, "post_sampling_probs": False}
+        answer = self.post("/completion", {**body, "cache_prompt": not fresh, **sampling_fields(Sampler())})
         try:
             likeliest = answer["completion_probabilities"][0]["top_logprobs"]
-            values = {int(entry["id"]): float(entry["logprob"]) for entry in likeliest}
+            return {int(entry["id"]): float(entry["logprob"]) for entry in likeliest}
         except WRONG_ANSWER as error:
             raise self.unexpected_answer(repr(error)) from error
-        return [values[token] for token in tokens] if set(tokens) <= values.keys() else None
 
     def model(self) -> tuple[str, int | None]:
         """Return name and context length; raise SkitError if the server samples by settings of its own."""

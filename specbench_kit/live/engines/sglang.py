@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
-from specbench_kit.live.engines.generation import GenerationRequest
+from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, GenerationRequest, ScoringRequest, engines
+
+LIKELIEST = 20
+"""Tokens whose log-probabilities are asked for at a divergence."""
 
 
 @engines.register("sglang")
@@ -16,6 +18,7 @@ class Sglang(EngineAdapter):
     """
 
     supports_sampling = False
+    has_shapes = True
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         count = len(request.chain)
@@ -55,24 +58,30 @@ class Sglang(EngineAdapter):
             if new:
                 yield new
 
-    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """Score each token as the last one of a prompt."""
-        values = []
-        for token in tokens:
-            body = {
-                "input_ids": [*text, token],
-                "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
-                "return_logprob": True,
-                "logprob_start_len": len(text) - 1,
-            }
-            answer = self.post("/generate", body)
-            try:
+    def log_probabilities(
+        self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
+    ) -> dict[int, float]:
+        """Ask for the likeliest next tokens, and score each other one as the last token of a prompt.
+
+        SGLang computes anew what is to be scored, hence the whole text if its first token is.
+        """
+        body = {
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
+            "return_logprob": True,
+            "logprob_start_len": 0 if fresh else len(text) - 1,
+            "top_logprobs_num": LIKELIEST,
+        }
+        answer = self.post("/generate", {**body, "input_ids": list(text)})
+        try:
+            values = {int(row[1]): float(row[0]) for row in answer["meta_info"]["output_top_logprobs"][0]}
+            for token in set(tokens) - values.keys():
+                answer = self.post("/generate", {**body, "input_ids": [*text, token]})
                 value, scored = answer["meta_info"]["input_token_logprobs"][-1][:2]
                 if int(scored) != token:
                     raise ValueError(f"a log-probability of token {scored} in place of {token}")
-                values.append(float(value))
-            except WRONG_ANSWER as error:
-                raise self.unexpected_answer(repr(error)) from error
+                values[token] = float(value)
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(repr(error)) from error
         return values
 
     def model(self) -> tuple[str, int | None]:

@@ -6,13 +6,16 @@ from math import ceil
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.engines.base import WRONG_ANSWER, RefusedRequestError, ScoringRequest, best_token, engines
+from specbench_kit.live.engines.base import WRONG_ANSWER, ScoringRequest, best_token, engines
 from specbench_kit.live.engines.completions import Completions
+from specbench_kit.live.http import RefusedRequestError
 
 SCORING = "/inference/v1/generate"
 PROBE_TEXT, PROBE_CHAIN = 512, 4
 """Tokens of the text and of the draft by which the two routes are timed."""
 PROBES = 2
+LIKELIEST = 20
+"""Tokens whose log-probabilities are asked for at a divergence: as many as vLLM gives unless it is told otherwise."""
 BY_PREFIXES = "by a token after every prefix of the draft, with the text from vLLM's prefix cache"
 FROM_CACHE = "by scoring the draft in one request, with the text from vLLM's prefix cache"
 WHOLE = "by scoring text and draft in one request"
@@ -66,15 +69,20 @@ class Vllm(Completions):
         self._longest_scored = ceil(len(text) * by_prefixes_s / scoring_s)
         return f"{BY_PREFIXES}; texts of up to {self._longest_scored} tokens {WHOLE}, which is faster there"
 
-    def log_probabilities(self, text: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """Score each token as the last one of a prompt."""
-        values = []
-        for token in tokens:
-            sampling = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "prompt_logprobs": 1}
+    def log_probabilities(
+        self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
+    ) -> dict[int, float]:
+        """Score a token as the last one of a prompt, which vLLM computes anew, and see which would be likelier."""
+        values: dict[int, float] = {}
+        sampling = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "prompt_logprobs": LIKELIEST}
+        for token in tokens or text[-1:]:
+            if token in values:
+                continue
             answer = self.post(SCORING, {"token_ids": [*text, token], "sampling_params": sampling, "stream": False})
             try:
-                values.append(float(answer["prompt_logprobs"][-1][str(token)]["logprob"]))
-            except WRONG_ANSWER as error:
+                row = answer["prompt_logprobs"][-1]
+                values |= {int(name): float(entry["logprob"]) for name, entry in row.items()}
+            except (*WRONG_ANSWER, AttributeError) as error:
                 raise self.unexpected_answer(repr(error)) from error
         return values
 

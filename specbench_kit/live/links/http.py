@@ -9,6 +9,7 @@ import httpx
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
+from specbench_kit.live.http import Transport
 from specbench_kit.live.links.direction import LinkDirection
 
 Delivery = Callable[[], object]
@@ -19,7 +20,7 @@ class ShapedTransport(httpx.BaseTransport):
     """Sends requests through an emulated link, whose bandwidth they share; bodies count, headers do not."""
 
     def __init__(self, link: Link) -> None:
-        self._network = httpx.HTTPTransport()
+        self._network = Transport()
         self._uplink = LinkDirection[Delivery](link, link.up_bytes_per_s, "up", _deliver)
         self._downlink = LinkDirection[Delivery](link, link.down_bytes_per_s, "down", _deliver)
         self._lock = Lock()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specbench_kit.metrics.losslessness import CLEARLY_ABOVE
 from specbench_kit.reports.document import Block, Blocks, Cell, Heading, Paragraph, Table, paragraphs
 from specbench_kit.reports.sections import sampling_check, wording
 from specbench_kit.reports.stored import RunFile, Summary
@@ -41,7 +42,15 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
     blocks += paragraphs(*dict.fromkeys(_reason(entry) for entry in lossless.get("divergences") or ()))
     if scoring := lossless.get("scoring"):
         blocks.append(Paragraph(_scoring_sentence(scoring)))
-    if lossless.get("noise") is not None:
+    if lossless.get("noise") is not None and lossless.get("control") is None:
+        text = (
+            "A divergence is a tie if the engine's log-probabilities of the two tokens differ by less than twice the "
+            f"noise, and an error if by more than {2 * CLEARLY_ABOVE:g} times the noise. Noise: how far the distance "
+            "between the two likeliest tokens moves, where outputs agree, when a text is computed as a whole, behind "
+            f"the engine's prefix cache, and beside others; at most {lossless['noise']:.2g}."
+        )
+        blocks.append(Paragraph(text))
+    elif lossless.get("noise") is not None:
         text = (
             "A divergence is a tie if the scores of the two tokens differ by less than twice the noise, and each shape "
             "of forward gives the token that it gave in the run. Noise, between plain decoding and the verifications: "
@@ -62,7 +71,10 @@ def _reason(divergence: Summary) -> str:
 def _scoring_sentence(scoring: Summary) -> str:
     """Return what the evidence of another process cost it."""
     if not scoring["forwards"]:
-        return f"The engine was asked for the log-probabilities at {count(scoring['outputs'])} divergences."
+        return (
+            f"The engine was asked for log-probabilities at {count(scoring['outputs'])} divergences and at places "
+            f"before them, which took {seconds(scoring['seconds'])}."
+        )
     return (
         f"The server scored {count(scoring['outputs'])} outputs again for this, which took it "
         f"{seconds(scoring['seconds'])} and {count(scoring['forwards'])} forwards; rounds of devices went first."

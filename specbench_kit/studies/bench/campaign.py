@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Self
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
@@ -18,7 +19,8 @@ from specbench_kit.studies.bench.workbench import Workbench
 class Campaign:
     """The benchmarks of several datasets with one pair of models.
 
-    Every run directory exists before anything is decoded, so that `--resume` finds all runs of one command.
+    Every run directory exists before anything is decoded, so that `--resume` finds all runs of one command. Close the
+    campaign after `conclude`, since a server is asked about outputs that differ; `with Campaign(...)` does.
     """
 
     def __init__(self, settings: BenchSettings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
@@ -46,13 +48,17 @@ class Campaign:
         def report_total(progress: Progress) -> None:
             report(replace(progress, done=before + progress.done, planned=planned))
 
-        try:
-            for benchmark in self.benchmarks:
-                benchmark.run(report_total)
-                before += benchmark.planned
-        finally:
-            self.bench.close()
+        for benchmark in self.benchmarks:
+            benchmark.run(report_total)
+            before += benchmark.planned
 
     def conclude(self) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial."""
         return [conclusion for benchmark in self.benchmarks for conclusion in benchmark.conclude()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the processes of a pipeline and the connection to a server."""
+        self.bench.close()

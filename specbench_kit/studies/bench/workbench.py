@@ -239,7 +239,12 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         kind = {"device": settings.device, "dtype": settings.dtype, "executor": settings.executor}
         drafts = load_draft_models(settings.draft, list(needed), target, **kind)
         address = ServerAddress(settings.server, settings, settings.link, settings.server_silence)
-        server = connect(address, drafts)
+        try:
+            server = connect(address, drafts)
+        except SkitError as error:
+            if not settings.resume:
+                raise
+            raise SkitError(f"{error}; skit report shows what is finished, without the server") from error
         names = [name for name in needed if name.startswith(HEAD)]
         heads = load_heads(names, server.target, target, device=settings.device, dtype=settings.dtype)
         return server, drafts.with_target(server.target, heads)

@@ -110,9 +110,9 @@ def _decode(
         (runs,), _ = open_runs(settings, bench, [dataset])
         benchmark = Benchmark(settings, dataset, bench, runs)
         benchmark.run(report)
+        return benchmark.conclude()[0]
     finally:
         bench.close()
-    return benchmark.conclude()[0]
 
 
 def _find_trace(first: RunDirectory, options: RerunOptions) -> Path:

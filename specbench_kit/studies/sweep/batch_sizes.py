@@ -52,9 +52,9 @@ def run_curves(
         if isinstance(source, Path):
             conclusions, missing = bench_replay(sized, source, report)
         else:
-            campaign = Campaign(sized, [source], lambda *_: None)
-            campaign.run(report)
-            conclusions, missing = campaign.conclude(), campaign.bench.left_out
+            with Campaign(sized, [source], lambda *_: None) as campaign:
+                campaign.run(report)
+                conclusions, missing = campaign.conclude(), campaign.bench.left_out
         left_out |= missing
         points += _points(conclusions, size)
         runs += [conclusion.directory.path.name for conclusion in conclusions]

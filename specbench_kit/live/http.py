@@ -1,0 +1,263 @@
+"""HTTP to inference servers of others: the environment's keys and proxies, connections that went stale, and errors."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from ipaddress import ip_address, ip_network
+from json import dumps
+from pathlib import Path
+from ssl import SSLContext, SSLError, create_default_context
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import first_line, one_line
+from specbench_kit.core.typed_json import JsonObject, parse
+from specbench_kit.live.address import is_loopback
+from specbench_kit.live.streams.events import END, EventParser
+
+API_KEY = "SKIT_API_KEY"
+"""The environment variable of the key of every server; that of one server has its name at the end."""
+SHOWN = 200
+"""Characters of a server's text that a message repeats."""
+SOCKS = ("socks5", "socks5h")
+STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+"""How a connection fails that the server closed while it was idle."""
+
+
+class Proxy(NamedTuple):
+    """A proxy, and the environment variable that names it."""
+
+    url: str
+    variable: str
+
+
+class RefusedRequestError(SkitError):
+    """The server answered a request with an error, such as for a route or a field that it does not have."""
+
+
+def api_key(name: str = "") -> str:
+    """Return the key of the server called `name` from the environment, without blanks around it; empty without one.
+
+    Raise SkitError, which does not repeat it, for a key that no request can carry.
+    """
+    own = f"{API_KEY}_{variable_part(name)}"
+    variable = own if name and os.environ.get(own) else API_KEY
+    key = os.environ.get(variable, "").strip()
+    if not key.isascii() or not key.isprintable():
+        wrong = "a line break or another control character" if key.isascii() else "a character that is not ASCII"
+        raise SkitError(f"the environment variable {variable} holds {wrong}, as no key does: set it to the key alone")
+    return key
+
+
+def variable_part(name: str) -> str:
+    """Return the part of an environment variable's name that stands for a server's name."""
+    return re.sub(r"\W", "_", name).upper()
+
+
+def without_secret(text: str, secret: str) -> str:
+    """Return the text with every form of a secret that servers and libraries repeat replaced by stars."""
+    for form in {secret, quote(secret, safe=""), dumps(secret)[1:-1]} if secret else ():
+        text = text.replace(form, "***")
+    return text
+
+
+def proxy_of(base: str) -> Proxy | None:
+    """Return the environment's proxy for a server; None if there is none, or if the server is on this machine.
+
+    Raise SkitError with the name of the variable, and without its value, if that names no proxy that can be used.
+    """
+    address = urlsplit(base)
+    if is_loopback(address.hostname or "") or _is_excepted(address.hostname or ""):
+        return None
+    for name in (f"{address.scheme}_proxy", "all_proxy"):
+        for variable in (name, name.upper()):
+            if value := os.environ.get(variable, "").strip():
+                return Proxy(_checked(value, variable), variable)
+    return None
+
+
+def _is_excepted(host: str) -> bool:
+    """Return True if NO_PROXY names a host: itself, a domain that it is in, its network, or everything."""
+    for entry in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(","):
+        name = re.sub(r"(?<=[^:]):\d+$|\]:\d+$", "", entry.strip().lower()).strip("[]").lstrip("*.")
+        if entry.strip() == "*" or (name and (host == name or host.endswith(f".{name}"))):
+            return True
+        try:
+            if name and ip_address(host) in ip_network(name, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+def _checked(value: str, variable: str) -> str:
+    """Return the address of a proxy with its scheme; raise SkitError, which does not repeat it, if it is none."""
+    url = value if "://" in value else f"http://{value}"
+    advice = "or except the server with NO_PROXY"
+    kind = url.partition("://")[0].lower()
+    if kind not in ("http", "https", *SOCKS):
+        raise SkitError(
+            f"the environment variable {variable} names a proxy of the kind {kind}://, and http://, https://, "
+            f"socks5:// and socks5h:// are known: change it, {advice}"
+        )
+    try:
+        is_valid = bool(httpx.URL(url).host) and (urlsplit(url).port or 1) > 0
+    except (ValueError, httpx.InvalidURL):
+        is_valid = False
+    if not is_valid:
+        raise SkitError(f"the environment variable {variable} names no proxy, such as http://host:3128: {advice[3:]}")
+    if kind in SOCKS and find_spec("socksio") is None:
+        raise SkitError(
+            f"the environment variable {variable} names a SOCKS proxy, which needs a package: pip install socksio, "
+            f"{advice}"
+        )
+    return url
+
+
+def certificates(base: str, ca_file: Path | None = None) -> SSLContext | bool:
+    """Return what a server's certificate is checked by: a file, or the usual roots; nothing is read for plain HTTP."""
+    if not base.startswith("https://") and ca_file is None:
+        return False
+    try:
+        # The roots of the environment, SSL_CERT_FILE and SSL_CERT_DIR, count if no file is named.
+        return create_default_context(cafile=str(ca_file)) if ca_file else httpx.create_ssl_context()
+    except (OSError, SSLError) as error:
+        named = f"--server-ca {ca_file}" if ca_file else "the file that SSL_CERT_FILE names"
+        raise SkitError(f"{named} holds no certificates: {first_line(error)}") from error
+
+
+class Transport(httpx.BaseTransport):
+    """Sends a request once more, over a new connection, if the server had closed the one that was kept from before.
+
+    Servers close idle connections, and a client sees it only when it sends the next request.
+    """
+
+    def __init__(self, make: Callable[[], httpx.BaseTransport] = httpx.HTTPTransport) -> None:
+        self._make = make
+        self._current, self._retired, self._is_used = make(), list[httpx.BaseTransport](), False
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        current, is_used = self._current, self._is_used
+        try:
+            response = current.handle_request(request)
+        except STALE:
+            if not is_used:
+                raise
+            if current is self._current:
+                self._retired.append(current)
+                self._current, self._is_used = self._make(), False
+            response = self._current.handle_request(request)
+        self._is_used = True
+        return response
+
+    def close(self) -> None:
+        """Close the connections."""
+        for transport in (self._current, *self._retired):
+            transport.close()
+
+
+class AsyncTransport(httpx.AsyncBaseTransport):
+    """`Transport` for asynchronous clients, which can also be told to open new connections."""
+
+    def __init__(self, make: Callable[[], httpx.AsyncBaseTransport]) -> None:
+        self._make = make
+        self._current, self._retired, self._is_used = make(), list[httpx.AsyncBaseTransport](), False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        current, is_used = self._current, self._is_used
+        try:
+            response = await current.handle_async_request(request)
+        except STALE:
+            if not is_used:
+                raise
+            if current is self._current:
+                self.renew()
+            response = await self._current.handle_async_request(request)
+        self._is_used = True
+        return response
+
+    def renew(self) -> None:
+        """Use new connections from now on; the old ones are closed at the end, since requests may be using them."""
+        self._retired.append(self._current)
+        self._current, self._is_used = self._make(), False
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        for transport in (self._current, *self._retired):
+            await transport.aclose()
+
+
+class ServerClient:
+    """The connections to one server, and what it answers; every error is one line, in which no key is."""
+
+    def __init__(
+        self, base: str, timeout_s: float, *, key: str = "", transport: httpx.BaseTransport | None = None
+    ) -> None:
+        proxy = proxy_of(base) if transport is None else None
+        verify = certificates(base)
+        self._base, self._key = base, key
+        self._way = f" (through the proxy that {proxy.variable} names)" if proxy else ""
+        self._http = httpx.Client(
+            base_url=base,
+            timeout=timeout_s,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            transport=transport
+            or Transport(lambda: httpx.HTTPTransport(verify=verify, proxy=proxy.url if proxy else None)),
+        )
+
+    def request(self, method: str, path: str, body: JsonObject | None = None) -> Any:
+        """Return the JSON document that the server answers."""
+        with self._one_line_errors(path, "gave no answer"):
+            response = self._http.request(method, path, json=body)
+            response.raise_for_status()
+            return response.json()
+
+    def stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
+        """Yield the JSON document of each event of a streamed answer as it arrives."""
+        parser = EventParser()
+        with self._one_line_errors(path, "broke off"), self._http.stream("POST", path, json=body) as response:
+            if response.is_error:
+                response.read()
+                response.raise_for_status()
+            for content in response.iter_bytes():
+                for data in parser.feed(content):
+                    if data == END:
+                        return
+                    yield _document(data)
+            yield from (_document(data) for data in parser.end() if data != END)
+            if said := parser.said_instead():
+                raise ValueError(f"nothing came{said}")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    @contextmanager
+    def _one_line_errors(self, path: str, failure: str) -> Iterator[None]:
+        try:
+            yield
+        except httpx.HTTPStatusError as error:
+            text = error.response.text[:SHOWN] or error.response.reason_phrase
+            line = f"answered {error.response.status_code}: {first_line(ValueError(text))}{self._way}"
+            raise RefusedRequestError(self._line(path, line)) from error
+        except (httpx.HTTPError, ValueError) as error:
+            raise SkitError(self._line(path, f"{failure}: {first_line(error)}{self._way}")) from error
+
+    def _line(self, path: str, text: str) -> str:
+        return self.printable(f"{self._base}{path} {text}")
+
+    def printable(self, text: str) -> str:
+        """Return a text as one line without the key."""
+        return one_line(without_secret(text, self._key))
+
+
+def _document(data: str) -> JsonObject:
+    document = parse(data)
+    if not isinstance(document, dict):
+        raise ValueError(f"an event that is no object: {data[:80]}")
+    return document
