@@ -44,13 +44,13 @@ def parse_server(text: str) -> ServerAddress:
     if "@" in parts.netloc or parts.query:
         raise SkitError(
             f"{name}: leave user, password and query out of the address, since it is stored with the results; an API "
-            f"key is read from the environment variable SKIT_API_KEY_{variable(name)} or SKIT_API_KEY"
+            f"key is read from the environment variable SKIT_API_KEY, or SKIT_API_KEY_ with the server's name"
         )
     kind, plus, web = parts.scheme.partition("+")
     if kind in WEB and not plus:
         kind, web = ANY, kind
     if not parts.hostname or (plus and web not in WEB):
-        raise SkitError(f"'{text}' names no server: {USAGE}")
+        raise SkitError(f"'{_without_secrets(text)}' names no server: {USAGE}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     # Paths of the routes begin with /v1 where they need it.
     path = parts.path.rstrip("/").removesuffix("/v1")
@@ -58,10 +58,5 @@ def parse_server(text: str) -> ServerAddress:
     return ServerAddress(name, kind, base, parts.fragment)
 
 
-def variable(name: str) -> str:
-    """Return the part of an environment variable's name that stands for a server's name."""
-    return re.sub(r"\W", "_", name).upper()
-
-
 def _without_secrets(text: str) -> str:
-    return re.sub(r"//[^/@]*@", "//...@", text)
+    return re.sub(r"\?[^#]*", "?...", re.sub(r"//[^/@]*@", "//...@", text))

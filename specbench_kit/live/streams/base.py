@@ -1,14 +1,18 @@
 """The contract of a dialect: how a request is put to a kind of server, and how the events of its stream are read."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
 from specbench_kit.core.registry import Registry
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, convert, decode, parse
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
+
+T = TypeVar("T")
+TEXTS = ("content", "text", "reasoning_content", "reasoning")
+"""Fields that hold a text, or a list of its parts."""
 
 
 class Generation(Struct, frozen=True):
@@ -82,6 +86,34 @@ class StreamDialect(ABC):
     @abstractmethod
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
         """Return what the documents at `facts_paths` say; a document is None if the server does not have it."""
+
+
+def read_event(kind: type[T], data: str) -> T:
+    """Return the record of an event; raise ValueError if it is none.
+
+    What other clients read is read: null for a field that is left out, whole numbers as 10.0, and texts in parts.
+    """
+    try:
+        return decode(kind, data)
+    except ValueError:
+        return convert(kind, _plain(parse(data)))
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    """Return a document without nulls, with whole numbers as such, and with a text for a list of its parts."""
+    if isinstance(value, dict):
+        return {key: _plain(inner, key) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        if name in TEXTS and all(isinstance(part, dict) for part in value):
+            return "".join(str(part.get("text") or "") for part in value)
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def error_text(error: object) -> str | None:
+    """Return the words of an error, which is a text, or an object with a message; None if there is none."""
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or error) if error else None
 
 
 dialects: Registry[type[StreamDialect]] = Registry("kind of server", "specbench_kit.live.streams")

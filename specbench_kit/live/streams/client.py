@@ -1,10 +1,11 @@
 """The client of a server under test: one request is one stream, whose events are stamped as they arrive."""
 
 import asyncio
-import ssl
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import httpx
 
@@ -12,6 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.live.http import SHOWN, AsyncTransport, certificates, proxy_of, without_secret
 from specbench_kit.live.streams.address import ServerAddress
 from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, dialects
 from specbench_kit.live.streams.events import END, EventParser
@@ -22,16 +24,30 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 20.0
 """The pause before a request is sent a second time, doubled before every further time; and the longest pause."""
 BUSY = (408, 429, 500, 502, 503, 504)
 """Answers after which the same request may succeed later."""
-SHOWN = 200
-"""Characters of a server's error text that a message repeats."""
+FINISHED_S, DONE_S = 1.0, 0.05
+"""How long a body may stay open after the event that finishes an answer, for its usage; and after `[DONE]`."""
+WHOLE = ("stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "")
+"""Reasons for which a whole answer ends; some servers name none."""
 
 
 class RequestFailedError(Exception):
-    """A request got no whole answer; `unreachable` if the server took no connection at the last attempt."""
+    """A request got no whole answer; `unreachable` if the server took no connection at the last attempt.
 
-    def __init__(self, reason: str, attempts: int, unreachable: bool = False) -> None:
+    `reasons` are those of all attempts but the last.
+    """
+
+    def __init__(self, reason: str, reasons: Sequence[str], unreachable: bool = False) -> None:
         super().__init__(reason)
-        self.attempts, self.unreachable = attempts, unreachable
+        self.reasons, self.unreachable = reasons, unreachable
+
+    @property
+    def attempts(self) -> int:
+        """The number of times that the request was sent."""
+        return len(self.reasons) + 1
+
+
+class _NoDocumentError(SkitError):
+    """A server does not describe itself."""
 
 
 class _AttemptFailedError(Exception):
@@ -52,11 +68,16 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A whole answer: when its last attempt was sent, on the client's clock, its events, and the attempts."""
+    """A whole answer: when its last attempt was sent, on the client's clock, its events, and why others failed."""
 
     sent_s: float
     received: ReceivedStream
-    attempts: int
+    reasons: Sequence[str] = ()
+
+    @property
+    def attempts(self) -> int:
+        """The number of times that the request was sent."""
+        return len(self.reasons) + 1
 
 
 @dataclass
@@ -71,33 +92,36 @@ class StreamClient:
 
     def __post_init__(self) -> None:
         self.dialect = dialects.get(self.address.dialect)(self.address.model)
-        self._http, self._retired = self._connect(), list[httpx.AsyncClient]()
-
-    def _connect(self) -> httpx.AsyncClient:
-        timeout = httpx.Timeout(self.patience.timeout_s, connect=min(CONNECT_S, self.patience.timeout_s), pool=None)
+        proxy, verify = proxy_of(self.address.base), certificates(self.address.base, self.ca_file)
+        self._way = f" (through the proxy that {proxy.variable} names)" if proxy else ""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        return httpx.AsyncClient(
-            base_url=self.address.base, timeout=timeout, limits=limits, headers=headers, verify=self._certificates()
+        self._connections = AsyncTransport(
+            lambda: httpx.AsyncHTTPTransport(verify=verify, limits=limits, proxy=proxy.url if proxy else None)
         )
-
-    def _certificates(self) -> ssl.SSLContext | bool:
-        if self.ca_file is None:
-            return True
-        try:
-            return ssl.create_default_context(cafile=str(self.ca_file))
-        except (OSError, ssl.SSLError) as error:
-            raise SkitError(f"--server-ca {self.ca_file} holds no certificates: {first_line(error)}") from error
+        self._http = httpx.AsyncClient(
+            base_url=self.address.base,
+            timeout=httpx.Timeout(self.patience.timeout_s, connect=min(CONNECT_S, self.patience.timeout_s), pool=None),
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            transport=self._connections,
+        )
 
     async def close(self) -> None:
         """Close the connections."""
-        for http in (self._http, *self._retired):
-            await http.aclose()
+        await self._http.aclose()
 
     async def facts(self) -> ServerFacts:
-        """Return what the server says of itself; raise SkitError if it is not there or not of the named kind."""
+        """Return what the server says of itself; raise SkitError if it is not there or not of the named kind.
+
+        Gateways that describe no model are taken as they are if the address names the model.
+        """
         first, *others = self.dialect.facts_paths
-        documents: list[JsonObject | None] = [await self._document(first)]
+        try:
+            documents: list[JsonObject | None] = [await self._document(first)]
+        except _NoDocumentError as error:
+            if not self.address.model:
+                advice = f"; if it describes no models, name yours: {self.address.name}={self.address.shown}#MODEL"
+                raise SkitError(f"{error}{advice if 'models' in first else ''}") from error
+            return ServerFacts()
         for path in others:
             document: JsonObject | None = None
             with suppress(SkitError):
@@ -118,57 +142,67 @@ class StreamClient:
     async def ask(self, generation: Generation) -> SentRequest:
         """Return a whole answer, of the first attempt that brings one; raise RequestFailedError if none does."""
         body, wait_s = self.dialect.body(generation), FIRST_WAIT_S
-        for attempt in range(1, self.patience.retries + 2):
+        reasons: list[str] = []
+        while True:
             received, sent_s = ReceivedStream(), monotonic_s()
             try:
                 await self._stream(body, received, sent_s)
             except _AttemptFailedError as failure:
                 # A server that broke off may have closed this connection, or others, which would fail the next request.
-                # The old ones are closed at the end only, since other requests may still be using them.
-                self._retired.append(self._http)
-                self._http = self._connect()
-                if failure.final or attempt > self.patience.retries:
-                    raise RequestFailedError(str(failure), attempt, failure.unreachable) from failure
+                self._connections.renew()
+                reason = self._cleaned(str(failure))
+                if failure.final or len(reasons) == self.patience.retries:
+                    raise RequestFailedError(reason, reasons, failure.unreachable) from failure
+                reasons.append(reason)
                 await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, failure.wait_s)))
                 wait_s *= 2
             else:
-                return SentRequest(sent_s, received, attempt)
-        raise AssertionError("the last attempt returns or raises")
+                return SentRequest(sent_s, received, reasons)
 
     async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:
         """Send the request and collect its events; raise _AttemptFailedError if the answer is not whole."""
-        parser, has_ended = EventParser(), False
+        parser, state = EventParser(), "open"
+        clock = asyncio.get_running_loop().time
         try:
-            async with self._http.stream("POST", self.dialect.path, json=body) as response:
-                if not response.is_success:
-                    raise await self._http_failure(response)
-                async for content in response.aiter_bytes():
-                    at_s = monotonic_s() - sent_s
-                    for data in parser.feed(content):
-                        has_ended = self._take(data, received, at_s) or has_ended
-                for data in parser.end():
-                    has_ended = self._take(data, received, monotonic_s() - sent_s) or has_ended
+            # Bodies stay open after the answer's end at some servers: then it is what has arrived.
+            with suppress(TimeoutError):
+                async with (
+                    asyncio.timeout(None) as limit,
+                    self._http.stream("POST", self.dialect.path, json=body) as response,
+                ):
+                    if not response.is_success:
+                        raise await self._http_failure(response)
+                    async for content in response.aiter_bytes():
+                        at_s = monotonic_s() - sent_s
+                        for data in parser.feed(content):
+                            state = self._take(data, received, at_s) or state
+                        if state != "open":
+                            limit.reschedule(clock() + (DONE_S if state == "done" else FINISHED_S))
+                    for data in parser.end():
+                        state = self._take(data, received, monotonic_s() - sent_s) or state
         except httpx.TransportError as error:
             unreachable = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            raise _AttemptFailedError(self._words(error), unreachable=unreachable) from error
+            raise _AttemptFailedError(self._words(error) + self._way, unreachable=unreachable) from error
+        if received.finish_reason not in WHOLE:
+            raise _AttemptFailedError(f"the server gave the answer up: {received.finish_reason}")
         if received.is_empty:
-            raise _AttemptFailedError("the answer is empty: no token arrived")
-        if not has_ended:
+            raise _AttemptFailedError(f"the answer is empty: no token arrived{parser.said_instead()}")
+        if state == "open":
             raise _AttemptFailedError("the stream ended before the answer did")
 
-    def _take(self, data: str, received: ReceivedStream, at_s: float) -> bool:
-        """Add the event to the stream; return True if it is the last of the answer."""
+    def _take(self, data: str, received: ReceivedStream, at_s: float) -> Literal["", "finished", "done"]:
+        """Add the event to the stream; return what it ends: the answer alone, whose usage may follow, or everything."""
         if data == END:
-            return True
+            return "done"
         try:
             event = self.dialect.read(data)
         except ValueError as error:
             kind = self.address.dialect
             raise _AttemptFailedError(f"an event is not in the form of {kind} ({error})", final=True) from error
         if event.error is not None:
-            raise _AttemptFailedError(f"the server broke off: {self._cleaned(event.error)}")
+            raise _AttemptFailedError(f"the server broke off: {event.error}")
         received.add(event, at_s)
-        return event.finish_reason is not None
+        return "finished" if event.finish_reason is not None else ""
 
     async def _http_failure(self, response: httpx.Response) -> _AttemptFailedError:
         await response.aread()
@@ -182,8 +216,8 @@ class StreamClient:
         try:
             response = await self._http.get(path)
         except httpx.TransportError as error:
-            raise self._refusal(self._words(error)) from error
-        if response.status_code in (401, 403):
+            raise self._refusal(self._words(error) + self._way) from error
+        if response.status_code in (401, 403) and not self.address.model:
             raise self._refusal(
                 f"{path} answered {response.status_code}: set the environment variable SKIT_API_KEY to the right key"
             )
@@ -192,25 +226,27 @@ class StreamClient:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise self._refusal(f"{path} answered {response.status_code}: {self._error_text(response)}")
+            raise _NoDocumentError(
+                str(self._refusal(f"{path} answered {response.status_code}: {self._error_text(response)}{self._way}"))
+            )
         return document
 
     def _refusal(self, reason: str) -> SkitError:
-        return SkitError(f"{self.address.name} ({self.address.base}): {reason}; is it a server of {self._kind}?")
+        text = self._cleaned(reason)
+        return SkitError(f"{self.address.name} ({self.address.base}): {text}; is it a server of {self._kind}?")
 
     @property
     def _kind(self) -> str:
         return f"the kind {self.address.dialect}"
 
     def _error_text(self, response: httpx.Response) -> str:
-        return self._cleaned(response.text) or response.reason_phrase
+        return without_secret(response.text, self.key)[:SHOWN].strip() or response.reason_phrase
 
     def _cleaned(self, text: str) -> str:
-        """Return a server's text as one short line without the key, which some servers repeat."""
-        text = text.replace(self.key, "***") if self.key else text
-        return one_line(text[:SHOWN].strip())
+        """Return a text as one line without the key, which some servers repeat."""
+        return one_line(without_secret(text, self.key).strip())
 
     def _words(self, error: httpx.TransportError) -> str:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return f"nothing arrived for {self.patience.timeout_s:g} s"
-        return self._cleaned(first_line(error))
+        return first_line(error)

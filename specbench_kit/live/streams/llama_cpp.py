@@ -4,8 +4,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import JsonObject, decode
-from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, StreamEvent, dialects
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.streams.base import (
+    Generation,
+    ServerFacts,
+    StreamDialect,
+    StreamEvent,
+    dialects,
+    error_text,
+    read_event,
+)
 from specbench_kit.live.streams.llama_timings import Timings
 from specbench_kit.live.streams.openai import OpenAIChat
 
@@ -19,7 +27,7 @@ class LlamaChunk(Struct):
     stop_type: str | None = None
     tokens_evaluated: int | None = None
     timings: Timings | None = None
-    error: JsonObject | None = None
+    error: JsonObject | str | None = None
 
 
 @dialects.register("llama-cpp")
@@ -43,7 +51,7 @@ class LlamaCppStream(StreamDialect):
         }
 
     def read(self, data: str) -> StreamEvent:
-        chunk = decode(LlamaChunk, data)
+        chunk = read_event(LlamaChunk, data)
         timings = chunk.timings or Timings()
         return StreamEvent(
             text=chunk.content,
@@ -57,7 +65,7 @@ class LlamaCppStream(StreamDialect):
             prompt_tokens=chunk.tokens_evaluated if chunk.stop else None,
             cached_tokens=timings.cache_n,
             drafts=timings.drafts(),
-            error=str(chunk.error.get("message") or chunk.error) if chunk.error else None,
+            error=error_text(chunk.error),
         )
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:

@@ -4,8 +4,16 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import JsonObject, convert, decode
-from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, StreamEvent, dialects
+from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.live.streams.base import (
+    Generation,
+    ServerFacts,
+    StreamDialect,
+    StreamEvent,
+    dialects,
+    error_text,
+    read_event,
+)
 from specbench_kit.live.streams.llama_timings import Timings
 from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
 
@@ -119,9 +127,7 @@ class Chunk(Struct):
         return None, "chunks"
 
     def _error(self) -> str | None:
-        if isinstance(self.error, str) or self.error is None:
-            return self.error or (self.message if self.object == "error" else None)
-        return str(self.error.get("message") or self.error)
+        return error_text(self.error or (self.message if self.object == "error" else None))
 
 
 class ModelCard(Struct):
@@ -143,7 +149,7 @@ class OpenAIDialect(StreamDialect):
     may_ignore_eos = False
 
     def read(self, data: str) -> StreamEvent:
-        return decode(Chunk, data).event()
+        return read_event(Chunk, data).event()
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
         cards = convert(ModelList, documents[0]).data

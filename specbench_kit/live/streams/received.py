@@ -35,10 +35,11 @@ class ReceivedStream:
     """The tokens that events have brought so far, where they say so."""
     _total: int | None = None
     _counted_by: CountedBy = "chunks"
-    _finish_reason: str = ""
     _prompt_tokens: int | None = None
     _cached_tokens: int | None = None
     _drafts: DraftCounts | None = None
+    finish_reason: str = ""
+    """Why the server says that the answer ended; empty if it does not say."""
 
     def add(self, event: StreamEvent, at_s: float) -> None:
         """Add an event that arrived at a time."""
@@ -51,8 +52,9 @@ class ReceivedStream:
         self._text += text
         if event.token_ids is not None:
             self._ids = list(event.token_ids) if event.cumulative else [*(self._ids or ()), *event.token_ids]
-        self._total = event.total_tokens if event.total_tokens is not None else self._total
-        self._finish_reason = event.finish_reason or self._finish_reason
+        # Some servers state 0 tokens beside a text: they do not count.
+        self._total = event.total_tokens or self._total
+        self.finish_reason = event.finish_reason or self.finish_reason
         self._prompt_tokens = event.prompt_tokens if event.prompt_tokens is not None else self._prompt_tokens
         self._cached_tokens = event.cached_tokens if event.cached_tokens is not None else self._cached_tokens
         self._drafts = event.drafts or self._drafts
@@ -71,8 +73,8 @@ class ReceivedStream:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if no token arrived."""
-        return not self._arrivals
+        """Return True if neither text nor the name of a token arrived, whatever the server counts."""
+        return not (self._text or self._ids)
 
     def answer(self, count_tokens: TokenCounter | None = None) -> StreamedAnswer:
         """Return the answer; `count_tokens` is used where the server does not say how many tokens an event brought."""
@@ -89,12 +91,14 @@ class ReceivedStream:
         elif self._total is not None:
             sizes, counted_by = divided(self._total, [1] * len(self._arrivals)), "usage at the end"
         else:
+            sizes, counted_by = [], "chunks"
+        if not any(sizes):
             sizes, counted_by = [1] * len(self._arrivals), "chunks"
         return StreamedAnswer(
             text=self._text,
             bursts=self._bursts(sizes),
             counted_by=counted_by,
-            finish_reason=self._finish_reason,
+            finish_reason=self.finish_reason,
             token_ids=self._ids if counted_by == "token ids" else None,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,

@@ -2,8 +2,16 @@
 
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import JsonObject, decode
-from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, StreamEvent, dialects
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.streams.base import (
+    Generation,
+    ServerFacts,
+    StreamDialect,
+    StreamEvent,
+    dialects,
+    error_text,
+    read_event,
+)
 from specbench_kit.metrics.ab.answers import DraftCounts
 
 
@@ -37,7 +45,7 @@ class SglangChunk(Struct):
     text: str = ""
     output_ids: list[int] | None = None
     meta_info: MetaInfo | None = None
-    error: JsonObject | None = None
+    error: JsonObject | str | None = None
 
 
 @dialects.register("sglang")
@@ -61,7 +69,7 @@ class SglangStream(StreamDialect):
         return {"text": generation.prompt, "sampling_params": sampling, "stream": True}
 
     def read(self, data: str) -> StreamEvent:
-        chunk = decode(SglangChunk, data)
+        chunk = read_event(SglangChunk, data)
         meta, ids = chunk.meta_info or MetaInfo(), chunk.output_ids
         # A server started with --stream-output sends what is new, any other the whole answer so far.
         is_whole = ids is None or len(ids) == meta.completion_tokens
@@ -75,7 +83,7 @@ class SglangStream(StreamDialect):
             prompt_tokens=meta.prompt_tokens,
             cached_tokens=meta.cached_tokens,
             drafts=meta.drafts(),
-            error=str(chunk.error.get("message") or chunk.error) if chunk.error else None,
+            error=error_text(chunk.error),
         )
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:

@@ -2,8 +2,16 @@
 
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import JsonObject, decode
-from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, StreamEvent, dialects
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.streams.base import (
+    Generation,
+    ServerFacts,
+    StreamDialect,
+    StreamEvent,
+    dialects,
+    error_text,
+    read_event,
+)
 
 
 class TgiToken(Struct):
@@ -27,7 +35,7 @@ class TgiChunk(Struct):
 
     token: TgiToken | None = None
     details: TgiDetails | None = None
-    error: str | None = None
+    error: JsonObject | str | None = None
 
 
 @dialects.register("tgi")
@@ -54,7 +62,7 @@ class TgiStream(StreamDialect):
         return {"inputs": generation.prompt, "parameters": parameters}
 
     def read(self, data: str) -> StreamEvent:
-        chunk = decode(TgiChunk, data)
+        chunk = read_event(TgiChunk, data)
         token, details = chunk.token, chunk.details or TgiDetails()
         return StreamEvent(
             text=token.text if token and not token.special else "",
@@ -66,7 +74,7 @@ class TgiStream(StreamDialect):
                 details.finish_reason or "", details.finish_reason
             ),
             prompt_tokens=details.input_length,
-            error=chunk.error,
+            error=error_text(chunk.error),
         )
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:

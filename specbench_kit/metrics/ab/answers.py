@@ -86,7 +86,8 @@ class AnswerRecord(Struct, frozen=True):
     """One request of a run: where it belongs, when it was sent on the client's clock, and its answer or its error.
 
     `turn` counts the stretches of requests that a server answers before the other one gets the same requests.
-    `attempts` is above 1 for a request that was sent again. `late_s` is how long after its arrival time it was sent.
+    `attempts` is above 1 for a request that was sent again, for `retry_reasons`. `late_s` is how long after its arrival
+    time it was sent.
     """
 
     key: AnswerKey
@@ -96,6 +97,7 @@ class AnswerRecord(Struct, frozen=True):
     error: str | None = None
     attempts: Count = 1
     late_s: Number = 0.0
+    retry_reasons: list[str] = []
 
     @property
     def ended_s(self) -> float:

@@ -8,7 +8,15 @@ import numpy as np
 from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, StreamedAnswer
 from specbench_kit.metrics.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
 from specbench_kit.metrics.ab.outputs import check_outputs
-from specbench_kit.metrics.ab.summary import AbSummary, Figure, FigureComparison, Gate, LoadSummary, OutputCheck
+from specbench_kit.metrics.ab.summary import (
+    AbSummary,
+    Figure,
+    FigureComparison,
+    Gate,
+    Lengths,
+    LoadSummary,
+    OutputCheck,
+)
 from specbench_kit.metrics.statistics import Array, ComparisonFamily, Ratio
 from specbench_kit.metrics.verdicts import as_allowed, verdict
 
@@ -68,7 +76,8 @@ def summarise(
         }
         turns = {record.turn for record in own}
         largest = max(sum(r.turn == turn and r.key.repeat == 0 for r in own) for turn in turns)
-        loads.append(LoadSummary(load, len(turns), -(-largest // 2), figures, comparisons, outputs))
+        lengths = _lengths(_pairs(plan.names, own))
+        loads.append(LoadSummary(load, len(turns), -(-largest // 2), figures, comparisons, outputs, lengths))
     failed = sum(record.answer is None for record in records)
     return AbSummary(
         list(plan.names),
@@ -115,6 +124,14 @@ def _pairs(names: Sequence[str], records: Sequence[AnswerRecord]) -> list[_Pair]
             answers.setdefault(key, {})[record.key.server] = record.turn, record.answer
     both = [by_server for by_server in answers.values() if len(by_server) == len(names)]
     return [_Pair(by[names[0]][0], by[names[0]][1], by[names[1]][1]) for by in both]
+
+
+def _lengths(pairs: Sequence[_Pair]) -> Lengths | None:
+    if not pairs:
+        return None
+    sides = [[getattr(pair, side).tokens for pair in pairs] for side in ("first", "second")]
+    equal = sum(first == second for first, second in zip(*sides, strict=True))
+    return Lengths([sum(side) / len(pairs) for side in sides], len(pairs), equal)
 
 
 def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:

@@ -1,5 +1,6 @@
 """The figures of one server under one load."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -74,6 +75,7 @@ def server_figures(
         speculation=_speculation(answers, changes),
         counted_by=sorted({answer.counted_by for answer in answers}),
         cached_tokens=sum(answer.cached_tokens or 0 for answer in answers),
+        retry_reasons=dict(Counter(reason for record in records for reason in record.retry_reasons)),
         late_p99_s=float(np.quantile([record.late_s for record in records], 0.99)) if records else None,
     )
 

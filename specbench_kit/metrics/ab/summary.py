@@ -42,7 +42,8 @@ class ServerFigures(Struct, frozen=True):
     """The figures of one server under one load.
 
     `throughput` and `goodput` are tokens per second, the latter of the requests that met every SLO; `attainment` is
-    the share of these among all requests. `in_flight` is the mean number of requests at the server.
+    the share of these among all requests. `in_flight` is the mean number of requests at the server. `retry_reasons`
+    counts why requests were sent again.
     """
 
     finished: Count
@@ -62,6 +63,20 @@ class ServerFigures(Struct, frozen=True):
     counted_by: list[str] = []
     cached_tokens: Count = 0
     late_p99_s: Number | None = None
+    retry_reasons: dict[str, Count] = {}
+
+
+class Lengths(Struct, frozen=True):
+    """Mean tokens of the answers to the requests that both servers answered, in the order of their names."""
+
+    mean_tokens: list[Number]
+    pairs: Count
+    equal: Count
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the second server's answers are."""
+        return self.mean_tokens[1] / self.mean_tokens[0]
 
 
 class FigureComparison(Struct, frozen=True):
@@ -120,6 +135,7 @@ class LoadSummary(Struct, frozen=True):
     servers: dict[str, ServerFigures]
     comparisons: list[FigureComparison]
     outputs: OutputCheck
+    lengths: Lengths | None = None
 
 
 class AbSummary(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specbench_kit.core.plain_text import last_part
 from specbench_kit.metrics.ab.summary import FIGURES, AbSummary, LoadSummary, ServerFigures
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.reports.ab import wording
@@ -157,7 +158,12 @@ def _setting(run: RunFile, summary: AbSummary) -> Blocks:
             code(entry["name"]),
             ", ".join(
                 str(value)
-                for value in (entry["dialect"], entry["address"], entry.get("model"), entry.get("version"))
+                for value in (
+                    entry["dialect"],
+                    entry["address"],
+                    last_part(entry.get("model") or ""),
+                    entry.get("version"),
+                )
                 if value
             ),
         )

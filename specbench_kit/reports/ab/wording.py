@@ -8,8 +8,8 @@ from specbench_kit.reports.document import code
 from specbench_kit.reports.writing.formatting import count, interval, seconds, share, times
 
 HEADLINE_FIGURE = "e2e"
-BUSY_CLIENT = 0.7
-"""Share of the time in which the client kept a processor busy, from which its own speed limits what it measures."""
+SAME_LENGTH = 0.02
+"""Relative difference of the mean lengths of answers up to which times to the end compare the same work."""
 LATE_S = 0.02
 """Delay of a request behind its time of arrival from which the client is called too slow."""
 
@@ -20,7 +20,25 @@ def headline(summary: AbSummary) -> str:
     parts = [_at_load(load, comparison) for load in summary.loads if (comparison := _headline_comparison(load))]
     if not parts:
         return f"No request was answered by both {first} and {second}: there is nothing to compare."
-    return f"End to end, {second} against {first}: {'; '.join(parts)}. {outputs_sentence(summary)}"
+    result = f"End to end, {second} against {first}: {'; '.join(parts)}. {outputs_sentence(summary)}"
+    # Ratios of times mean little where one server does less work, so this comes first.
+    return " ".join([*(_lengths_sentence(load, summary.names) for load in summary.loads if _differ(load)), result])
+
+
+def _differ(load: LoadSummary) -> bool:
+    return load.lengths is not None and abs(load.lengths.ratio - 1) > SAME_LENGTH
+
+
+def _lengths_sentence(load: LoadSummary, names: Sequence[str]) -> str:
+    """Return how the lengths of the answers differ under a load."""
+    lengths = load.lengths
+    assert lengths is not None
+    first, second = (f"{tokens:.4g}" for tokens in lengths.mean_tokens)
+    return (
+        f"**Answers of different lengths at {load.load}: {second} tokens on average from {code(names[1])}, {first} "
+        f"from {code(names[0])}** ({count(lengths.equal)} of {count(lengths.pairs)} pairs are equally long), so that "
+        "times to the end compare different work."
+    )
 
 
 def _headline_comparison(load: LoadSummary) -> FigureComparison | None:
@@ -106,7 +124,11 @@ def _load_cautions(load: LoadSummary) -> list[str]:
                 "prefix cache, which shortens the time to the first token."
             )
         if figures.retried:
-            lines.append(f"RETRIED: {count(figures.retried)} requests to {name} at {load.load} were sent again.")
+            reasons = "; ".join(f"{count(times)} as {reason}" for reason, times in figures.retry_reasons.items())
+            lines.append(
+                f"Sent again: {count(figures.retried)} requests to {name} at {load.load}"
+                + (f" ({reasons})." if reasons else ".")
+            )
         if figures.late_p99_s is not None and figures.late_p99_s > LATE_S:
             lines.append(
                 f"LATE ARRIVALS at {load.load}: this client sent requests to {name} up to "

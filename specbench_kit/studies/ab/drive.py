@@ -17,6 +17,8 @@ from specbench_kit.studies.ab.settings import AbSettings, Load
 from specbench_kit.studies.ab.store import AnswerStore
 from specbench_kit.studies.ab.turns import Turn, arrivals_s, request_seed, turns_of
 
+STRETCH_S = 1.0
+"""Seconds of turns over which the share is taken in which this process was busy."""
 PROBE_TOKENS = 8
 """Most tokens of the answer by which a server shows that it understands the requests."""
 
@@ -47,7 +49,9 @@ class Driver:
     began_s: float = field(default_factory=monotonic_s)
     """The origin of the times of its records."""
     busy_share: float = 0.0
-    """Largest share of a turn's time in which this process kept a processor busy."""
+    """Largest share of the time in which this process kept a processor busy, over turns of `STRETCH_S` together."""
+    _stretch_s: tuple[float, float] = (0.0, 0.0)
+    """Seconds of this process, and of the clock, in turns since the last share was taken."""
     _labels: int = 0
 
     async def probe(self) -> None:
@@ -98,7 +102,7 @@ class Driver:
             arrivals_s(turn, self.settings.seed),
         )
         used = read_processor_time().since(before)
-        self.busy_share = max(self.busy_share, used.process_s / used.wall_s) if used.wall_s else self.busy_share
+        self.note_busy(used.process_s, used.wall_s)
         # Tokens are counted and records written between turns, where nothing is being timed.
         lost = next((o.failure for o in outcomes if o.failure is not None and o.failure.unreachable), None)
         for outcome in outcomes:
@@ -109,6 +113,13 @@ class Driver:
                 f"{client.address.name} ({client.address.base}) cannot be reached any more, in {lost.attempts} "
                 f"attempts: {lost}"
             )
+
+    def note_busy(self, process_s: float, wall_s: float) -> None:
+        """Count how busy this process was; short turns are counted together, since the share of one says nothing."""
+        process_s, wall_s = self._stretch_s[0] + process_s, self._stretch_s[1] + wall_s
+        self._stretch_s = process_s, wall_s
+        if wall_s >= STRETCH_S:
+            self.busy_share, self._stretch_s = max(self.busy_share, process_s / wall_s), (0.0, 0.0)
 
     async def _ask_all(
         self, client: StreamClient, prompts: Sequence[Prompt], at_once: int, arrivals: Sequence[float]
@@ -147,8 +158,9 @@ class Driver:
         late_s = outcome.late_s if turn.load.rate is not None else 0.0
         if outcome.sent is None:
             failure, sent_s = outcome.failure, outcome.began_s - self.began_s
-            attempts = failure.attempts if failure else 1
-            return AnswerRecord(key, turn.number, sent_s, None, str(failure), attempts, late_s)
+            reasons = list(failure.reasons) if failure else []
+            return AnswerRecord(key, turn.number, sent_s, None, str(failure), len(reasons) + 1, late_s, reasons)
         answer = outcome.sent.received.answer(self.count_tokens)
         sent_s = outcome.sent.sent_s - self.began_s
-        return AnswerRecord(key, turn.number, sent_s, answer, None, outcome.sent.attempts, late_s)
+        reasons = list(outcome.sent.reasons)
+        return AnswerRecord(key, turn.number, sent_s, answer, None, len(reasons) + 1, late_s, reasons)

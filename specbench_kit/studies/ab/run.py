@@ -1,7 +1,6 @@
 """`skit ab`: from two servers to a folder with a report."""
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,7 +12,7 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.live.streams.address import ServerAddress, variable
+from specbench_kit.live.http import api_key
 from specbench_kit.live.streams.client import Patience, StreamClient
 from specbench_kit.live.streams.received import TokenCounter
 from specbench_kit.metrics.ab.answers import ServerDescription
@@ -52,7 +51,7 @@ async def _compare(
         clients = []
         for address in settings.addresses:
             client = StreamClient(
-                address, _key(address), Patience(settings.timeout_s, settings.retries), settings.server_ca
+                address, api_key(address.name), Patience(settings.timeout_s, settings.retries), settings.server_ca
             )
             stack.push_async_callback(client.close)
             _require_options(settings, client)
@@ -106,10 +105,6 @@ def _require_options(settings: AbSettings, client: StreamClient) -> None:
         f"--ignore-eos: {client.address.name} is of the kind {client.address.dialect}, which cannot be told to go on "
         "after the end; leave it out",
     )
-
-
-def _key(address: ServerAddress) -> str:
-    return os.environ.get(f"SKIT_API_KEY_{variable(address.name)}") or os.environ.get("SKIT_API_KEY", "")
 
 
 async def _describe(client: StreamClient) -> ServerDescription:

@@ -1,0 +1,298 @@
+"""Servers as they are: ends that are none, forms that other clients read, connections that close, and their words."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from streaming_server import FACTS
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.engines.base import GenerationRequest, ScoringRequest, engines
+from specbench_kit.live.streams.address import parse_server
+from specbench_kit.live.streams.base import Generation, ServerFacts
+from specbench_kit.live.streams.client import Patience, RequestFailedError, SentRequest, StreamClient
+
+KEY = "sk-marked-0123456789"
+PATIENCE_S = 60.0
+Data = dict[str, Any]
+
+
+@dataclass
+class Script:
+    """What a server answers to every POST, and what became of it."""
+
+    body: bytes = b""
+    status: int = 200
+    stays_open: bool = False
+    closes_after: bool = False
+    """Closes the connection after each answer without having said so."""
+    facts: bool = True
+    echoes: bool = False
+    """Repeats the key that it was sent in its answers and errors."""
+    requests: int = 0
+    connections: int = 0
+    released: Event = field(default_factory=Event)
+
+
+def events(*documents: Data | str, ends: bool = True) -> bytes:
+    texts = [document if isinstance(document, str) else json.dumps(document) for document in documents]
+    return "".join(f"data: {text}\n\n" for text in [*texts, *(["[DONE]"] if ends else [])]).encode()
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[str]:
+    """Yield HOST:PORT of a server that follows a script."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            script.connections += 1
+
+        def do_GET(self) -> None:
+            facts = FACTS.get(self.path) if script.facts else None
+            self.reply(200 if facts else 404, self.seen(json.dumps(facts or {"detail": "Not Found"}).encode()))
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            script.requests += 1
+            if not script.stays_open:
+                self.reply(script.status, self.seen(script.body))
+                self.close_connection = script.closes_after
+                return
+            self.send_response(script.status)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(f"{len(script.body):x}\r\n".encode() + script.body + b"\r\n")
+            self.wfile.flush()
+            script.released.wait(PATIENCE_S)
+            self.close_connection = True
+
+        def seen(self, content: bytes) -> bytes:
+            said = self.headers.get("Authorization", "").encode()
+            return content.replace(b"KEY", said) if script.echoes else content
+
+        def reply(self, status: int, payload: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+            self.wfile.flush()
+
+        def log_message(self, *arguments: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        script.released.set()
+        server.shutdown()
+        server.server_close()
+
+
+def ask(script: Script, kind: str, *, times: int = 1, retries: int = 0, key: str = "") -> list[SentRequest]:
+    """Ask for answers one after the other over one client."""
+
+    async def asked(host: str) -> list[SentRequest]:
+        client = StreamClient(parse_server(f"it={kind}://{host}"), key, Patience(PATIENCE_S, retries))
+        try:
+            return [await client.ask(Generation("a prompt", 4, Sampler(), 0, "a")) for _ in range(times)]
+        finally:
+            await client.close()
+
+    with serving(script) as host:
+        return asyncio.run(asked(host))
+
+
+def failure(script: Script, kind: str, **options: Any) -> str:
+    with pytest.raises(RequestFailedError) as failed:
+        ask(script, kind, **options)
+    return str(failed.value)
+
+
+def ending(kind: str, reason: str) -> bytes:
+    """An answer of two tokens in the form of a kind of server, which ends for a reason of that server."""
+    if kind == "sglang":
+        meta = {"completion_tokens": 2, "finish_reason": {"type": reason}}
+        return events({"text": "ab", "output_ids": [1, 2], "meta_info": meta})
+    if kind == "tgi":
+        details = {"finish_reason": reason, "generated_tokens": 2}
+        return events({"token": {"id": 1, "text": "a"}}, {"token": {"id": 2, "text": "b"}, "details": details})
+    if kind == "llama-cpp":
+        return events({"content": "ab", "tokens": [1, 2]}, {"content": "", "stop": True, "stop_type": reason})
+    text = {"delta": {"content": "ab"}} if "chat" in kind else {"text": "ab"}
+    return events({"choices": [text]}, {"choices": [{**text, "finish_reason": reason}]})
+
+
+KINDS = ("chat", "completions", "llama-cpp", "llama-cpp-chat", "sglang", "tgi", "vllm", "vllm-chat")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reason", ["abort", "error", "content_filter", "timeout"])
+def test_an_answer_that_was_given_up_is_none(kind: str, reason: str) -> None:
+    assert failure(Script(ending(kind, reason)), kind) == f"the server gave the answer up: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [*((kind, "length") for kind in KINDS), ("tgi", "eos_token"), ("llama-cpp", "eos"), ("llama-cpp", "limit")],
+)
+def test_an_answer_that_came_to_its_end_is_whole(kind: str, reason: str) -> None:
+    (sent,) = ask(Script(ending(kind, reason)), kind)
+    assert sent.received.answer().text in ("ab", "abab")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_done", [True, False])
+def test_an_answer_ends_though_its_body_stays_open(kind: str, has_done: bool) -> None:
+    body = ending(kind, "length")
+    body = body if has_done else body.replace(b"data: [DONE]\n\n", b"")
+    sent = ask(Script(body, stays_open=True), kind, times=2)
+    assert [request.attempts for request in sent] == [1, 1]
+
+
+CHAT = {"choices": [{"delta": {"content": "ab"}, "finish_reason": "stop"}]}
+FORMS: dict[str, tuple[str, Sequence[Data], int | None]] = {
+    "no tokens beside a text": ("chat", [CHAT, {"choices": [], "usage": {"completion_tokens": 0}}], None),
+    "no choices in a keep-alive": ("chat", [{"choices": None}, CHAT], None),
+    "no choices beside usage": ("chat", [CHAT, {"choices": None, "usage": {"completion_tokens": 2.0}}], 2),
+    "nulls everywhere": (
+        "chat",
+        [{"choices": [{"delta": None, "text": None, "logprobs": None}], "usage": None, "error": None}, CHAT],
+        None,
+    ),
+    "a list of text parts": (
+        "chat",
+        [{"choices": [{"delta": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}}]}, CHAT],
+        None,
+    ),
+    "whole numbers as others": (
+        "sglang",
+        [{"text": "ab", "output_ids": [1.0, 2.0], "meta_info": {"completion_tokens": 2.0, "finish_reason": None}}],
+        2,
+    ),
+    "nulls of llama.cpp": ("llama-cpp", [{"content": "ab", "tokens": [1, 2], "stop": False, "timings": None}], 2),
+    "nulls of tgi": ("tgi", [{"token": {"id": 1, "text": "ab", "special": None}, "details": None}], 1),
+    "no text of sglang": ("sglang", [{"text": None}, {"text": "ab", "meta_info": {"completion_tokens": 2}}], 2),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_that_other_clients_read_are_read(form: str) -> None:
+    kind, documents, tokens = FORMS[form]
+    (sent,) = ask(Script(events(*documents)), kind)
+    answer = sent.received.answer()
+    assert (answer.text or "").startswith("ab")
+    assert answer.ttft_s <= answer.e2e_s
+    assert answer.tokens == tokens if tokens else answer.tokens > 0
+
+
+WORDS = {
+    "an error object": (b'{"error": {"message": "model x is not loaded"}}', "model x is not loaded"),
+    "an error text": (b'{"error": "model x is not loaded"}', "model x is not loaded"),
+    "a page": (b"<html><body>Sign in first</body></html>", "<html><body>Sign in first</body></html>"),
+    "a plain answer": (b'{"choices": [{"text": "ab"}]}', '{"choices": [{"text": "ab"}]}'),
+    "an error event": (events({"error": {"message": "out of memory"}}), "out of memory"),
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_that_is_no_stream_is_told_in_the_servers_words(words: str, kind: str) -> None:
+    body, said = WORDS[words]
+    assert said in failure(Script(body), kind)
+
+
+def test_an_answer_that_is_counted_and_never_arrives_is_none() -> None:
+    last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 5}}
+    assert "the answer is empty" in failure(Script(events(last)), "chat")
+
+
+def test_a_gateway_that_lists_no_models_is_asked_for_the_one_that_is_named() -> None:
+    async def facts(address: str) -> ServerFacts:
+        client = StreamClient(parse_server(f"it={address}"))
+        try:
+            return await client.facts()
+        finally:
+            await client.close()
+
+    with serving(Script(facts=False)) as host:
+        assert asyncio.run(facts(f"chat://{host}#mine")) == ServerFacts()
+        with pytest.raises(SkitError, match=r"answered 404: .*name yours: it=chat\+http://.*#MODEL"):
+            asyncio.run(facts(f"chat://{host}"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_that_was_closed_while_idle_is_opened_anew_without_a_word(kind: str) -> None:
+    script = Script(ending(kind, "length"), closes_after=True)
+    sent = ask(script, kind, times=4)
+    assert [request.reasons for request in sent] == [[]] * 4
+    assert (script.requests, script.connections) == (4, 4)
+
+
+@pytest.mark.parametrize("engine", list(engines.all()))
+def test_engines_too_open_connections_anew(engine: str) -> None:
+    script = Script(b'{"data": [{"id": "tiny"}]}', closes_after=True)
+    with serving(script) as host:
+        adapter = engines.get(engine)(f"http://{host}")
+        assert [adapter.post("/any", {}) for _ in range(3)] == [{"data": [{"id": "tiny"}]}] * 3
+        adapter.close()
+
+
+def test_true_retries_name_their_reasons() -> None:
+    with pytest.raises(RequestFailedError) as failed:
+        ask(Script(b"busy", status=503), "chat", retries=1)
+    assert failed.value.reasons == ["/v1/chat/completions answered 503: busy"]
+    assert failed.value.attempts == 2
+
+
+def of_client(script: Script) -> str:
+    return failure(script, "chat", key=KEY)
+
+
+def of_engine(script: Script) -> str:
+    with serving(script) as host:
+        adapter = engines.get("completions")(f"http://{host}")
+        with pytest.raises(SkitError) as failed:
+            adapter.target_tokens(ScoringRequest([1], [2], Sampler(), [0, 0]))
+        return str(failed.value)
+
+
+def of_engine_stream(script: Script) -> str:
+    with serving(script) as host:
+        adapter = engines.get("llama-cpp")(f"http://{host}")
+        with pytest.raises(SkitError) as failed:
+            list(adapter.generate(GenerationRequest([1], 2, Sampler(), 0)))
+        return str(failed.value)
+
+
+ECHOES = {
+    "an error": Script(b"no such key: KEY", status=401),
+    "busy": Script(b"wait, KEY", status=503),
+    "an error event": Script(events({"error": {"message": "KEY is wrong"}})),
+    "no event": Script(b"KEY"),
+    "another form": Script(events({"choices": [{"index": 0, "token_ids": ["KEY"]}], "tokens": ["KEY"]})),
+    "a reason": Script(events({"choices": [{"text": "a", "finish_reason": "KEY"}]})),
+    "a page": Script(b"<html>KEY</html>", status=502),
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+@pytest.mark.parametrize("of", [of_client, of_engine, of_engine_stream])
+def test_no_error_repeats_a_key(echo: str, of: Callable[[Script], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIT_API_KEY", f" {KEY}\n")
+    ECHOES[echo].echoes = True
+    line = of(ECHOES[echo])
+    assert line
+    assert KEY not in line
+    assert len(line.splitlines()) == 1

@@ -1,0 +1,93 @@
+"""What is told before a ratio: other lengths, retries with their reasons, a busy client; and in which words."""
+
+from pathlib import Path
+
+import pytest
+
+from specbench_kit.core.plain_text import last_part
+from specbench_kit.live.streams.address import parse_server
+from specbench_kit.live.streams.client import StreamClient
+from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
+from specbench_kit.metrics.ab.comparison import Plan, summarise
+from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.reports.ab import wording
+from specbench_kit.studies.ab.drive import STRETCH_S, Driver
+from specbench_kit.studies.ab.settings import AbSettings
+
+LOAD = "concurrency 1"
+
+
+def record(server: str, number: int, tokens: int, *reasons: str) -> AnswerRecord:
+    bursts = [Burst(0.01 * place, 1) for place in range(1, tokens + 1)]
+    answer = StreamedAnswer("a" * tokens, bursts, "one per chunk", "stop")
+    key = AnswerKey(LOAD, server, f"p{number}", 0)
+    return AnswerRecord(key, number, float(number), answer, None, len(reasons) + 1, 0.0, list(reasons))
+
+
+def summary(*records: AnswerRecord) -> AbSummary:
+    return summarise(Plan(("plain", "spec"), [LOAD], planned=len(records)), records)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 31])
+def test_answers_of_different_lengths_come_before_any_ratio(tokens: int) -> None:
+    records = [record(server, n, 16 if server == "plain" else tokens) for server in ("plain", "spec") for n in range(8)]
+    line = wording.headline(summary(*records))
+    assert line.startswith(f"**Answers of different lengths at {LOAD}: {tokens} tokens on average from `spec`, 16 from")
+    assert line.index("(0 of 8 pairs are equally long)") < line.index("End to end, `spec` against `plain`")
+
+
+def test_answers_of_one_length_are_not_mentioned() -> None:
+    records = [record(server, number, 16) for server in ("plain", "spec") for number in range(8)]
+    found = summary(*records)
+    assert found.loads[0].lengths is not None
+    assert found.loads[0].lengths.equal == 8
+    assert wording.headline(found).startswith("End to end")
+
+
+def test_retries_are_told_with_how_many_had_which_reason() -> None:
+    busy, cut = "/v1/completions answered 503: busy", "the stream ended before the answer did"
+    records = [
+        record("plain", 0, 4),
+        record("spec", 0, 4, busy, cut),
+        record("plain", 1, 4),
+        record("spec", 1, 4, busy),
+    ]
+    (line,) = [line for line in wording.cautions(summary(*records)) if "again" in line]
+    assert line == f"Sent again: 2 requests to spec at {LOAD} (2 as {busy}; 1 as {cut})."
+
+
+@pytest.mark.parametrize(
+    ("turns", "share"),
+    [
+        ([(0.009, 0.01)], 0.0),
+        ([(0.009, 0.01)] * 3, 0.0),
+        ([(0.9 * STRETCH_S, STRETCH_S)], 0.9),
+        ([(0.02, 0.01), (0.1 * STRETCH_S, STRETCH_S)], pytest.approx(0.12 / 1.01, abs=0.01)),
+        ([(0.45 * STRETCH_S, 0.5 * STRETCH_S)] * 2, 0.9),
+    ],
+)
+def test_a_client_is_busy_by_stretches_that_are_long_enough_to_matter(
+    turns: list[tuple[float, float]], share: float
+) -> None:
+    servers = ("a=vllm://127.0.0.1:9", "b=vllm://127.0.0.1:10")
+    settings = AbSettings(servers=servers, dataset="gsm8k", data_dir=None, out=Path("results"))
+    driver = Driver(settings, [StreamClient(parse_server(server)) for server in servers], [])
+    for process_s, wall_s in turns:
+        driver.note_busy(process_s, wall_s)
+    assert driver.busy_share == share
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("/models/q15.gguf", "q15.gguf"),
+        ("C:\\models\\q15.gguf", "q15.gguf"),
+        ("models/q15.gguf", "q15.gguf"),
+        ("/srv/models/Qwen2.5/", "Qwen2.5"),
+        ("Qwen/Qwen2.5-Coder-1.5B", "Qwen/Qwen2.5-Coder-1.5B"),
+        ("tiny", "tiny"),
+        ("", ""),
+    ],
+)
+def test_a_file_is_called_by_the_last_part_of_its_path(name: str, shown: str) -> None:
+    assert last_part(name) == shown
