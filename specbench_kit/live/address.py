@@ -1,6 +1,5 @@
 """Addresses and small files of a network connection. Imports nothing heavy."""
 
-from ipaddress import ip_address
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
@@ -12,17 +11,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not (colon and host and port.isdigit() and int(port) < 1 << 16):
         raise SkitError(f"'{address}' is no HOST:PORT, such as 127.0.0.1:7070")
     return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if a host name or address is this machine's own."""
-    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
 
 
 def read_file(path: Path) -> bytes:

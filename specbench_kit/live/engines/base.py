@@ -12,8 +12,8 @@ from specbench_kit.core.registry import Registry
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.http import API_KEY, ServerClient, api_key
 from specbench_kit.live.links.http import ShapedTransport
+from specbench_kit.live.streams.http import API_KEY, ServerClient, api_key
 
 TIMEOUT_S = 120.0
 WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)

@@ -8,7 +8,7 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import WRONG_ANSWER, ScoringRequest, best_token, engines
 from specbench_kit.live.engines.completions import Completions
-from specbench_kit.live.http import RefusedRequestError
+from specbench_kit.live.streams.http import RefusedRequestError
 
 SCORING = "/inference/v1/generate"
 PROBE_TEXT, PROBE_CHAIN = 512, 4

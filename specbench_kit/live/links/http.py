@@ -9,8 +9,8 @@ import httpx
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.http import Transport
 from specbench_kit.live.links.direction import LinkDirection
+from specbench_kit.live.streams.http import Transport
 
 Delivery = Callable[[], object]
 """What happens on arrival of a message."""

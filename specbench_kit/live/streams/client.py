@@ -13,10 +13,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.live.http import SHOWN, AsyncTransport, certificates, proxy_of, without_secret
 from specbench_kit.live.streams.address import ServerAddress
 from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, dialects
 from specbench_kit.live.streams.events import END, EventParser
+from specbench_kit.live.streams.http import SHOWN, AsyncTransport, certificates, proxy_of, without_secret
 from specbench_kit.live.streams.received import ReceivedStream
 
 CONNECT_S = 10.0

@@ -12,8 +12,8 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.live.http import api_key
 from specbench_kit.live.streams.client import Patience, StreamClient
+from specbench_kit.live.streams.http import api_key
 from specbench_kit.live.streams.received import TokenCounter
 from specbench_kit.metrics.ab.answers import ServerDescription
 from specbench_kit.metrics.ab.comparison import Plan, summarise

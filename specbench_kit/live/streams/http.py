@@ -17,7 +17,6 @@ import httpx
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
-from specbench_kit.live.address import is_loopback
 from specbench_kit.live.streams.events import END, EventParser
 
 API_KEY = "SKIT_API_KEY"
@@ -64,6 +63,17 @@ def without_secret(text: str, secret: str) -> str:
     for form in {secret, quote(secret, safe=""), dumps(secret)[1:-1]} if secret else ():
         text = text.replace(form, "***")
     return text
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host name or address is this machine's own."""
+    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
 
 
 def proxy_of(base: str) -> Proxy | None:
