@@ -24,12 +24,14 @@ class Burst(Struct, frozen=True, array_like=True):
 class DraftCounts(Struct, frozen=True):
     """The counts of speculation that a server reports for one answer; None stands for what it does not report.
 
-    A round is one verification, which commits its accepted tokens and one more.
+    A round is one verification, which commits its accepted tokens and one more. `accepted_first` counts the rounds that
+    accepted their first drafted token.
     """
 
     rounds: Count | None = None
     drafted: Count | None = None
     accepted: Count | None = None
+    accepted_first: Count | None = None
 
 
 class StreamedAnswer(Struct, frozen=True):
@@ -51,6 +53,18 @@ class StreamedAnswer(Struct, frozen=True):
     def tokens(self) -> int:
         """The number of output tokens."""
         return sum(burst.tokens for burst in self.bursts)
+
+    @property
+    def committed(self) -> int:
+        """The tokens of the answer that its rounds committed; all of them where acceptance is not reported.
+
+        Tokens of the last round that lie behind the answer's end were not sent, and tokens of the prompt and of steps
+        without a draft belong to no round.
+        """
+        drafts = self.drafts
+        if drafts is None or drafts.rounds is None or drafts.accepted is None:
+            return self.tokens
+        return min(self.tokens, drafts.rounds + drafts.accepted)
 
     @property
     def ttft_s(self) -> float:
@@ -117,8 +131,9 @@ class ServerDescription(Struct, frozen=True):
 
 
 class CounterChange(Struct, frozen=True):
-    """How far a server's own counters of speculation moved during one load."""
+    """How far a server's own counters of speculation moved during one load; `fell` if one of them went down."""
 
     load: str
     server: str
     counts: DraftCounts = field(default_factory=DraftCounts)
+    fell: bool = False

@@ -18,15 +18,18 @@ from specbench_kit.metrics.ab.summary import (
     OutputCheck,
 )
 from specbench_kit.metrics.statistics import Array, ComparisonFamily, Ratio
-from specbench_kit.metrics.verdicts import as_allowed, verdict
+from specbench_kit.metrics.verdicts import FASTER, SLOWER, as_allowed, verdict
 
 MAY_WIN: Mapping[Gate, bool | None] = {
     "identical": True,
     "as with itself": True,
+    "alike in distribution": True,
     "different": False,
     "not compared": None,
 }
 """Whether a faster server may be called so, by the result of the gate; None if outputs were not compared."""
+ACCEPTANCE = {FASTER: "longer", SLOWER: "shorter"}
+"""What verdicts on ratios of speeds are called for acceptance lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,10 @@ def _ratios(plan: Plan, load: str, records: Sequence[AnswerRecord]) -> dict[Figu
         [sums([a.decode_s for a in first]), sums(steps[1])], [sums([a.decode_s for a in second]), sums(steps[0])]
     )
     ratios["e2e"] = Ratio.of([sums([a.e2e_s for a in first])], [sums([a.e2e_s for a in second])])
+    rounds = [[answer.drafts.rounds or 0 if answer.drafts else 0 for answer in side] for side in (first, second)]
+    if all(map(any, rounds)):
+        tokens = [[answer.committed for answer in side] for side in (first, second)]
+        ratios["acceptance"] = Ratio.of([sums(tokens[1]), sums(rounds[0])], [sums(tokens[0]), sums(rounds[1])])
     return ratios
 
 
@@ -175,5 +182,7 @@ def _compared(figure: Figure, ratio: Ratio | None, level: float, outputs: Output
     if ratio is None:
         return FigureComparison(figure, None, None, 0, verdict(None, None, 0))
     bounds = ratio.interval(level)
-    shown = as_allowed(verdict(ratio.value, bounds, ratio.units), MAY_WIN[outputs.gate])
+    shown = verdict(ratio.value, bounds, ratio.units)
+    # A longer acceptance wins nothing by itself, so that outputs need not agree for it.
+    shown = ACCEPTANCE.get(shown, shown) if figure == "acceptance" else as_allowed(shown, MAY_WIN[outputs.gate])
     return FigureComparison(figure, ratio.value, bounds, ratio.units, shown)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from specbench_kit.metrics.ab.answers import AnswerRecord, StreamedAnswer
+from specbench_kit.metrics.ab.samples import compare_samples
 from specbench_kit.metrics.ab.summary import Agreement, Divergence, Gate, OutputCheck
 
 SHOWN_DIVERGENCES = 8
@@ -29,10 +30,14 @@ def answers_of(records: Iterable[AnswerRecord], load: str, server: str) -> dict[
 def check_outputs(
     records: Sequence[AnswerRecord], load: str, loads: Sequence[str], names: Sequence[str], *, sampled: bool
 ) -> OutputCheck:
-    """Compare all outputs under one load; outputs of sampling without equal random numbers are not compared."""
+    """Compare all outputs under one load: greedy ones one by one, and sampled ones by their distributions."""
     first, second = (answers_of(records, load, name) for name in names)
     if sampled:
-        return OutputCheck("not compared", Agreement())
+        test = compare_samples(_by_prompt(first), _by_prompt(second), CHANCE / (2 * len(loads)))
+        if test is None:
+            return OutputCheck("not compared", Agreement())
+        is_different = min(test.tokens, test.lengths) < test.level
+        return OutputCheck("different" if is_different else "alike in distribution", Agreement(), sampled=test)
     pairs = [(key, first[key], second[key]) for key in first if key in second]
     both = agreement((one, other) for _, one, other in pairs)
     repeated = {name: _repeated(answers) for name, answers in zip(names, (first, second), strict=True)}
@@ -53,10 +58,14 @@ def check_outputs(
 
 
 def _repeated(answers: Answers) -> Agreement:
+    return agreement(pair for asked in _by_prompt(answers).values() for pair in combinations(asked, 2))
+
+
+def _by_prompt(answers: Answers) -> dict[str, list[StreamedAnswer]]:
     by_prompt: dict[str, list[StreamedAnswer]] = {}
     for (request_id, _), answer in sorted(answers.items(), key=lambda item: item[0]):
         by_prompt.setdefault(request_id, []).append(answer)
-    return agreement(pair for asked in by_prompt.values() for pair in combinations(asked, 2))
+    return by_prompt
 
 
 def agreement(pairs: Iterable[tuple[StreamedAnswer, StreamedAnswer]]) -> Agreement:

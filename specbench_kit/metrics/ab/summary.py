@@ -6,16 +6,18 @@ from msgspec import Struct
 
 from specbench_kit.core.typed_json import Count, Number
 
-Figure = Literal["throughput", "ttft", "tpot", "e2e"]
+Figure = Literal["throughput", "ttft", "tpot", "e2e", "acceptance"]
 FIGURES: dict[Figure, str] = {
     "throughput": "throughput",
     "ttft": "time to first token",
     "tpot": "time per output token",
     "e2e": "end to end",
+    "acceptance": "acceptance length",
 }
 """What the two servers are compared in, and how a report calls it."""
-Gate = Literal["identical", "as with itself", "different", "not compared"]
-"""Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; fewer; or unknown."""
+Gate = Literal["identical", "as with itself", "alike in distribution", "different", "not compared"]
+"""Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; sampled ones as far as
+their distributions show; not; or unknown."""
 
 
 class Distribution(Struct, frozen=True):
@@ -28,7 +30,11 @@ class Distribution(Struct, frozen=True):
 
 
 class Speculation(Struct, frozen=True):
-    """Acceptance as the server reports it: for each answer, or by its counters over the whole load."""
+    """Acceptance as the server reports it: for each answer, or by its counters over the whole load.
+
+    The acceptance length is that of tokens which were sent, and `interval` its 95% interval over turns. Counters of a
+    whole load also count tokens behind an answer's end; `tokens_per_round` is the number that was sent for each.
+    """
 
     source: Literal["each answer", "counters"]
     acceptance_length: Number | None = None
@@ -36,6 +42,10 @@ class Speculation(Struct, frozen=True):
     rounds: Count | None = None
     drafted: Count | None = None
     accepted: Count | None = None
+    interval: list[Number] | None = None
+    tokens_per_round: Number | None = None
+    doubts: list[str] = []
+    """What the counts say that cannot be right."""
 
 
 class ServerFigures(Struct, frozen=True):
@@ -80,7 +90,10 @@ class Lengths(Struct, frozen=True):
 
 
 class FigureComparison(Struct, frozen=True):
-    """How much faster the second server is than the first, in one figure; the interval holds with all others."""
+    """How much faster the second server is than the first, in one figure, or how much longer its acceptance length.
+
+    The interval holds together with all others.
+    """
 
     figure: Figure
     ratio: Number | None
@@ -113,6 +126,19 @@ class Agreement(Struct, frozen=True):
         return self.identical / self.compared if self.compared else None
 
 
+class SampleTest(Struct, frozen=True):
+    """Sampled outputs compared: the chance that servers with one distribution differ as much, in tokens and in lengths.
+
+    `level` is the chance below which a difference is shown, with all tests of a run together at 5%.
+    """
+
+    prompts: Count
+    samples: Count
+    tokens: Number
+    lengths: Number
+    level: Number
+
+
 class OutputCheck(Struct, frozen=True):
     """The outputs of both servers compared, and those of each server with its own, by its name.
 
@@ -124,6 +150,7 @@ class OutputCheck(Struct, frozen=True):
     repeated: dict[str, Agreement] = {}
     other_loads: dict[str, Agreement] = {}
     divergences: list[Divergence] = []
+    sampled: SampleTest | None = None
 
 
 class LoadSummary(Struct, frozen=True):

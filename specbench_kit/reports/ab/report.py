@@ -87,6 +87,7 @@ def _load_table(summary: AbSummary) -> Table:
         Column("in flight", "number"),
         Column("tokens per burst", "number"),
         Column("acceptance length", "number"),
+        Column("tokens sent per round", "number"),
         Column("acceptance rate", "share"),
         Column("failed", "count"),
     )
@@ -103,7 +104,8 @@ def _load_table(summary: AbSummary) -> Table:
                 figures.attainment,
                 figures.in_flight,
                 figures.tokens_per_burst,
-                speculation.acceptance_length if speculation else None,
+                Estimate(speculation.acceptance_length, speculation.interval) if speculation else None,
+                speculation.tokens_per_round if speculation else None,
                 speculation.acceptance_rate if speculation else None,
                 figures.failed,
             ]

@@ -10,6 +10,8 @@ from specbench_kit.reports.writing.formatting import count, interval, seconds, s
 HEADLINE_FIGURE = "e2e"
 SAME_LENGTH = 0.02
 """Relative difference of the mean lengths of answers up to which times to the end compare the same work."""
+MANY_LOADS = 3
+"""Loads at which an acceptance rate does not stay the same by chance."""
 LATE_S = 0.02
 """Delay of a request behind its time of arrival from which the client is called too slow."""
 
@@ -58,6 +60,10 @@ def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
 def outputs_sentence(summary: AbSummary) -> str:
     """Return what the correctness gate found, over all loads."""
     checks = [load.outputs for load in summary.loads]
+    if any(check.sampled for check in checks):
+        if any(check.gate == "different" for check in checks):
+            return "**Sampled outputs have different distributions.**"
+        return "The distributions of sampled outputs show no difference."
     compared, identical = (sum(getattr(check.both, name) for check in checks) for name in ("compared", "identical"))
     if not compared:
         return "Outputs were not compared."
@@ -71,6 +77,12 @@ def outputs_sentence(summary: AbSummary) -> str:
 
 def gate_sentence(check: OutputCheck, names: Sequence[str]) -> str:
     """Return the result of the gate under one load, with how far each server agrees with itself."""
+    if check.sampled:
+        test = check.sampled
+        return (
+            f"{count(test.samples)} samples of {count(test.prompts)} prompts at each server; chance of such a difference "
+            f"in tokens {test.tokens:.2g}, in lengths {test.lengths:.2g}, shown below {test.level:.2g}"
+        )
     if check.gate == "not compared":
         return "not compared"
     floors = [
@@ -96,7 +108,21 @@ def cautions(summary: AbSummary) -> list[str]:
         lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
     for load in summary.loads:
         lines += _load_cautions(load)
+    lines += [
+        f"IMPLAUSIBLE COUNTS of {name}: its acceptance rate, from its counters, is {share(rate)} at every load."
+        for name in summary.names
+        if (rate := _constant_rate(summary, name)) is not None
+    ]
     return list(dict.fromkeys(lines))
+
+
+def _constant_rate(summary: AbSummary, name: str) -> float | None:
+    """Return the acceptance rate of a server's counters if it is the same to the hundredth at several loads."""
+    known = [figures.speculation for load in summary.loads if (figures := load.servers[name]).speculation]
+    rates = [entry.acceptance_rate for entry in known if entry and entry.source == "counters"]
+    if len(rates) < MANY_LOADS or None in rates or len({round(rate or 0.0, 2) for rate in rates}) > 1:
+        return None
+    return rates[0]
 
 
 def _load_cautions(load: LoadSummary) -> list[str]:
@@ -129,6 +155,11 @@ def _load_cautions(load: LoadSummary) -> list[str]:
                 f"Sent again: {count(figures.retried)} requests to {name} at {load.load}"
                 + (f" ({reasons})." if reasons else ".")
             )
+        if figures.speculation and figures.speculation.doubts:
+            lines.append(
+                f"IMPLAUSIBLE COUNTS of {name} at {load.load}: {'; '.join(figures.speculation.doubts)}. Do not quote "
+                "its acceptance."
+            )
         if figures.late_p99_s is not None and figures.late_p99_s > LATE_S:
             lines.append(
                 f"LATE ARRIVALS at {load.load}: this client sent requests to {name} up to "
@@ -139,9 +170,11 @@ def _load_cautions(load: LoadSummary) -> list[str]:
 
 def verdict_note(summary: AbSummary) -> str:
     """Return how to read the ratios."""
-    figures = ", ".join(FIGURES.values())
+    compared = {entry.figure for load in summary.loads for entry in load.comparisons}
+    figures = ", ".join(title for figure, title in FIGURES.items() if figure in compared)
+    longer = ", or that its rounds commit more tokens" if "acceptance" in compared else ""
     return (
-        f"A ratio above 1 means that {code(summary.names[1])} is faster. Intervals are for {figures} at all loads "
-        f"together: with 95% confidence every one of them holds ({share(summary.level)} each). Units are turns: the "
+        f"A ratio above 1 means that {code(summary.names[1])} is faster{longer}. Intervals are for {figures} at all "
+        f"loads together: with 95% confidence every one of them holds ({share(summary.level)} each). Units are turns: the "
         "requests that one server gets before the other gets the same ones."
     )

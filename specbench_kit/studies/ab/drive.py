@@ -10,9 +10,9 @@ from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.streams.base import Generation
 from specbench_kit.live.streams.client import RequestFailedError, SentRequest, StreamClient
-from specbench_kit.live.streams.counters import change, read_counters
+from specbench_kit.live.streams.counters import change, have_fallen, read_counters
 from specbench_kit.live.streams.received import TokenCounter
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
+from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts
 from specbench_kit.studies.ab.settings import AbSettings, Load
 from specbench_kit.studies.ab.store import AnswerStore
 from specbench_kit.studies.ab.turns import Turn, arrivals_s, request_seed, turns_of
@@ -79,9 +79,11 @@ class Driver:
                     await self._take_turn(turn, self.clients[server], store)
             progress(load.label, len(turns), len(turns))
             for client, counts in zip(self.clients, before, strict=True):
-                moved = change(counts, read_counters(await client.counters()))
-                if moved is not None:
-                    store.append_counters(CounterChange(load.label, client.address.name, moved))
+                after = read_counters(await client.counters())
+                moved, fell = change(counts, after), have_fallen(counts, after)
+                if moved is not None or fell:
+                    change_of_load = CounterChange(load.label, client.address.name, moved or DraftCounts(), fell)
+                    store.append_counters(change_of_load)
 
     async def _warm_up(self, load: Load) -> None:
         count = self.settings.warm_up
@@ -100,6 +102,7 @@ class Driver:
             turn.prompts,
             turn.load.concurrency or len(turn.prompts),
             arrivals_s(turn, self.settings.seed),
+            turn.repeat,
         )
         used = read_processor_time().since(before)
         self.note_busy(used.process_s, used.wall_s)
@@ -122,7 +125,12 @@ class Driver:
             self.busy_share, self._stretch_s = max(self.busy_share, process_s / wall_s), (0.0, 0.0)
 
     async def _ask_all(
-        self, client: StreamClient, prompts: Sequence[Prompt], at_once: int, arrivals: Sequence[float]
+        self,
+        client: StreamClient,
+        prompts: Sequence[Prompt],
+        at_once: int,
+        arrivals: Sequence[float],
+        repeat: int = 0,
     ) -> list[_Outcome]:
         """Ask for the answers to all prompts, each at its time of arrival, and at most `at_once` at a time."""
         places, begin_s = asyncio.Semaphore(max(1, at_once)), monotonic_s()
@@ -134,21 +142,21 @@ class Driver:
             async with places:
                 began_s = monotonic_s()
                 try:
-                    sent = await client.ask(self._generation(prompt, self.settings.max_new_tokens))
+                    sent = await client.ask(self._generation(prompt, self.settings.max_new_tokens, repeat))
                 except RequestFailedError as failure:
                     return _Outcome(prompt, began_s, late_s, failure=failure)
                 return _Outcome(prompt, began_s, late_s, sent)
 
         return list(await asyncio.gather(*map(ask, prompts, arrivals)))
 
-    def _generation(self, prompt: Prompt, max_tokens: int) -> Generation:
+    def _generation(self, prompt: Prompt, max_tokens: int, repeat: int = 0) -> Generation:
         settings = self.settings
         self._labels += 1
         return Generation(
             prompt=prompt.turns[0],
             max_tokens=max_tokens,
             sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
-            seed=request_seed(settings.seed, prompt.id),
+            seed=request_seed(settings.seed, prompt.id, repeat if settings.temperature else 0),
             label=f"skit-ab-{self._labels}-{self.began_s}",
             ignore_eos=settings.ignore_eos,
         )
