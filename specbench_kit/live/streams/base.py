@@ -55,7 +55,6 @@ class StreamEvent(Struct, frozen=True):
     """
 
     text: str = ""
-    reasoning: str = ""
     token_ids: list[int] | None = None
     tokens: int | None = None
     counted_by: CountedBy = "chunks"
@@ -66,6 +65,7 @@ class StreamEvent(Struct, frozen=True):
     cached_tokens: int | None = None
     drafts: DraftCounts | None = None
     error: str | None = None
+    reasoning: str = ""
 
 
 class ServerFacts(Struct, frozen=True):
