@@ -1,23 +1,26 @@
-"""A small HTTP server around a tiny model that streams its greedy answers in the forms of several engines.
+"""A small HTTP server around a tiny model that streams its answers in the forms of several engines.
 
-It decodes plainly, or speculates with the continuation of an earlier bigram, which it verifies in one forward: then a
-chunk holds every token of a verification.
+It decodes plainly, or speculates and verifies drafts in one forward: then a chunk holds every token of a verification.
+Greedy drafts are the continuation of an earlier bigram; at a temperature above 0 a draft model draws them.
 """
 
 import json
 import ssl
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from os import _exit
 from pathlib import Path
+from random import Random
 from threading import Event, Lock, Thread
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from live_server import DRAFT, TARGET
@@ -56,6 +59,79 @@ class Behaviour:
     """States the number of all tokens at the end."""
     cached: int = 0
     """Prompt tokens that it says it had cached."""
+    ends_with: str = ""
+    """Letters that end an answer; a verification commits what it accepted after them all the same."""
+    reports_drafts: bool = True
+    """Reports acceptance with every answer, and not by its counters alone."""
+    draft_length: int = DRAFT_LENGTH
+    drafts_by_model: bool = False
+    """Drafts greedily with the draft model, whose tokens are accepted more often than those of a bigram."""
+    ignores_seeds: bool = False
+    verification: str = "ratio"
+    """How drafts are verified at a temperature above 0; see `sampled`."""
+    miscount: Callable[[dict[str, float]], dict[str, float]] = lambda counts: counts
+    """What becomes of its counters before anybody reads them."""
+
+
+@lru_cache(maxsize=100_000)
+def last_logits(model: Any, tokens: tuple[int, ...]) -> torch.Tensor:
+    """What a model says after the last tokens of a text; many requests of a test meet the same texts."""
+    with torch.inference_mode():
+        return plain_logits(model, tokens)[-DRAFT_LENGTH - 1 :].clone()
+
+
+class Forward(NamedTuple):
+    """The tokens that one forward adds to an answer, and how many tokens were drafted and accepted in it."""
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
+    is_last: bool
+    ended: bool
+
+    @property
+    def finish_reason(self) -> str | None:
+        return None if not self.is_last else "stop" if self.ended else "length"
+
+
+def agreed(best: list[int], draft: list[int]) -> list[int]:
+    """What a greedy verification commits."""
+    accepted = next((place for place, token in enumerate(draft) if best[place] != token), len(draft))
+    return best[: accepted + 1]
+
+
+def drawn_draft(
+    tokens: list[int], temperature: float, random: Random, behaviour: Behaviour
+) -> tuple[list[int], list[list[float]]]:
+    """Tokens of the draft model, and its distributions; drawn from them unless the verification says `argmax`."""
+    draft: list[int] = []
+    likely: list[list[float]] = []
+    for _ in range(behaviour.draft_length):
+        row = torch.softmax(last_logits(DRAFT, (*tokens, *draft))[-1] / temperature, -1).tolist()
+        is_argmax = behaviour.verification == "argmax"
+        draft.append(max(range(64), key=row.__getitem__) if is_argmax else random.choices(range(64), row)[0])
+        likely.append(row)
+    return draft, likely
+
+
+def sampled(
+    rows: list[list[float]], draft: list[int], likely: list[list[float]], random: Random, verification: str
+) -> list[int]:
+    """What a verification of drawn tokens commits.
+
+    `ratio` accepts a token with chance p / q and draws another from the residual, as it should be. `point` takes the
+    draft for certain (q = 1): fewer tokens are accepted, and the distribution is right. `argmax` is told that its most
+    likely tokens were drawn, `any` accepts them without a look at p, and `no residual` draws the other one from p.
+    """
+    new: list[int] = []
+    for token, row, q in zip(draft, rows, likely, strict=False):
+        belief = [float(place == token) for place in range(64)] if verification == "point" else q
+        if verification == "any" or random.random() < row[token] / belief[token]:
+            new.append(token)
+            continue
+        rest = [max(0.0, p - other) for p, other in zip(row, belief, strict=True)]
+        return [*new, random.choices(range(64), row if verification == "no residual" else rest)[0]]
+    return [*new, random.choices(range(64), rows[len(draft)])[0]]
 
 
 @dataclass
@@ -68,23 +144,35 @@ class Engine:
     released: Event = field(default_factory=Event)
     answers: int = 0
     requests: list[tuple[str, Body]] = field(default_factory=list)
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """The counters of `/metrics`: rounds with a draft, drafted and accepted tokens, and first tokens accepted."""
 
-    def decode(self, prompt: str, count: int) -> Iterator[tuple[list[int], int, int]]:
-        """Yield the tokens of every forward, and how many tokens were drafted and accepted in it."""
-        model = DRAFT if self.behaviour.wrong else TARGET
+    def decode(self, prompt: str, count: int, temperature: float = 0.0, seed: int = 0) -> Iterator[Forward]:
+        """Yield the forwards of an answer: the prompt's, which drafts nothing, and those of its rounds."""
+        model, behaviour = DRAFT if self.behaviour.wrong else TARGET, self.behaviour
         tokens = [LETTERS.find(letter) % 64 for letter in prompt[-40:]]
-        while count:
-            draft = continuation(tokens)[: count - 1] if self.behaviour.speculates else []
-            with torch.inference_mode():
-                best = plain_logits(model, [*tokens, *draft]).argmax(-1).tolist()[len(tokens) - 1 :]
-            accepted = next((place for place, token in enumerate(draft) if best[place] != token), len(draft))
-            new = best[: accepted + 1]
-            tokens += new
-            count -= len(new)
-            yield new, len(draft), accepted
+        ends, is_first = {LETTERS.index(end) for end in behaviour.ends_with}, True
+        random = Random() if behaviour.ignores_seeds else Random(f"{seed}/{prompt}")
+        while count > 0:
+            if not behaviour.speculates or is_first:
+                draft, likely = [], []
+            elif temperature:
+                draft, likely = drawn_draft(tokens, temperature, random, behaviour)
+            elif behaviour.drafts_by_model:
+                draft, likely = drawn_draft(tokens, 1.0, random, replace(behaviour, verification="argmax"))
+            else:
+                draft, likely = continuation(tokens)[: min(count - 1, behaviour.draft_length)], []
+            logits = last_logits(model, (*tokens, *draft))[-len(draft) - 1 :]
+            if temperature:
+                rows = torch.softmax(logits / temperature, -1).tolist()
+                new = sampled(rows, draft, likely, random, behaviour.verification)
+            else:
+                new = agreed(logits.argmax(-1).tolist(), draft)
+            accepted, tokens, is_first = len(new) - 1, tokens + new, False
+            stop = next((place for place, token in enumerate(new) if token in ends), None)
+            sent = new[:count] if stop is None else new[: stop + 1][:count]
+            count = 0 if stop is not None else count - len(sent)
+            yield Forward(sent, len(draft), accepted, is_last=not count, ended=stop is not None)
 
 
 def continuation(tokens: list[int]) -> list[int]:
@@ -100,36 +188,37 @@ def text_of(tokens: list[int]) -> str:
 
 
 def openai_chunks(engine: Engine, body: Body, *, chat: bool) -> Iterator[Body]:
-    prompt = body["messages"][0]["content"] if chat else body["prompt"]
-    behaviour, total, rounds, drafted, accepted = engine.behaviour, 0, 0, 0, 0
+    prompt = "".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
+    behaviour, total, rounds = engine.behaviour, 0, list[Forward]()
     if chat:
         yield {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
-    for new, draft_length, hits in engine.decode(prompt, body["max_tokens"]):
-        total, rounds, drafted, accepted = total + len(new), rounds + 1, drafted + draft_length, accepted + hits
+    for forward in engine.decode(prompt, body["max_tokens"], body["temperature"], body["seed"]):
+        new, total = forward.tokens, total + len(forward.tokens)
+        rounds += [forward] if forward.drafted else []
         part: Body = {"delta": {"content": text_of(new)}} if chat else {"text": text_of(new)}
         if body.get("return_token_ids") and behaviour.counts:
             part["token_ids"] = new
-        done = "length" if total == body["max_tokens"] else None
-        yield {"choices": [{"index": 0, "finish_reason": done, **part}]}
+        yield {"choices": [{"index": 0, "finish_reason": forward.finish_reason, **part}]}
     last: Body = {"choices": []}
     if behaviour.has_usage:
         last["usage"] = {"prompt_tokens": len(prompt), "completion_tokens": total}
         last["usage"]["prompt_tokens_details"] = {"cached_tokens": behaviour.cached}
-    if behaviour.counts and behaviour.speculates:
-        counts = {"num_spec_steps": rounds, "num_draft_tokens": drafted, "acceptance_histogram": {"1": accepted}}
+    hits = [forward.accepted for forward in rounds]
+    drafted, histogram = sum(forward.drafted for forward in rounds), [hits.count(n) for n in range(DRAFT_LENGTH + 1)]
+    if behaviour.counts and behaviour.speculates and behaviour.reports_drafts:
+        # vLLM counts the rounds in which something was drafted.
+        counts = {"num_spec_steps": len(rounds), "num_draft_tokens": drafted, "acceptance_histogram": histogram}
         last["metrics"] = {"speculative_decoding": counts}
-    engine.rounds, engine.drafted, engine.accepted = (
-        engine.rounds + rounds,
-        engine.drafted + drafted,
-        engine.accepted + accepted,
-    )
+    moved = {"drafts": len(rounds), "draft_tokens": drafted, "accepted_tokens": sum(hits)}
+    engine.counts.update(moved | {"accepted_tokens_per_pos": sum(map(bool, hits))})
     yield last
 
 
 def llama_chunks(engine: Engine, body: Body) -> Iterator[Body]:
     total, drafted, accepted = 0, 0, 0
-    for new, draft_length, hits in engine.decode(body["prompt"], body["n_predict"]):
-        total, drafted, accepted = total + len(new), drafted + draft_length, accepted + hits
+    for new, draft_length, hits, *_ in engine.decode(body["prompt"], body["n_predict"]):
+        # llama.cpp counts the tokens of a verification that lie after the answer's end, and does not send them.
+        total, drafted, accepted = total + hits + 1, drafted + draft_length, accepted + hits
         for token in new:  # llama.cpp sends the tokens of a verification one by one
             yield {"content": text_of([token]), "tokens": [token], "stop": False}
     timings = {"predicted_n": total, "cache_n": engine.behaviour.cached}
@@ -141,9 +230,8 @@ def llama_chunks(engine: Engine, body: Body) -> Iterator[Body]:
 def sglang_chunks(engine: Engine, body: Body) -> Iterator[Body]:
     tokens: list[int] = []
     sampling, rounds = body["sampling_params"], 0
-    for new, _, _ in engine.decode(body["text"], sampling["max_new_tokens"]):
-        tokens, rounds = [*tokens, *new], rounds + 1
-        is_last = len(tokens) == sampling["max_new_tokens"]
+    for new, _, _, is_last, _ in engine.decode(body["text"], sampling["max_new_tokens"]):
+        rounds, tokens = rounds + bool(tokens), [*tokens, *new]
         meta = {"completion_tokens": len(tokens), "prompt_tokens": 9, "finish_reason": None}
         meta |= {"finish_reason": {"type": "length"}, "spec_verify_ct": rounds} if is_last else {}
         yield {"text": text_of(tokens), "output_ids": tokens, "meta_info": meta}
@@ -151,7 +239,7 @@ def sglang_chunks(engine: Engine, body: Body) -> Iterator[Body]:
 
 def tgi_chunks(engine: Engine, body: Body) -> Iterator[Body]:
     total, count = 0, body["parameters"]["max_new_tokens"]
-    for new, _, _ in engine.decode(body["inputs"], count):
+    for new, *_ in engine.decode(body["inputs"], count):
         for token in new:
             total += 1
             details = {"finish_reason": "length", "generated_tokens": total} if total == count else None
@@ -182,10 +270,9 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             if self.path == "/metrics":
-                names = {"drafts": "rounds", "draft_tokens": "drafted", "accepted_tokens": "accepted"}
                 lines = [
-                    f'vllm:spec_decode_num_{name}_total{{model_name="tiny"}} {getattr(engine, own)}.0'
-                    for name, own in names.items()
+                    f'vllm:spec_decode_num_{name}_total{{model_name="tiny",position="0"}} {count}'
+                    for name, count in behaviour.miscount(dict(engine.counts)).items()
                 ]
                 self.reply(200, "\n".join(lines).encode())
             elif behaviour.key and self.headers["Authorization"] != f"Bearer {behaviour.key}":

@@ -15,7 +15,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.streams.address import parse_server
 from specbench_kit.live.streams.base import Generation, ServerFacts, StreamEvent, dialects
 from specbench_kit.live.streams.client import Patience, RequestFailedError, SentRequest, StreamClient
-from specbench_kit.live.streams.counters import change, read_counters
+from specbench_kit.live.streams.counters import change, have_fallen, read_counters
 from specbench_kit.live.streams.events import EventParser
 from specbench_kit.live.streams.received import ReceivedStream, divided
 from specbench_kit.metrics.ab.answers import Burst, DraftCounts, StreamedAnswer
@@ -70,11 +70,14 @@ def test_every_kind_of_server_streams_the_same_answer(kind: str, speculates: boo
 def test_a_server_that_speculates_reports_what_it_accepted(kind: str) -> None:
     with streaming_server(speculates=True) as (host, engine):
         _, answer, _ = answer_of(f"{kind}://{host}")
-    rounds = list(engine.decode(PROMPT, COUNT))
-    accepted = sum(hits for _, _, hits in rounds)
+    # The first token of an answer is the prompt's, and vLLM counts only the rounds in which something was drafted.
+    rounds = list(engine.decode(PROMPT, COUNT))[1:]
+    counted = [forward for forward in rounds if forward.drafted or not kind.startswith("vllm")]
+    accepted = sum(forward.accepted for forward in rounds)
     assert accepted > 0
     assert answer.drafts is not None
-    assert (answer.drafts.rounds, answer.drafts.accepted) == (len(rounds), accepted)
+    assert (answer.drafts.rounds, answer.drafts.accepted) == (len(counted), accepted)
+    assert answer.committed == len(counted) + accepted <= answer.tokens - 1
 
 
 @pytest.mark.parametrize("kind", ["llama-cpp", "llama-cpp-chat"])
@@ -226,6 +229,14 @@ def test_counters_before_and_after() -> None:
     assert change(before, after) == DraftCounts(2, 8, 3)
     assert change(after, before) is None
     assert change({}, {}) is None
+    assert have_fallen(after, before)
+    assert not have_fallen(before, after)
+
+
+def test_counters_of_positions_and_of_no_number() -> None:
+    name = "vllm:spec_decode_num_accepted_tokens"
+    text = f'{name}_per_pos_total{{position="0"}} 5\n{name}_per_pos_total{{position="1"}} 3\n{name}_total NaN\n'
+    assert read_counters(text) == {"accepted_first": 5.0}
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")

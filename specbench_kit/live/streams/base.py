@@ -18,7 +18,8 @@ TEXTS = ("content", "text", "reasoning_content", "reasoning")
 class Generation(Struct, frozen=True):
     """A request: a prompt, the most tokens of its answer, and how tokens are chosen.
 
-    `label` differs between any two requests, so that a server need not answer one from what it kept of another.
+    `history` holds the earlier turns of a dialogue: what was asked, and what the server answered. `label` differs
+    between any two requests, so that a server need not answer one from what it kept of another.
     """
 
     prompt: str
@@ -27,13 +28,30 @@ class Generation(Struct, frozen=True):
     seed: int
     label: str
     ignore_eos: bool = False
+    history: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole dialogue as a text, for routes that continue one."""
+        return "\n\n".join([*(part for turn in self.history for part in turn), self.prompt])
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The whole dialogue as messages, for routes that answer them."""
+        earlier = [
+            {"role": role, "content": content}
+            for turn in self.history
+            for role, content in zip(("user", "assistant"), turn, strict=True)
+        ]
+        return [*earlier, {"role": "user", "content": self.prompt}]
 
 
 class StreamEvent(Struct, frozen=True):
     """One event of a stream, in which None stands for what the server does not say.
 
     `tokens` is the number of new tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones
-    included. In a `cumulative` event, text and token ids are those of the whole answer so far.
+    included. In a `cumulative` event, text and token ids are those of the whole answer so far. `reasoning` is the part
+    at the beginning of the text that the next turn of a dialogue does not repeat.
     """
 
     text: str = ""
@@ -47,6 +65,7 @@ class StreamEvent(Struct, frozen=True):
     cached_tokens: int | None = None
     drafts: DraftCounts | None = None
     error: str | None = None
+    reasoning: str = ""
 
 
 class ServerFacts(Struct, frozen=True):

@@ -40,7 +40,7 @@ class LlamaCppStream(StreamDialect):
 
     def body(self, generation: Generation) -> JsonObject:
         return {
-            "prompt": generation.prompt,
+            "prompt": generation.text,
             "n_predict": generation.max_tokens,
             "temperature": generation.sampler.temperature,
             "top_p": generation.sampler.top_p,
@@ -74,7 +74,7 @@ class LlamaCppStream(StreamDialect):
 
 @dialects.register("llama-cpp-chat")
 class LlamaCppChat(OpenAIChat):
-    """llama.cpp's chat completions: the prompt is a user's message, with every sampling field sent."""
+    """llama.cpp's chat completions: prompts are a user's messages, with every sampling field sent."""
 
     facts_paths = ("/v1/models", "/props")
     may_ignore_eos = True

@@ -16,10 +16,11 @@ class Timings(Struct):
     def drafts(self) -> DraftCounts | None:
         """Return the counts of speculation, with nothing drafted where the answer does not count drafts.
 
-        llama.cpp does not count rounds, but each commits one token more than it accepts, and so does the prompt's. An
-        answer without drafts looks the same at a server that speculates and at one that does not.
+        llama.cpp does not count rounds, but each commits one token more than it accepts; the first token of an answer
+        comes from the prompt's forward. An answer without drafts looks the same at a server that speculates and at one
+        that does not.
         """
         if self.predicted_n is None:
             return DraftCounts(None, self.draft_n, self.draft_n_accepted) if self.draft_n else None
         accepted = (self.draft_n_accepted if self.draft_n else 0) or 0
-        return DraftCounts(max(0, self.predicted_n - accepted), self.draft_n or 0, accepted)
+        return DraftCounts(max(0, self.predicted_n - 1 - accepted), self.draft_n or 0, accepted)

@@ -67,18 +67,20 @@ class StepCounts(Struct):
     acceptance_histogram: list[int] | dict[str, int] | None = None
 
     def counts(self) -> DraftCounts:
-        """Return rounds, drafted and accepted tokens, from whichever fields state them."""
-        accepted, rounds, drafted = None, self.num_spec_steps, self.num_draft_tokens
+        """Return rounds, drafted and accepted tokens, and first ones, from whichever fields state them."""
+        accepted, rounds, drafted, first = None, self.num_spec_steps, self.num_draft_tokens, None
         if self.per_step_accepted is not None:
             accepted, rounds = sum(self.per_step_accepted), rounds or len(self.per_step_accepted)
+            first = sum(count > 0 for count in self.per_step_accepted)
         elif self.acceptance_histogram is not None:
             histogram = self.acceptance_histogram
             times = histogram if isinstance(histogram, dict) else dict(enumerate(histogram))
             accepted = sum(int(length) * count for length, count in times.items())
             rounds = rounds or sum(times.values())
+            first = sum(count for length, count in times.items() if int(length) > 0)
         if drafted is None and self.per_step_drafted is not None:
             drafted = sum(self.per_step_drafted)
-        return DraftCounts(rounds, drafted, accepted)
+        return DraftCounts(rounds, drafted, accepted, first)
 
 
 class RequestMetrics(Struct):
@@ -102,11 +104,13 @@ class Chunk(Struct):
         """Return the event that the chunk stands for."""
         choice, usage = self.choices[0] if self.choices else Choice(), self.usage or Usage()
         delta = choice.delta or Delta()
-        text = choice.text or f"{delta.reasoning_content or delta.reasoning or ''}{delta.content or ''}"
+        reasoning = delta.reasoning_content or delta.reasoning or ""
+        text = choice.text or f"{reasoning}{delta.content or ''}"
         tokens, counted_by = self._count(choice)
         drafts = self.metrics.speculative_decoding if self.metrics else None
         return StreamEvent(
             text=text,
+            reasoning=reasoning,
             token_ids=choice.token_ids,
             tokens=tokens,
             counted_by=counted_by,
@@ -179,17 +183,17 @@ class OpenAICompletions(OpenAIDialect):
     path = "/v1/completions"
 
     def body(self, generation: Generation) -> dict[str, Any]:
-        return {**super().body(generation), "prompt": generation.prompt}
+        return {**super().body(generation), "prompt": generation.text}
 
 
 @dialects.register("chat")
 class OpenAIChat(OpenAIDialect):
-    """OpenAI's chat completions, by any server: the prompt is a user's message, in the model's own chat template."""
+    """OpenAI's chat completions, by any server: prompts are a user's messages, in the model's own chat template."""
 
     path = "/v1/chat/completions"
 
     def body(self, generation: Generation) -> dict[str, Any]:
-        return {**super().body(generation), "messages": [{"role": "user", "content": generation.prompt}]}
+        return {**super().body(generation), "messages": generation.messages}
 
 
 class _VllmFields(OpenAIDialect):

@@ -30,6 +30,7 @@ class ReceivedStream:
 
     _arrivals: list[_Arrival] = field(default_factory=list)
     _text: str = ""
+    _reply: str = ""
     _ids: list[int] | None = None
     _running_total: int = 0
     """The tokens that events have brought so far, where they say so."""
@@ -50,6 +51,7 @@ class ReceivedStream:
             self._arrivals.append(_Arrival(at_s, text, tokens))
             self._counted_by = counted_by
         self._text += text
+        self._reply += text.removeprefix(event.reasoning)
         if event.token_ids is not None:
             self._ids = list(event.token_ids) if event.cumulative else [*(self._ids or ()), *event.token_ids]
         # Some servers state 0 tokens beside a text: they do not count.
@@ -70,6 +72,11 @@ class ReceivedStream:
             self._running_total = event.total_tokens
             return max(0, new), event.counted_by if event.cumulative else "running usage"
         return None, "chunks"
+
+    @property
+    def reply(self) -> str:
+        """The answer as the next turn of a dialogue repeats it: without the model's reasoning."""
+        return self._reply.strip()
 
     @property
     def is_empty(self) -> bool:

@@ -35,7 +35,7 @@ class MetaInfo(Struct):
             return None
         accepted = self.spec_accept_token_num
         if accepted is None and self.completion_tokens is not None:
-            accepted = max(0, self.completion_tokens - self.spec_verify_ct)
+            accepted = max(0, self.completion_tokens - 1 - self.spec_verify_ct)
         return DraftCounts(self.spec_verify_ct, self.spec_draft_token_num, accepted)
 
 
@@ -66,7 +66,7 @@ class SglangStream(StreamDialect):
             "repetition_penalty": 1.0,
             "ignore_eos": generation.ignore_eos,
         }
-        return {"text": generation.prompt, "sampling_params": sampling, "stream": True}
+        return {"text": generation.text, "sampling_params": sampling, "stream": True}
 
     def read(self, data: str) -> StreamEvent:
         chunk = read_event(SglangChunk, data)

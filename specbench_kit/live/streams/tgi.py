@@ -59,7 +59,7 @@ class TgiStream(StreamDialect):
             parameters |= {"temperature": sampler.temperature, "seed": generation.seed}
             parameters |= {"top_p": sampler.top_p} if sampler.top_p < 1 else {}
             parameters |= {"top_k": sampler.top_k} if sampler.top_k else {}
-        return {"inputs": generation.prompt, "parameters": parameters}
+        return {"inputs": generation.text, "parameters": parameters}
 
     def read(self, data: str) -> StreamEvent:
         chunk = read_event(TgiChunk, data)

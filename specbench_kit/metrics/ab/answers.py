@@ -24,12 +24,15 @@ class Burst(Struct, frozen=True, array_like=True):
 class DraftCounts(Struct, frozen=True):
     """The counts of speculation that a server reports for one answer; None stands for what it does not report.
 
-    A round is one verification, which commits its accepted tokens and one more.
+    A round is one verification, which commits its accepted tokens and one more; the first token of an answer comes from
+    the prompt's forward and belongs to no round. `accepted_first` counts the rounds that accepted their first drafted
+    token.
     """
 
     rounds: Count | None = None
     drafted: Count | None = None
     accepted: Count | None = None
+    accepted_first: Count | None = None
 
 
 class StreamedAnswer(Struct, frozen=True):
@@ -53,6 +56,18 @@ class StreamedAnswer(Struct, frozen=True):
         return sum(burst.tokens for burst in self.bursts)
 
     @property
+    def committed(self) -> int:
+        """The tokens of the answer that its rounds committed: all but the first, where acceptance is not reported.
+
+        Tokens of the last round after the answer's end were not sent, and do not count. Steps without a draft are not
+        rounds at every server, so that rounds may have committed fewer tokens than were sent.
+        """
+        after_first, drafts = max(0, self.tokens - 1), self.drafts
+        if drafts is None or drafts.rounds is None or drafts.accepted is None:
+            return after_first
+        return min(after_first, drafts.rounds + drafts.accepted)
+
+    @property
     def ttft_s(self) -> float:
         """The time until the first token arrived."""
         return self.bursts[0].at_s
@@ -74,12 +89,21 @@ class StreamedAnswer(Struct, frozen=True):
 
 
 class AnswerKey(Struct, frozen=True):
-    """The identity of an answer: the load, the server, the prompt, and how often the prompt was asked before."""
+    """The identity of an answer: the load, the server, the prompt, and how often the prompt was asked before.
+
+    `dialogue_turn` counts the earlier turns of the prompt's dialogue.
+    """
 
     load: str
     server: str
     request_id: str
     repeat: Count
+    dialogue_turn: Count = 0
+
+    @property
+    def request(self) -> tuple[str, int, int]:
+        """The identity of the request, which is the same for both servers: prompt, repeat and turn of the dialogue."""
+        return self.request_id, self.repeat, self.dialogue_turn
 
 
 class AnswerRecord(Struct, frozen=True):
@@ -117,8 +141,16 @@ class ServerDescription(Struct, frozen=True):
 
 
 class CounterChange(Struct, frozen=True):
-    """How far a server's own counters of speculation moved during one load."""
+    """How far a server's own counters of speculation moved during one turn; `fell` if one of them went down."""
 
     load: str
     server: str
+    repeat: Count = 0
+    turn: Count = 0
     counts: DraftCounts = field(default_factory=DraftCounts)
+    fell: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        """The identity of the server's turn."""
+        return self.load, self.server, self.repeat, self.turn

@@ -1,15 +1,23 @@
 """Two servers compared over all loads: paired ratios, whose intervals hold together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, StreamedAnswer
 from specbench_kit.metrics.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
 from specbench_kit.metrics.ab.outputs import check_outputs
+from specbench_kit.metrics.ab.saturation import over_saturation
+from specbench_kit.metrics.ab.speculation import (
+    acceptance_ratio,
+    is_constant,
+    rounds_of_answers,
+    rounds_of_counters,
+)
 from specbench_kit.metrics.ab.summary import (
     AbSummary,
+    Agreement,
     Figure,
     FigureComparison,
     Gate,
@@ -18,15 +26,20 @@ from specbench_kit.metrics.ab.summary import (
     OutputCheck,
 )
 from specbench_kit.metrics.statistics import Array, ComparisonFamily, Ratio
-from specbench_kit.metrics.verdicts import as_allowed, verdict
+from specbench_kit.metrics.verdicts import FASTER, SLOWER, as_allowed, verdict
 
 MAY_WIN: Mapping[Gate, bool | None] = {
     "identical": True,
     "as with itself": True,
+    "alike in distribution": True,
     "different": False,
     "not compared": None,
 }
 """Whether a faster server may be called so, by the result of the gate; None if outputs were not compared."""
+ACCEPTANCE = {FASTER: "longer", SLOWER: "shorter"}
+"""What verdicts on ratios of speeds are called for acceptance lengths."""
+IMPLAUSIBLE = "counts are implausible"
+"""The verdict on acceptance by counts that cannot be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +47,8 @@ class Plan:
     """What a run asked for: the servers by name, the loads, and whether outputs are drawn at random.
 
     `open_loads` are those whose requests arrive at fixed times: their throughput is what arrives, no property of the
-    servers. `planned` counts the requests to both servers.
+    servers. `concurrencies` are the requests in flight at the other loads. `planned` counts the requests to both
+    servers; `left_out` names loads that were not run, because both servers were over-saturated before.
     """
 
     names: tuple[str, str]
@@ -43,6 +57,21 @@ class Plan:
     open_loads: Sequence[str] = ()
     sampled: bool = False
     targets: Targets = NO_TARGETS
+    concurrencies: Mapping[str, int] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
+
+
+def saturation(plan: Plan, records: Sequence[AnswerRecord]) -> dict[str, dict[str, str]]:
+    """Return the loads at which each server is over-saturated, with the reason."""
+    found: dict[str, dict[str, str]] = {}
+    for name in plan.names:
+        own = [record for record in records if record.key.server == name]
+        found[name] = {}
+        for number, load in enumerate(plan.loads):
+            lower = plan.loads[number - 1] if number else None
+            reason = over_saturation(own, load, plan.concurrencies, lower)
+            found[name] |= {load: reason} if reason else {}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +89,25 @@ def summarise(
     """Return the summary of a run from its records, of which there is one for each key."""
     by_load = {load: [record for record in records if record.key.load == load] for load in plan.loads}
     by_load = {load: own for load, own in by_load.items() if own}
-    ratios = {load: _ratios(plan, load, own) for load, own in by_load.items()}
+    by_change = {load: [change for change in changes if change.load == load] for load in by_load}
+    ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
     level = _family({load: [r for r in of_load.values() if r] for load, of_load in ratios.items()}).level()
     loads = []
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
-        comparisons = [_compared(figure, ratio, level, outputs) for figure, ratio in ratios[load].items()]
         figures = {
             name: server_figures(
                 [record for record in own if record.key.server == name],
                 plan.targets,
-                [change for change in changes if (change.load, change.server) == (load, name)],
+                [change for change in by_change[load] if change.server == name],
             )
             for name in plan.names
         }
+        is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
+        comparisons = [_compared(figure, ratio, level, outputs, is_doubtful) for figure, ratio in ratios[load].items()]
         turns = {record.turn for record in own}
-        largest = max(sum(r.turn == turn and r.key.repeat == 0 for r in own) for turn in turns)
+        first = [record for record in own if record.key.repeat == 0 and record.key.dialogue_turn == 0]
+        largest = max(sum(record.turn == turn for record in first) for turn in turns)
         lengths = _lengths(_pairs(plan.names, own))
         loads.append(LoadSummary(load, len(turns), -(-largest // 2), figures, comparisons, outputs, lengths))
     failed = sum(record.answer is None for record in records)
@@ -87,12 +119,34 @@ def summarise(
         failed,
         level,
         loads,
-        list(cautions),
+        [*cautions, *_constant_rates(plan.names, loads)],
+        saturation(plan, records),
+        list(plan.left_out),
     )
 
 
-def _ratios(plan: Plan, load: str, records: Sequence[AnswerRecord]) -> dict[Figure, Ratio | None]:
-    """Return how many times faster the second server is, by figure; a unit is a turn with its repeats."""
+def _constant_rates(names: Sequence[str], loads: Sequence[LoadSummary]) -> list[str]:
+    """Return a caution for every server whose acceptance rate does not move from load to load."""
+    lines = []
+    for name in names:
+        known = [entry for load in loads if (entry := load.servers[name].speculation)]
+        repeated = [load.outputs.other_loads.get(name, Agreement()) for load in loads]
+        both = Agreement(sum(entry.compared for entry in repeated), sum(entry.identical for entry in repeated))
+        if is_constant(known, both):
+            lines.append(
+                f"IMPLAUSIBLE COUNTS of {name}: its acceptance rate is {known[0].acceptance_rate:.1%} at every load, "
+                "although its outputs differ from load to load. Do not quote its acceptance."
+            )
+    return lines
+
+
+def _ratios(
+    plan: Plan, load: str, records: Sequence[AnswerRecord], changes: Sequence[CounterChange]
+) -> dict[Figure, Ratio | None]:
+    """Return how many times faster the second server is, by figure; a unit is a turn with its repeats.
+
+    All turns of a dialogue belong to one turn of its server, so that they are one unit.
+    """
     pairs = _pairs(plan.names, records)
     if not pairs:
         return {}
@@ -112,16 +166,31 @@ def _ratios(plan: Plan, load: str, records: Sequence[AnswerRecord]) -> dict[Figu
         [sums([a.decode_s for a in first]), sums(steps[1])], [sums([a.decode_s for a in second]), sums(steps[0])]
     )
     ratios["e2e"] = Ratio.of([sums([a.e2e_s for a in first])], [sums([a.e2e_s for a in second])])
-    return ratios
+    acceptance = _acceptance(plan.names, records, changes, rows)
+    return ratios | ({"acceptance": acceptance} if acceptance else {})
+
+
+def _acceptance(
+    names: Sequence[str], records: Sequence[AnswerRecord], changes: Sequence[CounterChange], rows: int
+) -> Ratio | None:
+    """Return the ratio of acceptance lengths where both servers speculate and say so in the same way."""
+    answered = {name: {r.key.request for r in records if r.answer and r.key.server == name} for name in names}
+    both = set.intersection(*answered.values())
+    by_answer = [
+        rounds_of_answers([r for r in records if r.key.server == name and r.key.request in both]) for name in names
+    ]
+    by_counters = [rounds_of_counters([change for change in changes if change.server == name]) for name in names]
+    # Answers and counters do not count the same tokens, so that one of a kind is not held against the other.
+    first, second = by_answer if any(by_answer) else by_counters
+    return acceptance_ratio(first, second, rows)
 
 
 def _pairs(names: Sequence[str], records: Sequence[AnswerRecord]) -> list[_Pair]:
     """Return the requests that both servers answered."""
-    answers: dict[tuple[str, int], dict[str, tuple[int, StreamedAnswer]]] = {}
+    answers: dict[tuple[str, int, int], dict[str, tuple[int, StreamedAnswer]]] = {}
     for record in records:
         if record.answer is not None:
-            key = record.key.request_id, record.key.repeat
-            answers.setdefault(key, {})[record.key.server] = record.turn, record.answer
+            answers.setdefault(record.key.request, {})[record.key.server] = record.turn, record.answer
     both = [by_server for by_server in answers.values() if len(by_server) == len(names)]
     return [_Pair(by[names[0]][0], by[names[0]][1], by[names[1]][1]) for by in both]
 
@@ -171,9 +240,16 @@ def _family(ratios: Mapping[str, Sequence[Ratio]]) -> ComparisonFamily:
     return ComparisonFamily(residuals, (), [True] * columns, freedom)
 
 
-def _compared(figure: Figure, ratio: Ratio | None, level: float, outputs: OutputCheck) -> FigureComparison:
+def _compared(
+    figure: Figure, ratio: Ratio | None, level: float, outputs: OutputCheck, is_doubtful: bool
+) -> FigureComparison:
     if ratio is None:
         return FigureComparison(figure, None, None, 0, verdict(None, None, 0))
     bounds = ratio.interval(level)
-    shown = as_allowed(verdict(ratio.value, bounds, ratio.units), MAY_WIN[outputs.gate])
+    shown = verdict(ratio.value, bounds, ratio.units)
+    if figure == "acceptance":
+        # A longer acceptance wins nothing by itself, so that outputs need not agree for it.
+        shown = IMPLAUSIBLE if is_doubtful else ACCEPTANCE.get(shown, shown)
+    else:
+        shown = as_allowed(shown, MAY_WIN[outputs.gate])
     return FigureComparison(figure, ratio.value, bounds, ratio.units, shown)

@@ -13,6 +13,7 @@ SPEEDUPS: Mapping[str, Figure] = {
     "throughput_speedup": "throughput",
     "ttft_speedup": "ttft",
     "tpot_speedup": "tpot",
+    "acceptance_ratio": "acceptance",
 }
 """The metrics that compare the servers."""
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -30,7 +31,7 @@ UNITS: Mapping[str, Unit] = {
     "identical": "share",
 }
 """Every metric of a condition: those that compare, those of the second server, and the share of identical outputs."""
-TIMELESS = ("acceptance_length", "acceptance_rate", "failed", "identical")
+TIMELESS = ("acceptance_ratio", "acceptance_length", "acceptance_rate", "failed", "identical")
 """Metrics without a time in them, which a busy machine does not change."""
 
 

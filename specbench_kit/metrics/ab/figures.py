@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, DraftCounts, StreamedAnswer
-from specbench_kit.metrics.ab.summary import Distribution, ServerFigures, Speculation
+from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, StreamedAnswer
+from specbench_kit.metrics.ab.speculation import speculation
+from specbench_kit.metrics.ab.summary import Distribution, ServerFigures
 from specbench_kit.metrics.latency import distribution, gaps_of_bursts
 from specbench_kit.metrics.rounds import Array
 from specbench_kit.metrics.statistics import ratio_of_sums
@@ -72,7 +72,7 @@ def server_figures(
         e2e=_distribution([answer.e2e_s for answer in answers]),
         goodput=ratio_of_sums(sum(answer.tokens for answer in good), busy_s) if targets != NO_TARGETS else None,
         attainment=ratio_of_sums(len(good), len(records)) if targets != NO_TARGETS else None,
-        speculation=_speculation(answers, changes),
+        speculation=speculation(records, changes),
         counted_by=sorted({answer.counted_by for answer in answers}),
         cached_tokens=sum(answer.cached_tokens or 0 for answer in answers),
         retry_reasons=dict(Counter(reason for record in records for reason in record.retry_reasons)),
@@ -88,33 +88,3 @@ def _gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
     rows = [(number, burst.tokens, burst.at_s) for number, answer in enumerate(answers) for burst in answer.bursts]
     owner, sizes, moments_s = np.array(rows, dtype=np.float64).reshape(-1, 3).T
     return gaps_of_bursts(owner, sizes, moments_s)
-
-
-def _speculation(answers: Sequence[StreamedAnswer], changes: Sequence[CounterChange]) -> Speculation | None:
-    """Return acceptance by what the answers report, or by the server's counters; None for a server without any."""
-    reported = [(answer.drafts, answer.tokens) for answer in answers if answer.drafts is not None]
-    # Answers in which nothing was drafted count as rounds of one token each, unless the server never drafts.
-    if any(drafts.drafted != 0 for drafts, _ in reported):
-        return _acceptance("each answer", _total([drafts for drafts, _ in reported]), sum(size for _, size in reported))
-    return _acceptance("counters", _total([change.counts for change in changes]), None) if changes else None
-
-
-def _total(counts: Sequence[DraftCounts]) -> DraftCounts:
-    """Return the sums, each None if one of its parts is."""
-    sums = []
-    for name in ("rounds", "drafted", "accepted"):
-        values: list[int | None] = [getattr(count, name) for count in counts]
-        sums.append(None if None in values else sum(value or 0 for value in values))
-    return DraftCounts(*sums)
-
-
-def _acceptance(source: Literal["each answer", "counters"], counts: DraftCounts, tokens: int | None) -> Speculation:
-    """Return the length, which counts one token of each round besides the accepted ones, and the rate."""
-    rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
-    length = None
-    if rounds and accepted is not None:
-        length = 1 + accepted / rounds
-    elif rounds and tokens:
-        length = tokens / rounds
-    rate = accepted / drafted if drafted and accepted is not None else None
-    return Speculation(source, length, rate, rounds, drafted, accepted)

@@ -1,11 +1,14 @@
 """The correctness gate: are the outputs of two servers the same, and is a server's own output the same every time?"""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, count, takewhile
+from typing import TypeVar
 
 from specbench_kit.metrics.ab.answers import AnswerRecord, StreamedAnswer
+from specbench_kit.metrics.ab.samples import compare_samples
 from specbench_kit.metrics.ab.summary import Agreement, Divergence, Gate, OutputCheck
 
+T = TypeVar("T")
 SHOWN_DIVERGENCES = 8
 """Divergences that a summary holds for each load."""
 CONTEXT = 32
@@ -13,55 +16,81 @@ CONTEXT = 32
 CHANCE = 0.05
 """The chance below which a share of different outputs is not put down to a server's own variation."""
 
-Answers = Mapping[tuple[str, int], StreamedAnswer]
-"""The answers of one server under one load, by request and repeat."""
+Dialogues = Mapping[tuple[str, int], Sequence[StreamedAnswer]]
+"""The answers of one server under one load, by prompt and repeat: one for each turn of the prompt's dialogue."""
 
 
-def answers_of(records: Iterable[AnswerRecord], load: str, server: str) -> dict[tuple[str, int], StreamedAnswer]:
-    """Return the answers of a server under a load."""
+def dialogues_of(records: Iterable[AnswerRecord], load: str, server: str) -> Dialogues:
+    """Return the known answers of a server under a load, up to the first turn of a dialogue that has none."""
+    turns: dict[tuple[str, int], dict[int, StreamedAnswer]] = {}
+    for record in records:
+        key, answer = record.key, record.answer
+        if answer is not None and answer.text is not None and (key.load, key.server) == (load, server):
+            turns.setdefault((key.request_id, key.repeat), {})[key.dialogue_turn] = answer
     return {
-        (record.key.request_id, record.key.repeat): record.answer
-        for record in records
-        if record.answer is not None and (record.key.load, record.key.server) == (load, server)
+        place: [answers[turn] for turn in takewhile(answers.__contains__, count())]
+        for place, answers in turns.items()
+        if 0 in answers
     }
 
 
 def check_outputs(
     records: Sequence[AnswerRecord], load: str, loads: Sequence[str], names: Sequence[str], *, sampled: bool
 ) -> OutputCheck:
-    """Compare all outputs under one load; outputs of sampling without equal random numbers are not compared."""
-    first, second = (answers_of(records, load, name) for name in names)
-    if sampled:
-        return OutputCheck("not compared", Agreement())
-    pairs = [(key, first[key], second[key]) for key in first if key in second]
-    both = agreement((one, other) for _, one, other in pairs)
-    repeated = {name: _repeated(answers) for name, answers in zip(names, (first, second), strict=True)}
+    """Compare all outputs under one load: greedy ones one by one, and sampled ones by their distributions."""
+    first, second = (dialogues_of(records, load, name) for name in names)
     other_loads = {
         name: agreement(
-            (own[key], elsewhere[key])
+            (own[place], elsewhere[place])
             for other in loads
             if other != load
-            for own, elsewhere in [(answers_of(records, load, name), answers_of(records, other, name))]
-            for key in own.keys() & elsewhere.keys()
+            for own, elsewhere in [(dialogues_of(records, load, name), dialogues_of(records, other, name))]
+            for place in own.keys() & elsewhere.keys()
         )
         for name in names
     }
-    known = [pair for pair in pairs if pair[1].text is not None and pair[2].text is not None]
-    divergences = [divergence(key, one, other) for key, one, other in known if not same(one, other)]
+    pairs = {place: (first[place], second[place]) for place in first if place in second}
+    if sampled:
+        test = compare_samples(_by_prompt(pairs), CHANCE / len(loads))
+        gate: Gate = "not compared" if test is None else "different" if test.shown else "alike in distribution"
+        return OutputCheck(gate, Agreement(), other_loads=other_loads, sampled=test)
+    both = agreement(pairs.values())
+    repeated = {name: _repeated(own) for name, own in zip(names, (first, second), strict=True)}
+    divergences = [
+        divergence(place, turn, one, other)
+        for place, pair in pairs.items()
+        for turn, (one, other) in enumerate(of_one_context(*pair))
+        if not same(one, other)
+    ]
     gate = gate_of(both, [*repeated.values(), *other_loads.values()])
     return OutputCheck(gate, both, repeated, other_loads, divergences[:SHOWN_DIVERGENCES])
 
 
-def _repeated(answers: Answers) -> Agreement:
-    by_prompt: dict[str, list[StreamedAnswer]] = {}
-    for (request_id, _), answer in sorted(answers.items(), key=lambda item: item[0]):
-        by_prompt.setdefault(request_id, []).append(answer)
-    return agreement(pair for asked in by_prompt.values() for pair in combinations(asked, 2))
+def of_one_context(
+    first: Sequence[StreamedAnswer], second: Sequence[StreamedAnswer]
+) -> Iterator[tuple[StreamedAnswer, StreamedAnswer]]:
+    """Yield the answers of two dialogues by turn, up to the first that differ: later turns follow other answers."""
+    for one, other in zip(first, second, strict=False):
+        yield one, other
+        if not same(one, other):
+            return
 
 
-def agreement(pairs: Iterable[tuple[StreamedAnswer, StreamedAnswer]]) -> Agreement:
-    """Return how many pairs of outputs are identical, of those that are known."""
-    results = [same(one, other) for one, other in pairs if one.text is not None and other.text is not None]
+def _repeated(dialogues: Dialogues) -> Agreement:
+    return agreement(pair for of_prompt in _by_prompt(dialogues).values() for pair in combinations(of_prompt, 2))
+
+
+def _by_prompt(values: Mapping[tuple[str, int], T]) -> dict[str, list[T]]:
+    """Return values of every repeat by prompt."""
+    by_prompt: dict[str, list[T]] = {}
+    for (request_id, _), value in sorted(values.items(), key=lambda item: item[0]):
+        by_prompt.setdefault(request_id, []).append(value)
+    return by_prompt
+
+
+def agreement(pairs: Iterable[tuple[Sequence[StreamedAnswer], Sequence[StreamedAnswer]]]) -> Agreement:
+    """Return how many pairs of outputs are identical, of those that follow the same earlier turns."""
+    results = [same(one, other) for pair in pairs for one, other in of_one_context(*pair)]
     return Agreement(len(results), sum(results))
 
 
@@ -89,21 +118,19 @@ def gate_of(both: Agreement, own: Sequence[Agreement]) -> Gate:
     return "different"
 
 
-def divergence(key: tuple[str, int], one: StreamedAnswer, other: StreamedAnswer) -> Divergence:
-    """Return the first place at which two outputs differ."""
+def divergence(place: tuple[str, int], turn: int, one: StreamedAnswer, other: StreamedAnswer) -> Divergence:
+    """Return the first place at which two outputs of a turn of a dialogue differ."""
     first, second, texts = one.token_ids, other.token_ids, (one.text or "", other.text or "")
+    shared = _first_difference(*texts)
+    before, rest = texts[0][max(0, shared - CONTEXT) : shared], [text[shared : shared + CONTEXT] for text in texts]
     if first is None or second is None:
-        position = _first_difference(*texts)
-        before = texts[0][max(0, position - CONTEXT) : position]
-        parts = [text[position : position + CONTEXT] for text in texts]
-        return Divergence(key[0], key[1], position, "character", before, *parts)
-    position, shared = _first_difference(first, second), _first_difference(*texts)
-    before = texts[0][max(0, shared - CONTEXT) : shared]
+        return Divergence(*place, shared, "character", before, rest[0], rest[1], turn)
+    position = _first_difference(first, second)
     parts = [
-        f"{ids[position] if position < len(ids) else 'the end'} {text[shared : shared + CONTEXT]!r}"
-        for ids, text in zip((first, second), texts, strict=True)
+        f"{ids[position] if position < len(ids) else 'the end'} {text!r}"
+        for ids, text in zip((first, second), rest, strict=True)
     ]
-    return Divergence(key[0], key[1], position, "token", before, *parts)
+    return Divergence(*place, position, "token", before, parts[0], parts[1], turn)
 
 
 def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:

@@ -6,16 +6,18 @@ from msgspec import Struct
 
 from specbench_kit.core.typed_json import Count, Number
 
-Figure = Literal["throughput", "ttft", "tpot", "e2e"]
+Figure = Literal["throughput", "ttft", "tpot", "e2e", "acceptance"]
 FIGURES: dict[Figure, str] = {
     "throughput": "throughput",
     "ttft": "time to first token",
     "tpot": "time per output token",
     "e2e": "end to end",
+    "acceptance": "acceptance length",
 }
 """What the two servers are compared in, and how a report calls it."""
-Gate = Literal["identical", "as with itself", "different", "not compared"]
-"""Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; fewer; or unknown."""
+Gate = Literal["identical", "as with itself", "alike in distribution", "different", "not compared"]
+"""Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; sampled ones, whose
+distributions show no difference; not; or unknown."""
 
 
 class Distribution(Struct, frozen=True):
@@ -28,7 +30,12 @@ class Distribution(Struct, frozen=True):
 
 
 class Speculation(Struct, frozen=True):
-    """Acceptance as the server reports it: for each answer, or by its counters over the whole load."""
+    """Acceptance as the server reports it: for each answer, or by its counters over the whole load.
+
+    The acceptance length has its 95% interval over turns. By what answers report it counts the tokens that were sent;
+    counters also count those of a last round after the answer's end, so that `tokens_per_round`, the tokens that were
+    sent for each round, stands beside it.
+    """
 
     source: Literal["each answer", "counters"]
     acceptance_length: Number | None = None
@@ -36,6 +43,10 @@ class Speculation(Struct, frozen=True):
     rounds: Count | None = None
     drafted: Count | None = None
     accepted: Count | None = None
+    interval: list[Number] | None = None
+    tokens_per_round: Number | None = None
+    doubts: list[str] = []
+    """What the counts say that cannot be right."""
 
 
 class ServerFigures(Struct, frozen=True):
@@ -80,7 +91,10 @@ class Lengths(Struct, frozen=True):
 
 
 class FigureComparison(Struct, frozen=True):
-    """How much faster the second server is than the first, in one figure; the interval holds with all others."""
+    """How much faster the second server is than the first, in one figure, or how much longer its acceptance length.
+
+    The interval holds together with all others.
+    """
 
     figure: Figure
     ratio: Number | None
@@ -90,7 +104,10 @@ class FigureComparison(Struct, frozen=True):
 
 
 class Divergence(Struct, frozen=True):
-    """The first place at which two outputs of one prompt differ: a token, or a character where tokens are unknown."""
+    """The first place at which two outputs of one prompt differ: a token, or a character where tokens are unknown.
+
+    `dialogue_turn` counts the earlier turns of the prompt's dialogue, whose outputs are the same.
+    """
 
     request_id: str
     repeat: Count
@@ -99,6 +116,7 @@ class Divergence(Struct, frozen=True):
     before: str
     first: str
     second: str
+    dialogue_turn: Count = 0
 
 
 class Agreement(Struct, frozen=True):
@@ -113,6 +131,20 @@ class Agreement(Struct, frozen=True):
         return self.identical / self.compared if self.compared else None
 
 
+class SampleTest(Struct, frozen=True):
+    """Sampled outputs compared: the chance that servers with one distribution differ as much in any statistic.
+
+    `samples` counts the answers of each server. `level` is the chance below which a difference is shown, with the tests
+    of all loads together at 5%; `shown` names what differs.
+    """
+
+    prompts: Count
+    samples: Count
+    chance: Number
+    level: Number
+    shown: list[str] = []
+
+
 class OutputCheck(Struct, frozen=True):
     """The outputs of both servers compared, and those of each server with its own, by its name.
 
@@ -124,6 +156,7 @@ class OutputCheck(Struct, frozen=True):
     repeated: dict[str, Agreement] = {}
     other_loads: dict[str, Agreement] = {}
     divergences: list[Divergence] = []
+    sampled: SampleTest | None = None
 
 
 class LoadSummary(Struct, frozen=True):
@@ -139,7 +172,11 @@ class LoadSummary(Struct, frozen=True):
 
 
 class AbSummary(Struct, frozen=True):
-    """All loads of a run; `level` is the confidence of each interval at which all hold together with 95%."""
+    """All loads of a run; `level` is the confidence of each interval at which all hold together with 95%.
+
+    `saturated` holds, by server, the loads at which it is over-saturated, with the reason. `left_out` names the loads
+    that were not run for that.
+    """
 
     names: list[str]
     partial: bool
@@ -149,3 +186,5 @@ class AbSummary(Struct, frozen=True):
     level: Number
     loads: list[LoadSummary]
     cautions: list[str] = []
+    saturated: dict[str, dict[str, str]] = {}
+    left_out: list[str] = []

@@ -25,7 +25,7 @@ def ratios(summary: AbSummary) -> Picture:
         (load.load, entry, entry.ratio)
         for load in summary.loads
         for entry in load.comparisons
-        if entry.ratio is not None
+        if entry.ratio is not None and entry.figure != "acceptance"
     ]
     first, second = summary.names
 

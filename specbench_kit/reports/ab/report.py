@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.core.plain_text import last_part
-from specbench_kit.metrics.ab.summary import FIGURES, AbSummary, LoadSummary, ServerFigures
+from specbench_kit.metrics.ab.summary import FIGURES, AbSummary, Divergence, LoadSummary, ServerFigures
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.reports.ab import wording
 from specbench_kit.reports.document import (
@@ -87,6 +87,7 @@ def _load_table(summary: AbSummary) -> Table:
         Column("in flight", "number"),
         Column("tokens per burst", "number"),
         Column("acceptance length", "number"),
+        Column("tokens sent per round", "number"),
         Column("acceptance rate", "share"),
         Column("failed", "count"),
     )
@@ -103,7 +104,8 @@ def _load_table(summary: AbSummary) -> Table:
                 figures.attainment,
                 figures.in_flight,
                 figures.tokens_per_burst,
-                speculation.acceptance_length if speculation else None,
+                Estimate(speculation.acceptance_length, speculation.interval) if speculation else None,
+                speculation.tokens_per_round if speculation else None,
                 speculation.acceptance_rate if speculation else None,
                 figures.failed,
             ]
@@ -134,7 +136,7 @@ def _outputs(summary: AbSummary) -> list[Block]:
         table = [
             (
                 load,
-                f"{code(entry.request_id)}, repeat {entry.repeat + 1}",
+                f"{code(entry.request_id)}, {_dialogue_turn(entry)}repeat {entry.repeat + 1}",
                 f"{entry.unit} {count(entry.position + 1)}",
                 _quoted(entry.before),
                 _quoted(entry.first),
@@ -146,8 +148,18 @@ def _outputs(summary: AbSummary) -> list[Block]:
     return blocks
 
 
+def _dialogue_turn(entry: Divergence) -> str:
+    return f"turn {entry.dialogue_turn + 1}, " if entry.dialogue_turn else ""
+
+
 def _quoted(text: str) -> str:
     return code(text) if text else "the end"
+
+
+def _dialogues(run: RunFile) -> str:
+    """Return how many requests the prompts make, where some are dialogues of several turns."""
+    requests, prompts = run.get("requests"), (run.get("dataset") or {}).get("count")
+    return f" dialogues of {count(requests)} turns, each a request" if requests and requests != prompts else ""
 
 
 def _setting(run: RunFile, summary: AbSummary) -> Blocks:
@@ -172,7 +184,7 @@ def _setting(run: RunFile, summary: AbSummary) -> Blocks:
     turns = [f"{load.load}: {count(load.turns)} of {count(load.turn_requests)}" for load in summary.loads]
     rows = [
         *servers,
-        ("prompts", f"{dataset.get('name')}, {count(dataset.get('count'))}"),
+        ("prompts", f"{dataset.get('name')}, {count(dataset.get('count'))}{_dialogues(run)}"),
         ("most output tokens", count(config.get("max_new_tokens"))),
         ("sampling", sampling_sentence(config) if config else ABSENT),
         ("asked", f"{'once' if repeats == 1 else f'{count(repeats)} times'} at each server" if repeats else ABSENT),

@@ -22,7 +22,17 @@ def headline(summary: AbSummary) -> str:
         return f"No request was answered by both {first} and {second}: there is nothing to compare."
     result = f"End to end, {second} against {first}: {'; '.join(parts)}. {outputs_sentence(summary)}"
     # Ratios of times mean little where one server does less work, so this comes first.
-    return " ".join([*(_lengths_sentence(load, summary.names) for load in summary.loads if _differ(load)), result])
+    lengths = [_lengths_sentence(load, summary.names) for load in summary.loads if _differ(load)]
+    return " ".join([*lengths, result, *_saturation_sentence(summary)])
+
+
+def _saturation_sentence(summary: AbSummary) -> list[str]:
+    """Return the lowest load at which each server is over-saturated, and what was not run for that."""
+    parts = [f"{code(name)} at {next(iter(loads))}" for name, loads in summary.saturated.items() if loads]
+    if not parts:
+        return []
+    left_out = f"; not run for that: {', '.join(summary.left_out)}" if summary.left_out else ""
+    return [f"Over-saturated: {', '.join(parts)}{left_out}."]
 
 
 def _differ(load: LoadSummary) -> bool:
@@ -58,6 +68,13 @@ def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
 def outputs_sentence(summary: AbSummary) -> str:
     """Return what the correctness gate found, over all loads."""
     checks = [load.outputs for load in summary.loads]
+    tests = [check.sampled for check in checks if check.sampled]
+    if tests:
+        shown = list(dict.fromkeys(name for test in tests for name in test.shown))
+        if shown:
+            return f"**Sampled outputs have different distributions** ({', '.join(shown)})."
+        samples = count(sum(test.samples for test in tests))
+        return f"The distributions of {samples} sampled outputs of each server show no difference."
     compared, identical = (sum(getattr(check.both, name) for check in checks) for name in ("compared", "identical"))
     if not compared:
         return "Outputs were not compared."
@@ -71,6 +88,13 @@ def outputs_sentence(summary: AbSummary) -> str:
 
 def gate_sentence(check: OutputCheck, names: Sequence[str]) -> str:
     """Return the result of the gate under one load, with how far each server agrees with itself."""
+    if check.sampled:
+        test = check.sampled
+        shown = f"different: {', '.join(test.shown)}; " if test.shown else ""
+        return (
+            f"{count(test.samples)} samples of {count(test.prompts)} prompts at each server; {shown}chance of such "
+            f"differences between equal servers {test.chance:.2g}, shown below {test.level:.2g}"
+        )
     if check.gate == "not compared":
         return "not compared"
     floors = [
@@ -96,12 +120,19 @@ def cautions(summary: AbSummary) -> list[str]:
         lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
     for load in summary.loads:
         lines += _load_cautions(load)
+    for name, loads in summary.saturated.items():
+        lines += [f"OVER-SATURATED: {name} at {load}, where {reason}." for load, reason in loads.items()]
     return list(dict.fromkeys(lines))
 
 
 def _load_cautions(load: LoadSummary) -> list[str]:
     lines = []
-    if load.outputs.gate == "different":
+    if load.outputs.sampled and load.outputs.sampled.shown:
+        lines.append(
+            f"OUTPUTS DIFFER at {load.load}: {', '.join(load.outputs.sampled.shown)} have other distributions than "
+            "chance explains; one of the servers does not sample from the model as the other does."
+        )
+    elif load.outputs.gate == "different":
         lines.append(
             f"OUTPUTS DIFFER at {load.load}: a faster server does other work, or rounds otherwise; see the divergences."
         )
@@ -129,6 +160,11 @@ def _load_cautions(load: LoadSummary) -> list[str]:
                 f"Sent again: {count(figures.retried)} requests to {name} at {load.load}"
                 + (f" ({reasons})." if reasons else ".")
             )
+        if figures.speculation and figures.speculation.doubts:
+            lines.append(
+                f"IMPLAUSIBLE COUNTS of {name} at {load.load}: {'; '.join(figures.speculation.doubts)}. Do not quote "
+                "its acceptance."
+            )
         if figures.late_p99_s is not None and figures.late_p99_s > LATE_S:
             lines.append(
                 f"LATE ARRIVALS at {load.load}: this client sent requests to {name} up to "
@@ -139,9 +175,11 @@ def _load_cautions(load: LoadSummary) -> list[str]:
 
 def verdict_note(summary: AbSummary) -> str:
     """Return how to read the ratios."""
-    figures = ", ".join(FIGURES.values())
+    compared = {entry.figure for load in summary.loads for entry in load.comparisons}
+    figures = ", ".join(title for figure, title in FIGURES.items() if figure in compared)
+    longer = ", or that its rounds commit more tokens" if "acceptance" in compared else ""
     return (
-        f"A ratio above 1 means that {code(summary.names[1])} is faster. Intervals are for {figures} at all loads "
-        f"together: with 95% confidence every one of them holds ({share(summary.level)} each). Units are turns: the "
-        "requests that one server gets before the other gets the same ones."
+        f"A ratio above 1 means that {code(summary.names[1])} is faster{longer}. Intervals are for {figures} at all "
+        f"loads together: with 95% confidence every one of them holds ({share(summary.level)} each). Units are turns: "
+        "the requests that one server gets before the other gets the same ones."
     )

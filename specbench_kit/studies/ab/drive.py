@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Prompt
@@ -10,9 +10,9 @@ from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.streams.base import Generation
 from specbench_kit.live.streams.client import RequestFailedError, SentRequest, StreamClient
-from specbench_kit.live.streams.counters import change, read_counters
+from specbench_kit.live.streams.counters import change, have_fallen, read_counters
 from specbench_kit.live.streams.received import TokenCounter
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
+from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts
 from specbench_kit.studies.ab.settings import AbSettings, Load
 from specbench_kit.studies.ab.store import AnswerStore
 from specbench_kit.studies.ab.turns import Turn, arrivals_s, request_seed, turns_of
@@ -21,6 +21,11 @@ STRETCH_S = 1.0
 """Seconds of turns over which the share is taken in which this process was busy."""
 PROBE_TOKENS = 8
 """Most tokens of the answer by which a server shows that it understands the requests."""
+
+
+def requests_of(prompts: Sequence[Prompt]) -> int:
+    """Return the number of requests that prompts make: one for every turn of each dialogue."""
+    return sum(len(prompt.turns) for prompt in prompts)
 
 
 class ServerLostError(Exception):
@@ -32,6 +37,7 @@ class _Outcome:
     """What became of one request: its answer as it arrived, or why there is none."""
 
     prompt: Prompt
+    dialogue_turn: int
     began_s: float
     late_s: float
     sent: SentRequest | None = None
@@ -58,7 +64,7 @@ class Driver:
         """Put one short request to each server; raise SkitError if one does not answer it."""
         for client in self.clients:
             try:
-                await client.ask(self._generation(self.prompts[0], PROBE_TOKENS))
+                await client.ask(self._generation(self.prompts[0], (), PROBE_TOKENS))
             except RequestFailedError as failure:
                 raise SkitError(f"{client.address.name} ({client.address.base}): {failure}") from failure
 
@@ -72,21 +78,17 @@ class Driver:
             if not missing:
                 continue
             await self._warm_up(load)
-            before = [read_counters(await client.counters()) for client in self.clients]
             for done, turn in enumerate(missing, len(turns) - len(missing)):
                 progress(load.label, done, len(turns))
                 for server in turn.order:
                     await self._take_turn(turn, self.clients[server], store)
             progress(load.label, len(turns), len(turns))
-            for client, counts in zip(self.clients, before, strict=True):
-                moved = change(counts, read_counters(await client.counters()))
-                if moved is not None:
-                    store.append_counters(CounterChange(load.label, client.address.name, moved))
 
     async def _warm_up(self, load: Load) -> None:
         count = self.settings.warm_up
         # As many at once as under the load, so that connections and batches of that size exist when it begins.
         prompts = [self.prompts[-1 - number % len(self.prompts)] for number in range(count)]
+        prompts = [replace(prompt, turns=prompt.turns[:1]) for prompt in prompts]
         for client in self.clients:
             outcomes = await self._ask_all(client, prompts, load.concurrency or count, [0.0] * count)
             for outcome in outcomes:
@@ -94,12 +96,14 @@ class Driver:
                     raise ServerLostError(f"{client.address.name} fails while it warms up: {outcome.failure}")
 
     async def _take_turn(self, turn: Turn, client: StreamClient, store: AnswerStore) -> None:
+        counted = read_counters(await client.counters())
         before = read_processor_time()
         outcomes = await self._ask_all(
             client,
             turn.prompts,
             turn.load.concurrency or len(turn.prompts),
             arrivals_s(turn, self.settings.seed),
+            turn.repeat,
         )
         used = read_processor_time().since(before)
         self.note_busy(used.process_s, used.wall_s)
@@ -113,6 +117,13 @@ class Driver:
                 f"{client.address.name} ({client.address.base}) cannot be reached any more, in {lost.attempts} "
                 f"attempts: {lost}"
             )
+        after = read_counters(await client.counters()) if counted else {}
+        moved, fell = change(counted, after), have_fallen(counted, after)
+        if moved is not None or fell:
+            counts = moved or DraftCounts()
+            store.append_counters(
+                CounterChange(turn.load.label, client.address.name, turn.repeat, turn.number, counts, fell)
+            )
 
     def note_busy(self, process_s: float, wall_s: float) -> None:
         """Count how busy this process was; short turns are counted together, since the share of one says nothing."""
@@ -122,39 +133,64 @@ class Driver:
             self.busy_share, self._stretch_s = max(self.busy_share, process_s / wall_s), (0.0, 0.0)
 
     async def _ask_all(
-        self, client: StreamClient, prompts: Sequence[Prompt], at_once: int, arrivals: Sequence[float]
+        self,
+        client: StreamClient,
+        prompts: Sequence[Prompt],
+        at_once: int,
+        arrivals: Sequence[float],
+        repeat: int = 0,
     ) -> list[_Outcome]:
-        """Ask for the answers to all prompts, each at its time of arrival, and at most `at_once` at a time."""
+        """Ask for the answers to all prompts, each at its time of arrival, and at most `at_once` at a time.
+
+        The turns of a dialogue are requests one after the other, and in its place.
+        """
         places, begin_s = asyncio.Semaphore(max(1, at_once)), monotonic_s()
 
-        async def ask(prompt: Prompt, arrival_s: float) -> _Outcome:
+        async def ask(prompt: Prompt, arrival_s: float) -> list[_Outcome]:
             while (wait_s := begin_s + arrival_s - monotonic_s()) > 0:
                 await asyncio.sleep(wait_s)
             late_s = monotonic_s() - begin_s - arrival_s
             async with places:
-                began_s = monotonic_s()
-                try:
-                    sent = await client.ask(self._generation(prompt, self.settings.max_new_tokens))
-                except RequestFailedError as failure:
-                    return _Outcome(prompt, began_s, late_s, failure=failure)
-                return _Outcome(prompt, began_s, late_s, sent)
+                return await self._ask_dialogue(client, prompt, late_s, repeat)
 
-        return list(await asyncio.gather(*map(ask, prompts, arrivals)))
+        dialogues = await asyncio.gather(*map(ask, prompts, arrivals))
+        return [outcome for dialogue in dialogues for outcome in dialogue]
 
-    def _generation(self, prompt: Prompt, max_tokens: int) -> Generation:
-        settings = self.settings
+    async def _ask_dialogue(self, client: StreamClient, prompt: Prompt, late_s: float, repeat: int) -> list[_Outcome]:
+        """Ask for the answers to all turns; each turn after the first follows the server's own earlier answers."""
+        outcomes: list[_Outcome] = []
+        history: tuple[tuple[str, str], ...] = ()
+        for turn, asked in enumerate(prompt.turns):
+            began_s = monotonic_s()
+            try:
+                sent = await client.ask(self._generation(prompt, history, self.settings.max_new_tokens, repeat))
+            except RequestFailedError as failure:
+                outcomes.append(_Outcome(prompt, turn, began_s, late_s, failure=failure))
+                words = f"not asked, as turn {turn + 1} of its dialogue has no answer"
+                missing = RequestFailedError(words, (), failure.unreachable)
+                later = range(turn + 1, len(prompt.turns))
+                return [*outcomes, *(_Outcome(prompt, number, began_s, 0.0, failure=missing) for number in later)]
+            outcomes.append(_Outcome(prompt, turn, began_s, late_s if turn == 0 else 0.0, sent))
+            history += ((asked, sent.received.reply),)
+        return outcomes
+
+    def _generation(
+        self, prompt: Prompt, history: tuple[tuple[str, str], ...], max_tokens: int, repeat: int = 0
+    ) -> Generation:
+        settings, turn = self.settings, len(history)
         self._labels += 1
         return Generation(
-            prompt=prompt.turns[0],
+            prompt=prompt.turns[turn],
             max_tokens=max_tokens,
             sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
-            seed=request_seed(settings.seed, prompt.id),
+            seed=request_seed(settings.seed, prompt.id, repeat if settings.temperature else 0, turn),
             label=f"skit-ab-{self._labels}-{self.began_s}",
             ignore_eos=settings.ignore_eos,
+            history=history,
         )
 
     def _record(self, turn: Turn, server: str, outcome: _Outcome) -> AnswerRecord:
-        key = AnswerKey(turn.load.label, server, outcome.prompt.id, turn.repeat)
+        key = AnswerKey(turn.load.label, server, outcome.prompt.id, turn.repeat, outcome.dialogue_turn)
         late_s = outcome.late_s if turn.load.rate is not None else 0.0
         if outcome.sent is None:
             failure, sent_s = outcome.failure, outcome.began_s - self.began_s

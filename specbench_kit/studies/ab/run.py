@@ -1,7 +1,7 @@
 """`skit ab`: from two servers to a folder with a report."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -16,15 +16,16 @@ from specbench_kit.live.streams.client import Patience, StreamClient
 from specbench_kit.live.streams.http import api_key
 from specbench_kit.live.streams.received import TokenCounter
 from specbench_kit.metrics.ab.answers import ServerDescription
-from specbench_kit.metrics.ab.comparison import Plan, summarise
+from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
+from specbench_kit.metrics.ab.samples import FEWEST_PAIRS
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.runs import lock, provenance
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
 from specbench_kit.studies.ab.conclusion import AbOutcome, conclude
-from specbench_kit.studies.ab.drive import Driver, ServerLostError
+from specbench_kit.studies.ab.drive import Driver, ServerLostError, requests_of
 from specbench_kit.studies.ab.settings import AbSettings, Load
 from specbench_kit.studies.ab.store import AnswerStore
 
@@ -44,7 +45,7 @@ async def _compare(
     settings: AbSettings, dataset: LoadedDataset, progress: ProgressCallback, say: Callable[[str], None]
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
-    for line in _doubts(loads, len(dataset.prompts)):
+    for line in [*_doubts(loads, len(dataset.prompts)), *_sampling_doubts(settings, len(dataset.prompts))]:
         say(line)
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:
@@ -61,11 +62,13 @@ async def _compare(
         await driver.probe()
         environment = provenance.collect(settings.argv)
         store = _open_store(settings, dataset, servers, environment)
-        plan = _plan(settings, loads, len(dataset.prompts))
+        plan = _plan(settings, loads, requests_of(dataset.prompts))
         watch, problem = Watch(probe_here(), torch.device("cpu")), None
         lock.acquire(store.folder)
         try:
-            await driver.run(store, loads, progress)
+            taken: list[Load] = []
+            await driver.run(store, _sweep(settings, plan, loads, store, taken), progress)
+            plan = _plan(settings, taken, requests_of(dataset.prompts), left_out=loads[len(taken) :])
         except ServerLostError as error:
             problem = SkitError(f"{error}; {_kept(store, plan)}")
         except asyncio.CancelledError:  # Ctrl-C
@@ -73,7 +76,7 @@ async def _compare(
         finally:
             lock.release(store.folder)
         store.amend(machine=[*(store.run.get("machine") or ()), watch.end({})])
-        summary = summarise(plan, list(store.records.values()), store.changes, _cautions(driver))
+        summary = summarise(plan, list(store.records.values()), list(store.changes.values()), _cautions(driver))
         return conclude(store, summary, problem)
 
 
@@ -88,6 +91,17 @@ def _doubts(loads: Sequence[Load], prompts: int) -> list[str]:
                 f"show no difference: give {load.turn * FEWEST_UNITS} prompts or more with --limit, or a smaller --turn"
             )
     return lines
+
+
+def _sampling_doubts(settings: AbSettings, prompts: int) -> list[str]:
+    """Return a line if sampled outputs are too few to compare their distributions."""
+    if not settings.temperature or (settings.repeats > 1 and prompts * settings.repeats >= FEWEST_PAIRS):
+        return []
+    needed = max(2, -(-FEWEST_PAIRS // prompts))
+    return [
+        f"{prompts} prompts with --repeats {settings.repeats} are too few samples to compare the distributions of "
+        f"outputs: give --repeats {needed} or more, or more prompts, 2 of each and {FEWEST_PAIRS} in all"
+    ]
 
 
 def _cautions(driver: Driver) -> list[str]:
@@ -143,6 +157,7 @@ def _open_store(
             "command": "ab",
             "time_kind": "measured",
             "dataset": dataset.describe(),
+            "requests": requests_of(dataset.prompts),
             "servers": described,
             "order": ORDER,
             "config": config,
@@ -162,15 +177,30 @@ def _open_store(
     return store
 
 
-def _plan(settings: AbSettings, loads: Sequence[Load], prompts: int) -> Plan:
+def _sweep(
+    settings: AbSettings, plan: Plan, loads: Sequence[Load], store: AnswerStore, taken: list[Load]
+) -> Iterator[Load]:
+    """Yield and collect the loads to run: with --until-saturated, up to the first at which no server keeps up."""
+    for load in loads:
+        taken.append(load)
+        yield load
+        if settings.until_saturated:
+            found = saturation(plan, list(store.records.values()))
+            if all(load.label in found[name] for name in plan.names):
+                return
+
+
+def _plan(settings: AbSettings, loads: Sequence[Load], requests: int, left_out: Sequence[Load] = ()) -> Plan:
     labels = [load.label for load in loads]
     return Plan(
         settings.names,
         labels,
-        planned=2 * prompts * settings.repeats * len(loads),
+        planned=2 * requests * settings.repeats * len(loads),
         open_loads=[load.label for load in loads if load.rate is not None],
         sampled=settings.temperature > 0,
         targets=Targets(settings.ttft_slo, settings.tpot_slo),
+        concurrencies={load.label: load.concurrency for load in loads if load.concurrency is not None},
+        left_out=[load.label for load in left_out],
     )
 
 

@@ -98,6 +98,9 @@ class AbSettings(common.DatasetOptions):
             LOAD,
         ),
     ] = None
+    until_saturated: Annotated[
+        bool, Option("Leave out the loads after the first one at which both servers are over-saturated.", LOAD)
+    ] = False
     warm_up: Annotated[int, Option("Requests to each server before each load, which do not count.", LOAD)] = 2
     ttft_slo: Annotated[
         float | None,
@@ -159,6 +162,11 @@ class AbSettings(common.DatasetOptions):
         require(not (self.rate and self.concurrency), "give --concurrency or --rate, not both")
         loads = self.rate or self.concurrency
         require(len(set(loads)) == len(loads), "a load is given twice: name each once")
+        is_sweep = len(loads) > 1 and list(loads) == sorted(loads)
+        require(
+            is_sweep or not self.until_saturated,
+            "--until-saturated needs several loads from low to high, such as --concurrency 1,4,16 or --rate 1,2,4",
+        )
         require(0 <= self.temperature < 100 and 0 < self.top_p <= 1 and self.top_k >= 0, "sampling is out of range")
 
     @property
@@ -189,6 +197,7 @@ class AbSettings(common.DatasetOptions):
             "concurrency": list(self.concurrency or (() if self.rate else (1,))),
             "rate": list(self.rate),
             "turn": self.turn,
+            **({"until_saturated": True} if self.until_saturated else {}),
             "warm_up": self.warm_up,
             "ttft_slo": self.ttft_slo,
             "tpot_slo": self.tpot_slo,

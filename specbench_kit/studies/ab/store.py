@@ -16,6 +16,7 @@ from specbench_kit.runs.reading import complete_lines, read_object, reported
 from specbench_kit.studies.ab.turns import Turn
 
 T = TypeVar("T")
+CounterKey = tuple[str, str, int, int]
 ANSWERS, COUNTERS, RUN, SUMMARY = "answers.jsonl", "counters.jsonl", "run.json", "summary.json"
 SCHEMA_VERSION = 1
 HINT = "finished answers are kept; make room, then go on with --resume"
@@ -28,7 +29,7 @@ class AnswerStore:
     folder: Path
     names: tuple[str, ...]
     records: dict[AnswerKey, AnswerRecord] = field(default_factory=dict)
-    changes: list[CounterChange] = field(default_factory=list)
+    changes: dict[CounterKey, CounterChange] = field(default_factory=dict)
 
     @classmethod
     def create(
@@ -61,7 +62,7 @@ class AnswerStore:
                 replace_file(folder / name, lines)
         store = cls(folder, names)
         store.records = {record.key: record for record in _read(folder / ANSWERS, AnswerRecord)}
-        store.changes = list(_read(folder / COUNTERS, CounterChange))
+        store.changes = {change.key: change for change in _read(folder / COUNTERS, CounterChange)}
         return store
 
     @property
@@ -72,7 +73,10 @@ class AnswerStore:
     def has_turn(self, turn: Turn) -> bool:
         """Return True if both servers have taken the turn to its end."""
         keys = [
-            AnswerKey(turn.load.label, name, prompt.id, turn.repeat) for name in self.names for prompt in turn.prompts
+            AnswerKey(turn.load.label, name, prompt.id, turn.repeat, dialogue_turn)
+            for name in self.names
+            for prompt in turn.prompts
+            for dialogue_turn in range(len(prompt.turns))
         ]
         return all(key in self.records for key in keys)
 
@@ -83,7 +87,7 @@ class AnswerStore:
 
     def append_counters(self, change: CounterChange) -> None:
         """Add what a server's counters counted."""
-        self.changes.append(change)
+        self.changes[change.key] = change
         self._write_line(COUNTERS, change)
 
     def amend(self, **facts: object) -> None:

@@ -46,6 +46,8 @@ def arrivals_s(turn: Turn, seed: int) -> list[float]:
     return [0.0, *accumulate(random.expovariate(rate) for _ in turn.prompts[1:])]
 
 
-def request_seed(seed: int, request_id: str) -> int:
-    """Return the seed of a request's sampler, the same for both servers and every repeat; servers take 31 bits."""
-    return int.from_bytes(blake2b(f"{seed}/{request_id}".encode(), digest_size=SEED_BYTES).digest()) >> 1
+def request_seed(seed: int, request_id: str, repeat: int, dialogue_turn: int = 0) -> int:
+    """Return the seed of a request's sampler, the same for both servers; servers take 31 bits."""
+    text = f"{seed}/{request_id}" + (f"/{repeat}" if repeat or dialogue_turn else "")
+    text += f"/{dialogue_turn}" if dialogue_turn else ""
+    return int.from_bytes(blake2b(text.encode(), digest_size=SEED_BYTES).digest()) >> 1
