@@ -149,7 +149,7 @@ pair-trace: $(INSTALLED)
 
 # What the kit knows of that pair, from the half for tuning: a predictor, and options for every deployment that drafts at an
 # edge. The reports are made from the other half.
-EDGES := adaspec-33b-4xa100 adaspec-70b-8xa100 adaspec-7b-a100 adaspec-7b-l40 adaspec-a100 adaspec-l40 raspberry-pi specedge \
+EDGES := specedge adaspec-33b-4xa100 adaspec-70b-8xa100 adaspec-7b-a100 adaspec-7b-l40 adaspec-a100 adaspec-l40 raspberry-pi \
 	specedge-14b vllm-rtx4090 wan wisp wisp-14b-roofline wisp-roofline
 PAIR_FILES := specbench_kit/models/bundled/$(PAIR)
 PAIR_CLOCKS := specedge wan wisp
@@ -157,6 +157,7 @@ PAIR_REPORTS := results/reference/pair
 pair-training: $(INSTALLED)
 	$(BIN)/skit train-predictor --trace $(PAIR)-tune $(addprefix --deployment ,$(EDGES)) --trials 6 --repeats 3 \
 		--save-to $(PAIR_TRACE)/predictor --out $(PAIR_TRACE)
+	cp $(PAIR_TRACE)/predictor/* specbench_kit/predictors/bundled/$(PAIR)/
 	for clock in $(EDGES); do \
 		$(BIN)/skit tune --method all --replay $(PAIR)-tune --deployment $$clock --out $(PAIR_FILES)/tuned/$$clock.json || exit 1; \
 	done
