@@ -46,6 +46,7 @@ class AdaptiveQuantised(LatencyAware):
         "Quantize-Sample-and-Verify, arXiv 2507.00605 (not verified: beyond the abstract, its text could not be had; "
         "how precision lowers acceptance, and the defaults, are ours)"
     )
+    group = "link"
     grid = MappingProxyType({"max_draft": (4, 8, 12), "top": (8, 32), "forget": (0.02, 0.1)})
     required_capability = Capability.TREES
     own_distributions = True

@@ -44,6 +44,7 @@ Group = Literal[
     "stop-rule",
     "learned",
     "latency-aware",
+    "link",
     "bandit",
     "tree",
     "overlapping",

@@ -33,6 +33,7 @@ class DelayOptimal(LatencyAware):
     initial_acceptance: float = 0.7
     forget: float = 0.02
     source = "the known-delay optimum of UCB-SpecStop, arXiv 2606.20591 (how to learn the acceptance rate is ours)"
+    group = "link"
     grid = MappingProxyType({"k_max": (4, 6, 8), "initial_acceptance": (0.5, 0.7, 0.8), "forget": (0.02, 0.1)})
     draft_limit = "k_max"
     required_capability = Capability.TOKENS

@@ -42,6 +42,7 @@ class FlexSpec(LatencyAware):
         "FlexSpec, arXiv 2601.00644 (not verified: beyond the abstract, its text could not be had; formula, watts and "
         "defaults are ours)"
     )
+    group = "link"
     grid = MappingProxyType({"max_draft": (4, 8, 12), "ema": (0.1, 0.2, 0.5), "forget": (0.02, 0.1)})
     required_capability = Capability.TOKENS
 

@@ -32,6 +32,7 @@ class MeasuredLink(LatencyAware):
     initial_acceptance: float = 0.7
     forget: float = 0.02
     source = "ours: the length of the goodput rule at a measured round trip"
+    group = "link"
     grid = MappingProxyType({"max_draft": (4, 8, 12), "ema": (0.1, 0.2, 0.5), "forget": (0.02, 0.1)})
     required_capability = Capability.TOKENS
 

@@ -70,11 +70,12 @@ class KVWindow:
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Store one layer's new keys and values, each [rows, heads, width, dim]."""
-        for stored, new in zip(self.store.layers[layer], (keys, values), strict=True):
+        for stored, computed in zip(self.store.layers[layer], (keys, values), strict=True):
+            new = computed.to(stored.device)  # layers of a spread model lie on several devices, their KV on one
             if self.adjacent and self.level:
                 stored[self.rows, :, self.start : self.start + self.width] = new
-            else:  # layers of a spread model lie on several devices, their KV on one
-                stored[self.slots[:, None], :, self.positions] = new.permute(0, 2, 1, 3).to(stored.device)
+            else:
+                stored[self.slots[:, None], :, self.positions] = new.permute(0, 2, 1, 3)
 
     def read(self, layer: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return one layer's keys and values, each [rows, heads, length, dim]; views if slots are adjacent."""

@@ -201,5 +201,5 @@ def test_formats_that_hold_no_requests_and_unknown_ones_are_refused(answers: Pat
     line = error_line(skit_here("import", answers, "--format", "vllm", "--out", tmp_path / "results"))
     assert line.startswith("files of vLLM cannot be imported, as they do not tell requests apart: import answers")
     line = error_line(skit_here("import", answers, "--format", "specbench", "--out", tmp_path / "results"))
-    assert line.startswith("unknown format 'specbench' (did you mean 'spec-bench'?); known: aiperf, mlflow, ")
+    assert line.startswith("unknown format 'specbench' (did you mean 'spec-bench'?); known: aiperf, golden, mlflow, ")
     assert "No such file" in error_line(skit_here("import", tmp_path / "none.jsonl"))
