@@ -76,7 +76,7 @@ class Watch:
                 raise self.error
             computed = compute(batch)
             self.lengths.append((batch.kv.width, batch.kv.length))
-            self.keys = batch.kv.read(0)[0].clone()
+            self.keys = batch.kv.read(0, batch.tokens.device)[0].clone()
             return computed
 
         executor.compute = watched
