@@ -111,6 +111,17 @@ def test_a_decoder_that_numbers_positions_from_its_padding_is_refused() -> None:
         make_runner(tiny_model(config), 1, 64)
 
 
+def test_too_little_memory_is_not_put_down_to_the_kind_of_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(tiny_config("qwen3_moe"))
+
+    def out_of_memory(**_inputs: Any) -> None:
+        raise torch.OutOfMemoryError("the card is full")
+
+    monkeypatch.setattr(model.model, "forward", out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError, match="the card is full"):
+        make_runner(model, 1, 64)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} - {*SAME, *REFUSED}))
 def test_every_causal_model_gives_its_own_tokens_or_is_refused(name: str) -> None:

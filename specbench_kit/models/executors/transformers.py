@@ -88,6 +88,8 @@ class TransformersExecutor(PaddedExecutor):
         try:
             with torch.inference_mode():
                 self.compute(ForwardInput(number, number, mask, window, 0, number))
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # it says nothing about the kind of the model
         except Exception as error:  # whatever the code of a model raises whose cache is of another kind
             raise self._refused(first_line(error)) from error
         if not (layers := window.layers()):
