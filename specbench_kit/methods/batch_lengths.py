@@ -47,7 +47,7 @@ class BatchLengths(Method):
 
     @classmethod
     def tuning_specs(cls, tokens_per_s: Callable[[str, int], float], batch_size: int, longest: int) -> Sequence[str]:
-        """Return the table whose lengths are the fastest of those that `fixed-k` and plain decoding were timed with."""
+        """Return the table with the fastest length, from 0 to `longest`, of every power of two up to the batch size."""
         sizes = [1 << power for power in range((batch_size - 1).bit_length() + 1)]
         best = "-".join(str(_fastest_length(tokens_per_s, size, longest)) for size in sizes)
         return [f"batch-lengths:lengths={best},sizes={'-'.join(map(str, sizes))}"]

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import Policy, expected_accepted
@@ -40,7 +41,7 @@ class AcceptanceRate:
 
 def expected_tokens(acceptance: float, length: int) -> float:
     """Return the expected committed tokens of a draft of this length, with the target's own."""
-    return sum(acceptance**depth for depth in range(length + 1))
+    return 1 + expected_accepted(repeat(acceptance, length))
 
 
 class ChosenLengthPolicy(Policy):

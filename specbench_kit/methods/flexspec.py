@@ -5,16 +5,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from specbench_kit.methods.base import Capability, Latencies, Policy, methods, require
-from specbench_kit.methods.chosen_length import AcceptanceRate, ChosenLengthPolicy, expected_tokens
+from specbench_kit.methods.chosen_length import AcceptanceRate, expected_tokens
 from specbench_kit.methods.latency_aware import LatencyAware
-from specbench_kit.methods.link_estimate import LinkEstimate, computing_s
+from specbench_kit.methods.link_estimate import FollowingPolicy
 from specbench_kit.methods.round_costs import draft_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.decoding.verification import Verdict
+    from specbench_kit.decoding.drafter import Draft
 
 
 @methods.register("flexspec")
@@ -65,34 +64,25 @@ class TokenCost(NamedTuple):
     joules: float
 
 
-class _FlexSpecPolicy(ChosenLengthPolicy):
+class _FlexSpecPolicy(FollowingPolicy):
     def __init__(self, options: FlexSpec, latencies: Latencies) -> None:
-        super().__init__(AcceptanceRate(options.initial_acceptance, options.forget))
-        self.options, self.latencies = options, latencies
-        self.channel = LinkEstimate(latencies, options.ema)
+        acceptance = AcceptanceRate(options.initial_acceptance, options.forget)
+        super().__init__(acceptance, latencies, options.ema, counts_link=options.link)
+        self.options = options
 
-    def length_for(self, drafter: "Drafter") -> int:
-        costs = self.costs(drafter.drafts)
-        budget_j = self.options.budget_j
+    def best_length(self, drafts: "Sequence[Draft]") -> int:
+        costs, budget_j = self.costs(drafts), self.options.budget_j
         affordable = [cost for cost in costs if budget_j is None or cost.joules <= budget_j]
-        best = (
-            min(affordable, key=lambda cost: cost.seconds) if affordable else min(costs, key=lambda cost: cost.joules)
-        )
-        self.channel.begin(drafter, best.length)
-        return best.length
+        if affordable:
+            return min(affordable, key=lambda cost: cost.seconds).length
+        return min(costs, key=lambda cost: cost.joules).length
 
     def costs(self, drafts: "Sequence[Draft]") -> list[TokenCost]:
         """Return what a committed token takes by draft length, from 1 on."""
         costs = []
         for length in range(1, self.options.max_draft + 1):
-            drafting_s = draft_s(self.latencies, drafts, length)
-            way_s = self.channel.seconds(len(drafts), length) if self.options.link else 0.0
-            round_s = computing_s(self.latencies, drafts, length) + way_s
+            drafting_s, round_s = draft_s(self.latencies, drafts, length), self.round_s(drafts, length)
             joules = self.options.draft_w * drafting_s + self.options.radio_w * (round_s - drafting_s)
             tokens = expected_tokens(self.acceptance.value, length)
             costs.append(TokenCost(length, round_s / tokens, joules / tokens))
         return costs
-
-    def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        super().observe(verdicts)
-        self.channel.end()

@@ -1,14 +1,17 @@
 """The time that rounds really spend between devices and server, for policies that follow it as it changes."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Latencies
+from specbench_kit.methods.chosen_length import AcceptanceRate, ChosenLengthPolicy
 from specbench_kit.methods.round_costs import draft_s, link_s, verify_s
 from specbench_kit.methods.round_time import RoundTime
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.verification import Verdict
 
 
 class LinkEstimate:
@@ -47,3 +50,30 @@ class LinkEstimate:
 def computing_s(latencies: Latencies, drafts: "Sequence[Draft]", length: int) -> float:
     """Return the seconds of drafting and verifying `length` tokens of each request, without the link."""
     return draft_s(latencies, drafts, length) + verify_s(latencies, drafts, [length] * len(drafts))
+
+
+class FollowingPolicy(ChosenLengthPolicy):
+    """A policy that chooses one length for the batch by the time that rounds lately spent on the way."""
+
+    def __init__(self, acceptance: AcceptanceRate, latencies: Latencies, ema: float, *, counts_link: bool) -> None:
+        super().__init__(acceptance)
+        self.latencies, self.counts_link = latencies, counts_link
+        self.estimate = LinkEstimate(latencies, ema)
+
+    def length_for(self, drafter: "Drafter") -> int:
+        length = self.best_length(drafter.drafts)
+        self.estimate.begin(drafter, length)
+        return length
+
+    def observe(self, verdicts: "Sequence[Verdict]") -> None:
+        super().observe(verdicts)
+        self.estimate.end()
+
+    def round_s(self, drafts: "Sequence[Draft]", length: int) -> float:
+        """Return the expected seconds of a round that drafts `length` tokens for each request."""
+        way_s = self.estimate.seconds(len(drafts), length) if self.counts_link else 0.0
+        return computing_s(self.latencies, drafts, length) + way_s
+
+    @abstractmethod
+    def best_length(self, drafts: "Sequence[Draft]") -> int:
+        """Return the number of tokens to draft for each request."""

@@ -5,15 +5,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Capability, Latencies, Policy, methods
-from specbench_kit.methods.chosen_length import AcceptanceRate, ChosenLengthPolicy, expected_tokens
+from specbench_kit.methods.chosen_length import AcceptanceRate, expected_tokens
 from specbench_kit.methods.latency_aware import LatencyAware
-from specbench_kit.methods.link_estimate import LinkEstimate, computing_s
+from specbench_kit.methods.link_estimate import FollowingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specbench_kit.decoding.drafter import Drafter
-    from specbench_kit.decoding.verification import Verdict
+    from specbench_kit.decoding.drafter import Draft
 
 
 @methods.register("measured-link")
@@ -44,23 +43,15 @@ class MeasuredLink(LatencyAware):
         return _MeasuredLinkPolicy(self, latencies)
 
 
-class _MeasuredLinkPolicy(ChosenLengthPolicy):
+class _MeasuredLinkPolicy(FollowingPolicy):
     def __init__(self, options: MeasuredLink, latencies: Latencies) -> None:
-        super().__init__(AcceptanceRate(options.initial_acceptance, options.forget))
-        self.options, self.latencies = options, latencies
-        self.estimate = LinkEstimate(latencies, options.ema)
+        acceptance = AcceptanceRate(options.initial_acceptance, options.forget)
+        super().__init__(acceptance, latencies, options.ema, counts_link=options.link)
+        self.max_draft = options.max_draft
 
-    def length_for(self, drafter: "Drafter") -> int:
-        drafts, acceptance = drafter.drafts, self.acceptance.value
-
-        def speed(length: int) -> float:
-            way_s = self.estimate.seconds(len(drafts), length) if self.options.link else 0.0
-            return expected_tokens(acceptance, length) / (computing_s(self.latencies, drafts, length) + way_s)
-
-        best = max(range(1, self.options.max_draft + 1), key=speed)
-        self.estimate.begin(drafter, best)
-        return best
-
-    def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        super().observe(verdicts)
-        self.estimate.end()
+    def best_length(self, drafts: "Sequence[Draft]") -> int:
+        acceptance = self.acceptance.value
+        return max(
+            range(1, self.max_draft + 1),
+            key=lambda length: expected_tokens(acceptance, length) / self.round_s(drafts, length),
+        )

@@ -1,17 +1,16 @@
 """The best stop rule over the draft's own signals, as the rung below the oracle."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Environment, Latencies, Method, Policy, methods
 from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.predictor_based import PREDICTOR, PreparedWithPredictor, load_predictor
 from specbench_kit.methods.round_costs import draft_s, link_s, verify_s
+from specbench_kit.methods.survival import SurvivalPolicy
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -74,33 +73,22 @@ class _PreparedReachable(PreparedWithPredictor):
         return self.options.beside_server(policy, latencies)
 
 
-class _ReachablePolicy(Policy):
+class _ReachablePolicy(SurvivalPolicy):
     def __init__(self, predictor: "Predictor", latencies: Latencies, max_draft: int) -> None:
         from specbench_kit.predictors.optimal_stopping import ChanceModel
 
+        super().__init__()
         self.predictor, self.latencies, self.max_draft = predictor, latencies, max_draft
         self.model: ChanceModel = ChanceModel()
         self.rule: StoppingRule | None = None
         self.rounds, self.solve_at = 0, 0
-        self.chances: defaultdict[str, list[float]] = defaultdict(list)
-        """By request, the chance of each token of its draft: that it is accepted if the tokens before it are."""
-        self.survival: defaultdict[str, float] = defaultdict(lambda: 1.0)
-        """By request, the product of these."""
-        self.sent: defaultdict[str, int] = defaultdict(int)
 
     def draft(self, drafter: "Drafter") -> None:
-        for memory in (self.chances, self.survival, self.sent):
-            memory.clear()
+        self.begin_round()
         rule = self._rule_for(drafter.drafts)
         live = list(drafter.drafts)
         for _ in range(self.max_draft):
             live = [draft for draft in drafter.extend(live) if self._goes_on(rule, draft)]
-
-    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [list(range(1, self.sent[draft.request_id] + 1)) for draft in drafts]
-
-    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return expected_accepted(self.chances[draft.request_id][: len(nodes)])
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for verdict in verdicts:
@@ -138,9 +126,8 @@ class _ReachablePolicy(Policy):
         """Decide, by what was known before it was drawn, about the newest token; return True to draft another one."""
         name, newest = draft.request_id, draft.tree.last
         chance = draft.tree.score(newest, self.predictor)
-        self.chances[name].append(chance)
-        self.survival[name] *= chance
-        if not rule.sends(newest, chance, self.survival[name]):
+        survival = self.add_token(name, chance)
+        if not rule.sends(newest, chance, survival):
             return False
         self.sent[name] = newest
-        return rule.goes_on(newest, chance, self.survival[name])
+        return rule.goes_on(newest, chance, survival)

@@ -1,13 +1,11 @@
 """Draft in blocks, and prune the tail of a draft that is hardly ever reached."""
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Method, Policy, methods
+from specbench_kit.methods.survival import SurvivalPolicy
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -43,19 +41,13 @@ class TailPruning(Method):
         return _TailPruningPolicy(self)
 
 
-class _TailPruningPolicy(Policy):
+class _TailPruningPolicy(SurvivalPolicy):
     def __init__(self, options: TailPruning) -> None:
+        super().__init__()
         self.options = options
-        self.chances: defaultdict[str, list[float]] = defaultdict(list)
-        """By request, the largest draft probability at every drafted position."""
-        self.survival: defaultdict[str, float] = defaultdict(lambda: 1.0)
-        """By request, the product of these."""
-        self.sent: defaultdict[str, int] = defaultdict(int)
-        """By request, the tokens before the pruned tail."""
 
     def draft(self, drafter: "Drafter") -> None:
-        for memory in (self.chances, self.survival, self.sent):
-            memory.clear()
+        self.begin_round()
         live = list(drafter.drafts)
         for position in range(1, self.options.max_draft + 1):
             live = drafter.extend(live)
@@ -64,16 +56,9 @@ class _TailPruningPolicy(Policy):
             if position % self.options.block == 0:
                 live = [draft for draft in live if self.survival[draft.request_id] >= self.options.threshold]
 
-    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [list(range(1, self.sent[draft.request_id] + 1)) for draft in drafts]
-
-    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return expected_accepted(self.chances[draft.request_id][: len(nodes)])
-
     def _judge(self, draft: "Draft") -> None:
         """Decide whether the newest token is sent, by what was known before it was drawn."""
-        name, newest = draft.request_id, draft.tree.last
-        self.chances[name].append(draft.tree.distribution_stats(newest).confidence)
-        self.survival[name] *= self.chances[name][-1]
-        if newest == 1 or self.survival[name] >= self.options.threshold:
-            self.sent[name] = newest
+        newest = draft.tree.last
+        survival = self.add_token(draft.request_id, draft.tree.distribution_stats(newest).confidence)
+        if newest == 1 or survival >= self.options.threshold:
+            self.sent[draft.request_id] = newest
