@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -27,12 +28,13 @@ class _Layout(NamedTuple):
 
 
 _CSV = (
+    _Layout("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     _Layout("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
     _Layout("Timestamp", "Request tokens", "Response tokens"),
     _Layout("Timestamp", None, None),
     _Layout("timestamp", None, None),
 )
-"""Azure LLM inference 2023, BurstGPT, and timestamps alone."""
+"""Azure LLM inference 2023 and 2024 as published and as Vidur has it, BurstGPT, and timestamps alone."""
 _JSON = (
     _Layout("timestamp", "input_length", "output_length", 1000.0),
     _Layout("arrival_time", "input_toks", "output_toks"),
@@ -46,7 +48,7 @@ def read_arrivals(path: Path, limit: int | None = None) -> ReplayedArrivals:
     Requests without a prompt or an answer, which traces keep of failures, are skipped.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = _json_rows(file, path) if path.suffix == ".jsonl" else _csv_rows(file, path)
             requests = list(islice((request for request in rows if 0 not in request[1:]), limit))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -78,9 +80,18 @@ def _csv_rows(lines: TextIO, path: Path) -> Iterator[RequestArrival]:
         yield _request(row, layout, f"{path}:{reader.line_num}")
 
 
+def _seconds(time: str | float) -> float:
+    """Return a number as it is, and a date with a time of day as seconds since 1970, in UTC if it names no zone."""
+    try:
+        return float(time)
+    except ValueError:
+        moment = datetime.fromisoformat(str(time))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
 def _request(row: Mapping[str, str | float], layout: _Layout, location: str) -> RequestArrival:
     try:
-        at_s = float(row[layout.time]) / layout.units_per_s
+        at_s = _seconds(row[layout.time]) / layout.units_per_s
         lengths = [None if name is None else int(row[name]) for name in (layout.prompt, layout.output)]
     except (KeyError, TypeError, ValueError) as error:
         raise SkitError(f"{location}: not a request with {', '.join(layout.columns)} ({error})") from error

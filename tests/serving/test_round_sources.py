@@ -34,6 +34,7 @@ from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceHeader
 
 DATA = Path(os.environ.get("SKIT_DATA_DIR", "")) / "traces"
+PUBLISHED = "TIMESTAMP,ContextTokens,GeneratedTokens"
 AZURE = "arrived_at,num_prefill_tokens,num_decode_tokens"
 needs_data = pytest.mark.skipif("SKIT_DATA_DIR" not in os.environ, reason="SKIT_DATA_DIR is not set")
 
@@ -129,6 +130,16 @@ def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
             f"{AZURE}\n2.5,100,7\n2.6,5,0\n3.0,9,2\n",
             [(0, 100, 7), (0.5, 9, 2)],
         ),
+        (
+            "published.csv",
+            f"\ufeff{PUBLISHED}\n2023-11-16 18:15:46.5000000,374,44\n2023-11-16 18:15:50.7500000,396,109\n",
+            [(0, 374, 44), (4.25, 396, 109)],
+        ),
+        (
+            "zones.csv",
+            f"{PUBLISHED}\n2024-05-10 01:00:00.5+00:00,2162,5\n2024-05-10 03:00:01+02:00,76,15\n",
+            [(0, 2162, 5), (0.5, 76, 15)],
+        ),
         ("burst.csv", "Timestamp,Model,Request tokens,Response tokens\n5,GPT-4,30,4\n", [(0, 30, 4)]),
         ("times.csv", "Timestamp\n7.0\n4.0\n", [(0, None, None), (3, None, None)]),
         ("cake.jsonl", '{"timestamp": 500, "input_length": 8, "output_length": 3, "hash_ids": [1]}\n', [(0, 8, 3)]),
@@ -148,7 +159,8 @@ def test_arrival_files_are_read_by_their_layout(
     [
         ("empty.csv", "Timestamp\n", "holds no request"),
         ("none.csv", "", "has the columns \\(none\\); known layouts"),
-        ("other.csv", "when,what\n1,2\n", "has the columns what, when; known layouts: arrived_at"),
+        ("other.csv", "when,what\n1,2\n", "has the columns what, when; known layouts: TIMESTAMP, ContextTokens"),
+        ("dates.csv", f"{PUBLISHED}\nyesterday,1,2\n", "dates.csv:2: not a request with TIMESTAMP"),
         ("words.csv", "Timestamp\nsoon\n", "words.csv:2: not a request with Timestamp"),
         ("minus.csv", f"{AZURE}\n1,-5,2\n", "numbers from 0 up"),
         ("half.jsonl", '{"timestamp": 1', "half.jsonl:1: not valid JSON"),
