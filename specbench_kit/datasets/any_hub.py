@@ -6,7 +6,7 @@ from urllib.parse import unquote_plus
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Hub, Prompt, Row
-from specbench_kit.datasets.messages import user_turns
+from specbench_kit.datasets.messages import system_text, user_turns
 
 PREFIX = "hub:"
 PATH = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -35,7 +35,8 @@ class AnyHub:
                 raise ValueError(f"there is no column '{column}': choose from {', '.join(row)}, as in {EXAMPLE}")
         identity = index if self.id_column is None else row[self.id_column]
         category = self.hub.path.partition("/")[2] if self.category_column is None else row[self.category_column]
-        return Prompt(str(identity), str(category), user_turns(row[self.prompt_column]))
+        said = row[self.prompt_column]
+        return Prompt(str(identity), str(category), user_turns(said), system=system_text(said))
 
 
 def parse(spec: str) -> AnyHub:

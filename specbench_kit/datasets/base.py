@@ -24,7 +24,8 @@ class Prompt:
     """One conversation to decode: its user turns, in order.
 
     With `chat` the turns are messages for a chat template; otherwise the only turn is a text that the model
-    continues. `gold` holds the right answers, where the dataset has any.
+    continues. `gold` holds the right answers, where the dataset has any; `system` the system's message before the
+    first turn.
     """
 
     id: str
@@ -32,11 +33,13 @@ class Prompt:
     turns: tuple[str, ...]
     chat: bool = True
     gold: Gold | None = None
+    system: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the turns, which is equal for equal text in any dataset (16 hexadecimal digits)."""
-        return hashlib.sha256(json.dumps(self.turns).encode()).hexdigest()[:FINGERPRINT_DIGITS]
+        """Return a hash of the text, which is equal for equal text in any dataset (16 hexadecimal digits)."""
+        said = [self.turns, self.system] if self.system else self.turns
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
     @property
     def is_reserved(self) -> bool:

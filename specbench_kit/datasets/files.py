@@ -2,13 +2,14 @@
 
 from specbench_kit.datasets.answers import RULES, Gold
 from specbench_kit.datasets.base import Prompt, Row
-from specbench_kit.datasets.messages import user_turns
+from specbench_kit.datasets.messages import system_text, user_turns
 
 ID_FIELDS = ("id", "question_id", "custom_id")
 SHARED = ("conversations", "conversation")
 """The names that files of ShareGPT give to the list of messages."""
 TURN_FIELDS = ("turns", "messages", *SHARED)
 FIELDS = ("prompt", "question", *TURN_FIELDS)
+SYSTEM_FIELDS = ("system", "system_prompt")
 
 
 def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
@@ -23,28 +24,32 @@ def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
     category, chat = row.get("category", category), row.get("chat", True)
     if not isinstance(category, str) or not isinstance(chat, bool):
         raise ValueError("'category' must be a string and 'chat' true or false")
-    turns = _turns(row)
-    return None if turns is None else Prompt(str(identity), category, turns, chat, _gold(row))
+    name, holder = _text_field(row)
+    turns = user_turns(holder[name])
+    if name in SHARED:
+        # Shared conversations may begin in the middle, and hold empty messages.
+        turns = tuple(turn for turn in turns if not isinstance(turn, str) or turn.strip())
+        if not turns:
+            return None
+    system = next((holder[field] for field in SYSTEM_FIELDS if holder.get(field)), None) or system_text(holder[name])
+    if not isinstance(system, str):
+        raise ValueError("the system's message must be a text")
+    return Prompt(str(identity), category, turns, chat, _gold(row), system)
 
 
-def _turns(row: Row) -> tuple[str, ...] | None:
-    """Return the turns of the user in a row; None for a shared conversation in which no user says anything."""
+def _text_field(row: Row) -> tuple[str, Row]:
+    """Return the name of the field that holds the conversation or the text, and the row or its `body` that has it."""
     fields = [name for name in TURN_FIELDS if row.get(name) is not None]
     if fields and not isinstance(row[fields[0]], list):
         raise ValueError(f"'{fields[0]}' must be a list of strings or of messages")
     if fields:
-        turns = user_turns(row[fields[0]])
-        if fields[0] not in SHARED:
-            return turns
-        # Shared conversations may begin in the middle, and hold empty messages.
-        said = tuple(turn for turn in turns if not isinstance(turn, str) or turn.strip())
-        return said or None
+        return fields[0], row
     if isinstance(body := row.get("body"), dict):
-        return _turns(body)
+        return _text_field(body)
     name = next((name for name in ("prompt", "question") if name in row), None)
     if name is None:
         raise ValueError(f"none of the fields {', '.join(map(repr, FIELDS))} is present")
-    return user_turns(row[name])
+    return name, row
 
 
 def _gold(row: Row) -> Gold | None:

@@ -113,8 +113,10 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def digest(prompts: Iterable[Prompt]) -> str:
-    """Return the SHA-256 over the prompts' ids, categories and turns, in order."""
-    fields = [[prompt.id, prompt.category, prompt.turns] for prompt in prompts]
+    """Return the SHA-256 over the prompts' ids, categories, turns and system messages, in order."""
+    fields = [
+        [prompt.id, prompt.category, prompt.turns, *([prompt.system] if prompt.system else [])] for prompt in prompts
+    ]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
@@ -235,5 +237,6 @@ def _check_turns(prompt: Prompt) -> None:
         if not isinstance(turn, str) or not turn.strip():
             raise ValueError(f"a prompt must be a non-empty string, not {turn!r}")
         turn.encode()
+    prompt.system.encode()
     if len(prompt.turns) > 1 and not prompt.chat:
         raise ValueError("a text to continue (chat: false) has one turn")

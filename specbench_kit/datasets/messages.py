@@ -1,8 +1,10 @@
-"""The turns of the user in a conversation, in the forms in which files hold it."""
+"""The turns of the user in a conversation, and the system's message before them, in the forms of files."""
 
+from itertools import takewhile
 from typing import Any
 
 USER_ROLES = ("user", "human")
+SYSTEM_ROLES = ("system", "developer")
 
 
 def user_turns(value: Any) -> tuple[Any, ...]:
@@ -13,8 +15,19 @@ def user_turns(value: Any) -> tuple[Any, ...]:
     """
     if not isinstance(value, list):
         return (value,)
-    messages = [turn if isinstance(turn, dict) else {"role": USER_ROLES[0], "content": turn} for turn in value]
-    return tuple(_text(message) for message in messages if _role(message) in USER_ROLES)
+    return tuple(_text(message) for message in _messages(value) if _role(message) in USER_ROLES)
+
+
+def system_text(value: Any) -> str:
+    """Return what the system says before the first turn of the user, "" if nothing."""
+    opening = takewhile(lambda message: _role(message) in SYSTEM_ROLES, _messages(value))
+    return "\n\n".join(str(_text(message)) for message in opening).strip()
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        return []
+    return [turn if isinstance(turn, dict) else {"role": USER_ROLES[0], "content": turn} for turn in value]
 
 
 def _role(message: dict[str, Any]) -> str:

@@ -70,6 +70,32 @@ def test_conversations_are_read_in_the_forms_that_people_have(
     assert prompt.id == row.get("custom_id", "0")
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": SAID},
+        {"prompt": SAID},
+        {"body": {"messages": SAID}},
+        {"conversations": [{"from": "system", "value": "Be short."}, {"from": "human", "value": "Hello"}]},
+        {"messages": [{"role": "developer", "content": [{"type": "text", "text": "Be short."}]}, SAID[1]]},
+        {"prompt": "Hello", "system": "Be short."},
+        {"system_prompt": "Be short.", "conversations": [{"from": "human", "value": "Hello"}]},
+    ],
+)
+def test_what_the_system_says_goes_before_the_first_turn(tmp_path: Path, row: dict[str, Any]) -> None:
+    loaded = load_file(write(tmp_path / "mine.jsonl", row))
+    (prompt,) = loaded.prompts
+    assert (prompt.system, prompt.turns) == ("Be short.", ("Hello",))
+    without = load_file(write(tmp_path / "without.jsonl", {"prompt": "Hello"}))
+    assert prompt.fingerprint != without.prompts[0].fingerprint
+    assert loaded.digest != without.digest
+
+
+def test_a_system_s_message_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SkitError, match=r"mine\.jsonl, line 1: the system's message must be a text"):
+        load_file(write(tmp_path / "mine.jsonl", {"prompt": "Hello", "system": {"a": 1}}))
+
+
 def test_a_shared_conversation_without_a_user_is_left_out(tmp_path: Path) -> None:
     rows = [{"id": "a", "conversations": SHARED[:1]}, {"id": "b", "conversations": []}, {"id": "c", "prompt": "Hi"}]
     assert [prompt.id for prompt in load_file(write(tmp_path / "shared.jsonl", *rows)).prompts] == ["c"]

@@ -18,7 +18,8 @@ TEXTS = ("content", "text", "reasoning_content", "reasoning")
 class Generation(Struct, frozen=True):
     """A request: a prompt, the most tokens of its answer, and how tokens are chosen.
 
-    `history` holds the earlier turns of a dialogue: what was asked, and what the server answered. `label` differs
+    `history` holds the earlier turns of a dialogue: what was asked, and what the server answered; `system` the
+    system's message before them. `label` differs
     between any two requests, so that a server need not answer one from what it kept of another.
     """
 
@@ -29,11 +30,12 @@ class Generation(Struct, frozen=True):
     label: str
     ignore_eos: bool = False
     history: tuple[tuple[str, str], ...] = ()
+    system: str = ""
 
     @property
     def text(self) -> str:
         """The whole dialogue as a text, for routes that continue one."""
-        return "\n\n".join([*(part for turn in self.history for part in turn), self.prompt])
+        return "\n\n".join(message["content"] for message in self.messages)
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -43,7 +45,8 @@ class Generation(Struct, frozen=True):
             for turn in self.history
             for role, content in zip(("user", "assistant"), turn, strict=True)
         ]
-        return [*earlier, {"role": "user", "content": self.prompt}]
+        opening = [{"role": "system", "content": self.system}] if self.system else []
+        return [*opening, *earlier, {"role": "user", "content": self.prompt}]
 
 
 class StreamEvent(Struct, frozen=True):

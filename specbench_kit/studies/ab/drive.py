@@ -187,6 +187,7 @@ class Driver:
             label=f"skit-ab-{self._labels}-{self.began_s}",
             ignore_eos=settings.ignore_eos,
             history=history,
+            system=prompt.system,
         )
 
     def _record(self, turn: Turn, server: str, outcome: _Outcome) -> AnswerRecord:

@@ -22,7 +22,7 @@ class Conversation:
     def __init__(self, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int) -> None:
         self.prompt = prompt
         self._tokenizer, self._max_new_tokens = tokenizer, max_new_tokens
-        self._messages: list[dict[str, str]] = []
+        self._messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
         self._turn = 0
 
     def next_request(self) -> Request | None:
@@ -46,9 +46,10 @@ class Conversation:
         try:
             return str(self._tokenizer.apply_chat_template(self._messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template is a program written by the model's maker and may raise anything
+            without = "remove its system message, or " if self.prompt.system else ""
             raise SkitError(
                 f"the model's chat template fails on prompt '{self.prompt.id}' ({first_line(error)}): correct it, or "
-                'give "chat": false in a prompt file of your own'
+                f'{without}give "chat": false in a prompt file of your own'
             ) from error
 
 

@@ -11,11 +11,14 @@ from specbench_kit.live.streams.base import dialects
 from specbench_kit.live.streams.received import ReceivedStream
 
 TURNS = [[f"prompt number {number}", "go on", "and then"] for number in (11, 13, 18, 22, 27, 28)]
+SYSTEM = "Be brief."
+"""What the system says in the third dialogue."""
 
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = ({"id": f"p{number}", "turns": turns} for number, turns in enumerate(TURNS))
+    rows = [{"id": f"p{number}", "turns": turns} for number, turns in enumerate(TURNS)]
+    rows[2]["system"] = SYSTEM
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
@@ -50,6 +53,8 @@ def test_every_turn_follows_the_answers_of_its_own_server(kind: str, prompts: Pa
                 said = texts[: 2 * turn + 1]
                 roles = ("user", "assistant") * 3
                 messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+                if number == 2:
+                    messages, said = [{"role": "system", "content": SYSTEM}, *messages], [SYSTEM, *said]
                 expected.append(messages if kind == "chat" else "\n\n".join(said))
         assert sorted(map(str, requests)) == sorted(map(str, expected))
     assert answers(folder, "a") != answers(folder, "b")

@@ -57,6 +57,14 @@ def test_later_turns_hold_all_answers_so_far(tokenizer: Any) -> None:
     assert conversation.next_request() is None
 
 
+def test_the_system_speaks_before_the_first_turn(tokenizer: Any) -> None:
+    conversation = Conversation(Prompt("d", "chat", ("Who?", "Why?"), system="Be short."), tokenizer, 7)
+    ask(conversation)
+    conversation.answer("Me.")
+    said = "<|begin|>system: Be short.\nuser: Who?\nassistant: Me.\nuser: Why?\nassistant: "
+    assert tokenizer.decode(ask(conversation).prompt_ids) == said
+
+
 def test_without_a_template_turns_are_paragraphs(tokenizer: Any) -> None:
     plain = copy(tokenizer)
     plain.chat_template = None
