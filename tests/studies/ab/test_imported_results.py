@@ -1,11 +1,11 @@
-"""Result files of AIPerf, GuideLLM and `vllm bench serve` in the comparison of `skit ab`."""
+"""Result files of AIPerf, GuideLLM, `vllm bench serve` and SGLang's benchmark in the comparison of `skit ab`."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import error_line, read_object, skit_here
+from command_line import error_line, read_object, read_rows, skit_here
 
 Body = dict[str, Any]
 COUNT = 8
@@ -105,6 +105,35 @@ def test_vllm_bench_serve(tmp_path: Path) -> None:
     assert load["servers"]["spec"]["counted_by"] == ["usage at the end"]
 
 
+def sglang_bench(step_s: float) -> Body:
+    """No start times, Infinity where there is no rate, and null for requests without an error."""
+    known = {name: value for name, value in vllm_bench(step_s, rate=float("inf")).items() if name != "start_times"}
+    return {**known, "backend": "sglang", "max_concurrency": 2, "errors": [None] * COUNT, "accept_length": float("nan")}
+
+
+def test_sglang_s_benchmark(tmp_path: Path) -> None:
+    done = compare(tmp_path, sglang_bench(0.2), sglang_bench(0.1))
+    assert done.returncode == 0, done.stderr
+    summary = summary_of(tmp_path)
+    (load,) = summary["loads"]
+    assert ratios(load) == pytest.approx({"ttft": 2, "tpot": 2, "e2e": 2})
+    # Two places in flight: eight requests of 3 steps one after the other in each.
+    assert (load["load"], load["turns"], load["turn_requests"]) == ("concurrency 2", COUNT // 2, 2)
+    rows = read_rows(next((tmp_path / "out").glob("*-ab-*")) / "answers.jsonl")
+    sent_s = sorted(row["sent_s"] for row in rows if row["key"]["server"] == "plain")
+    assert sent_s == pytest.approx([0.6 * place for place in range(4) for _ in range(2)], abs=1e-4)
+
+
+def test_runs_that_were_appended_to_a_file_are_loads(tmp_path: Path) -> None:
+    sides = ["\n".join(json.dumps(vllm_bench(step_s, rate=rate)) for rate in (2.0, 4.0)) for step_s in (0.2, 0.1)]
+    done = compare(tmp_path, *sides)
+    assert done.returncode == 0, done.stderr
+    assert [load["load"] for load in summary_of(tmp_path)["loads"]] == [
+        "rate 2, concurrency 1",
+        "rate 4, concurrency 1",
+    ]
+
+
 def test_aiperf_with_names_that_are_made_up_anew(tmp_path: Path) -> None:
     done = compare(tmp_path, aiperf(2.0), aiperf(1.0, conversations="other"))
     assert done.returncode == 0, done.stderr
@@ -130,8 +159,9 @@ def test_guidellm_has_several_loads_in_a_file(tmp_path: Path) -> None:
     [
         (vllm_bench(0.1), vllm_bench(0.1, prompt=8), "9 prompt tokens in one result and 8 in the other"),
         (vllm_bench(0.1), vllm_bench(0.1, rate=3.0), "no load in common: plain has concurrency 1; spec has rate 3"),
-        (vllm_bench(0.1), {"some": "file"}, "is no result file with single requests of AIPerf, GuideLLM, vllm"),
-        (vllm_bench(0.1), {**vllm_bench(0.1), "start_times": None}, "it has no start_times"),
+        (vllm_bench(0.1), {"some": "file"}, "is no result file with single requests of AIPerf, GuideLLM, SGL"),
+        (vllm_bench(0.1), {**vllm_bench(0.1, rate=3.0), "start_times": None}, "it has no start_times"),
+        (vllm_bench(0.1), {**vllm_bench(0.1), "ttfts": [float("nan")] * COUNT}, "ttfts[0] must be a number"),
         (vllm_bench(0.1), {**vllm_bench(0.1), "itls": "x"}, "itls must be a list"),
     ],
 )

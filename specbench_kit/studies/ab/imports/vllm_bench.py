@@ -1,13 +1,16 @@
-"""Results of `vllm bench serve --save-result --save-detailed`."""
+"""Results of `vllm bench serve --save-result --save-detailed` and of SGLang's `bench_serving --output-details`."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heapreplace
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import decode
+from specbench_kit.core.typed_json import Number, convert, whole_number
 from specbench_kit.studies.ab.imports.base import (
     ImportedAnswer,
     ImportedLoad,
@@ -16,39 +19,49 @@ from specbench_kit.studies.ab.imports.base import (
     timed_answer,
 )
 
+BETWEEN_S = 1e-6
+"""Between the end of a request and the next one in its place, so that rounding never makes the two overlap."""
+
 
 class VllmBenchResult(Struct):
-    """The file, as far as a comparison needs it: one entry per request in each list."""
+    """The result of one load, as far as a comparison needs it: one entry per request in each list."""
 
-    ttfts: list[float]
-    itls: list[list[float]]
+    ttfts: list[Number]
+    itls: list[list[Number]]
     output_lens: list[int]
     input_lens: list[int]
-    start_times: list[float] | None = None
+    start_times: list[Number] | None = None
     generated_texts: list[str] | None = None
-    errors: list[str] | None = None
+    errors: list[str | None] | None = None
     max_concurrency: int | None = None
     request_rate: float | str | None = None
 
 
 @result_files.register("vllm-bench")
 class VllmBench(ResultFile):
-    """One load per file; a request is known by its position, which is the same in both runs with equal seeds."""
+    """A load for each result of a file, to which later runs may have appended theirs.
+
+    A request is known by its position, which is the same in both runs with equal seeds.
+    """
 
     tool = "vllm bench serve"
 
     def recognises(self, path: Path, content: str) -> bool:
-        return content.lstrip().startswith("{") and '"ttfts"' in content
+        return content.lstrip().startswith("{") and '"ttfts"' in content and not _is_sglang(content)
 
     def read(self, path: Path, content: str) -> list[ImportedLoad]:
-        result = decode(VllmBenchResult, content)
-        if result.start_times is None:
-            raise ValueError("it has no start_times: use a newer vLLM, with --save-detailed")
+        loads = []
+        for document in _documents(content):
+            result = convert(VllmBenchResult, document)
+            loads.append(ImportedLoad(_label(result), self._answers(result)))
+        return loads
+
+    def _answers(self, result: VllmBenchResult) -> list[ImportedAnswer]:
         count = len(result.ttfts)
         texts: Sequence[str | None] = result.generated_texts or [None] * count
         errors = result.errors or [""] * count
         columns = zip(
-            result.start_times,
+            result.start_times if result.start_times is not None else _start_times(result),
             result.ttfts,
             result.itls,
             result.output_lens,
@@ -64,13 +77,59 @@ class VllmBench(ResultFile):
                 answer = timed_answer(list(accumulate(gaps_s, initial=ttft_s)), tokens, text, prompt_tokens)
             names = (f"request {number}",)
             answers.append(ImportedAnswer(names, sent_s, answer, None if answer else error or "no answer"))
-        return [ImportedLoad(_label(result), answers)]
+        return answers
+
+
+@result_files.register("sglang-bench")
+class SGLangBench(VllmBench):
+    """The same lists; SGLang appends every run to its file, a line each."""
+
+    tool = "SGLang's bench_serving"
+
+    def recognises(self, path: Path, content: str) -> bool:
+        return content.lstrip().startswith("{") and '"ttfts"' in content and _is_sglang(content)
+
+
+def _is_sglang(content: str) -> bool:
+    return '"backend": "sglang' in content
+
+
+def _documents(content: str) -> Iterator[Any]:
+    """Yield the JSON documents that stand one after the other; both tools write Infinity where a rate has no limit."""
+    decoder = json.JSONDecoder(parse_int=whole_number)
+    position = 0
+    while content := content[position:].lstrip():
+        document, position = decoder.raw_decode(content)
+        yield document
+
+
+def _start_times(result: VllmBenchResult) -> list[float]:
+    """Return when requests were sent, for results that do not say so, as older versions of both tools.
+
+    Without a rate, each request waits for the first place in flight that becomes free.
+    """
+    if isfinite(_rate(result)) or not result.max_concurrency:
+        raise ValueError(
+            "it has no start_times, which are needed to tell how many requests were in flight: use a newer version, "
+            "or --max-concurrency without a rate"
+        )
+    free_s = [0.0] * result.max_concurrency
+    heapify(free_s)
+    starts_s = []
+    for ttft_s, gaps_s in zip(result.ttfts, result.itls, strict=True):
+        starts_s.append(free_s[0])
+        heapreplace(free_s, free_s[0] + ttft_s + sum(gaps_s) + BETWEEN_S)
+    return starts_s
+
+
+def _rate(result: VllmBenchResult) -> float:
+    try:
+        return float(result.request_rate) if result.request_rate is not None else float("inf")
+    except ValueError:
+        return float("inf")
 
 
 def _label(result: VllmBenchResult) -> str:
-    try:
-        rate = float(result.request_rate) if result.request_rate is not None else float("inf")
-    except ValueError:
-        rate = float("inf")
+    rate = _rate(result)
     parts = [f"rate {rate:g}"] if isfinite(rate) else []
     return ", ".join([*parts, *([f"concurrency {result.max_concurrency}"] if result.max_concurrency else [])])
