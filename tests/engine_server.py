@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from zlib import crc32
 
 import torch
+from http_servers import running
 from live_server import TARGET
 from tiny_models import plain_logits
 
@@ -249,10 +249,5 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def engine_server() -> Iterator[str]:
     """Yields its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        yield f"http://127.0.0.1:{port}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from http_servers import running
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
@@ -145,15 +146,11 @@ def local_hub() -> Iterator[Hub]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     hub = Hub(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.released.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running(server):
+        try:
+            yield hub
+        finally:
+            hub.released.set()
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:

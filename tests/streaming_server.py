@@ -18,11 +18,12 @@ from multiprocessing.process import BaseProcess
 from os import _exit
 from pathlib import Path
 from random import Random
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from time import sleep
 from typing import Any, NamedTuple
 
 import torch
+from http_servers import running
 from live_server import DRAFT, TARGET
 from tiny_models import plain_logits
 
@@ -342,12 +343,8 @@ def streaming_server(
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*tls)
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", engine
-    finally:
-        server.shutdown()
-        server.server_close()
+    with running(server) as port:
+        yield f"127.0.0.1:{port}", engine
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_servers import running
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, datasets
@@ -153,10 +153,8 @@ def served(tmp_path: Path) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Nothing on stderr."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 FETCH = """

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
+from http_servers import running
 from streaming_server import FACTS
 
 from specbench_kit.core.errors import SkitError
@@ -90,14 +91,11 @@ def serving(script: Script) -> Iterator[str]:
         def log_message(self, *arguments: Any) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        script.released.set()
-        server.shutdown()
-        server.server_close()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            script.released.set()
 
 
 def ask(script: Script, kind: str, *, times: int = 1, retries: int = 0, key: str = "") -> list[SentRequest]:

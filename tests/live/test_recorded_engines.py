@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 from engine_server import LLAMA_CPP_DEFAULTS, ROUTES
+from http_servers import running
 from tiny_models import GREEDY
 
 from specbench_kit.core.errors import SkitError
@@ -57,13 +57,8 @@ def playing_back(entries: list[dict[str, Any]]) -> Iterator[str]:
         def log_message(self, *arguments: Any) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Player)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Player)) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_what_a_real_vllm_said_is_read_as_the_tokens_that_it_decodes_alone() -> None:
