@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ class _ByFile(LoadScopeScheduling):
         return nodeid if Path(file).name in DIVISIBLE else file
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than processors, since many tests wait for servers, sockets and other processes."""
+    return min(4, 1 + (os.cpu_count() or 1))
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Who gets which tests where several processes share them."""
     return _ByFile(config, log)
@@ -48,6 +54,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow") and config.pluginmanager.hasplugin("timeout"):
             item.add_marker(pytest.mark.timeout(max(SLOW_TIMEOUT_S, config.getoption("timeout") or 0)))
+
+
+BLANK = {
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>',
+    "png": b"\x89PNG\r\n\x1a\n",
+    "pdf": b"%PDF-1.7\n",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unrendered_figures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Commands that run in this process draw all their figures, but matplotlib neither lays them out nor renders them.
+
+    That is most of the time of a short command with a report. Tests of reports, modules that are marked `figures`, and
+    commands in processes of their own do all of it.
+    """
+    if request.node.get_closest_marker("figures") or "reports" in request.path.parts:
+        yield
+        return
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    from specbench_kit.reports.writing import drawing
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(drawing, "rendered", lambda _figure, suffix, _dpi=None: BLANK[suffix])
+        patched.setattr(ConstrainedLayoutEngine, "execute", lambda _engine, _figure: None)
+        yield
 
 
 def pytest_collection_finish() -> None:
