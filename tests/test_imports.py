@@ -6,6 +6,7 @@ Imports for type checking and inside functions count: they say as much about who
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+@cache
 def imports(root: Path) -> Graph:
     """The modules of the package that each module names in an import statement, wherever it stands."""
     known = modules(root)

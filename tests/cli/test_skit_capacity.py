@@ -10,7 +10,7 @@ from command_line import error_line, read_object, skit_here
 pytestmark = pytest.mark.slow
 
 LENGTHS = ["--prompt-tokens", 300, "--output-tokens", 30]
-SHORT = ["--duration", 30, "--warm-up", 5, "--jobs", 1]
+SHORT = ["--duration", 15, "--warm-up", 3, "--jobs", 1]
 
 
 def searched(*arguments: object, command: str = "capacity") -> tuple[Path, dict[str, Any], str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from command_line import Rows, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
+from command_line import Rows, TinyPair, error_line, read_object, read_rows, skit, skit_here, write_rows
 from tiny_predictors import confidence_predictor
 
 from specbench_kit.studies.training.pair import identify
@@ -107,10 +107,7 @@ def test_a_replay_has_the_rounds_of_the_live_run(
 
 
 def test_a_replay_loads_no_model(trace: Path, tmp_path: Path) -> None:
-    elsewhere = environment(HF_HOME=str(tmp_path / "hub"))
-    done = skit(
-        "bench", "--method", "fixed-k", "--replay", trace, "--target", "nowhere", "--out", tmp_path, env=elsewhere
-    )
+    done = skit("bench", "--method", "fixed-k", "--replay", trace, "--target", "nowhere", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"x the speed of autoregressive decoding", next(tmp_path.glob("*/report.md")).read_text())
 

@@ -237,6 +237,7 @@ def wait_for_requests(running: "subprocess.Popen[str]", out: Path, count: int) -
             raise AssertionError(running.communicate(timeout=0.1))
 
 
+@nightly
 def test_a_dead_stage_ends_the_command_and_keeps_what_was_finished(
     tiny: TinyPair, prompts: Path, tmp_path: Path
 ) -> None:

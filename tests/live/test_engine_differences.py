@@ -9,6 +9,7 @@ import engine_server as stand_in
 import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
 from engine_server import Faults, engine_server
+from nightly import nightly_except
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench_kit.live.engines.base import engines
@@ -62,7 +63,7 @@ def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults
     return checks
 
 
-@pytest.mark.parametrize("engine", list(engines.all()))
+@pytest.mark.parametrize("engine", nightly_except(["vllm", "llama-cpp"], engines.all()))
 def test_differences_within_the_rounding_that_an_engine_shows_are_ties(
     bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +77,7 @@ def test_differences_within_the_rounding_that_an_engine_shows_are_ties(
         assert case["verdict"] == ("tie" if case["margin"] <= 2 * case["noise"] else "unjudged")
 
 
-@pytest.mark.parametrize("engine", list(engines.all()))
+@pytest.mark.parametrize("engine", nightly_except(["completions", "llama-cpp"], engines.all()))
 def test_differences_far_above_the_rounding_are_errors(
     bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +87,7 @@ def test_differences_far_above_the_rounding_are_errors(
     assert checks["lossless"] is (False if expected == "error" else None)
 
 
-@pytest.mark.parametrize("engine", list(engines.all()))
+@pytest.mark.parametrize("engine", nightly_except(["sglang"], engines.all()))
 def test_an_engine_that_is_gone_when_outputs_are_judged_leaves_a_complete_report(
     bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from live_server import CAPACITY, decode_remotely, generate_remotely, make_server, serving
+from nightly import nightly_except
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from benchmarks.faults import Fault, accept_second, swap_extra
@@ -60,7 +61,7 @@ def verdicts(results: list[Losslessness]) -> list[str]:
     return [result.verdict for result in results]
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", nightly_except([3], [1, 3]))
 def test_rounding_of_chains_and_trees_on_a_server_is_no_error(batch_size: int) -> None:
     found: list[str] = []
     with half_precision() as (_, connection):
@@ -102,7 +103,7 @@ def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("fault", [accept_second, swap_extra])
+@pytest.mark.parametrize("fault", nightly_except([accept_second], [accept_second, swap_extra]))
 def test_a_planted_fault_in_the_servers_verification_is_an_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
     with half_precision() as (_, connection):

@@ -1,10 +1,12 @@
 """Rounds that go to the server's own decoding: when, at what cost, and with whose link."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from environments import DEPLOYMENT, PAIR
 from known_drafts import KnownDrafter, at
+from nightly import nightly_except
 from tiny_models import (
     AUTOREGRESSIVE,
     decode,
@@ -154,9 +156,10 @@ def test_where_drafting_cannot_pay_the_server_decodes_as_fast_as_alone(name: str
     assert seconds(records) == pytest.approx(seconds(plain))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("name", LATENCY_AWARE)
+@pytest.mark.parametrize(
+    ("name", "batch_size"),
+    nightly_except([("goodput", 4), ("adaspec", 1)], product(LATENCY_AWARE, (1, 4))),
+)
 def test_where_drafting_pays_with_other_drafts_the_attempt_costs_three_percent(name: str, batch_size: int) -> None:
     prompts = SyntheticPrompts(requests=12, prompt_tokens=8, output_tokens=256, batch_size=batch_size)
     records, plain = (prompts.decode(spec, place(0.1), "ranks=0.4") for spec in (name, "autoregressive"))

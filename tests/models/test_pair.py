@@ -235,6 +235,7 @@ def test_automatic_dtype_depends_on_the_device() -> None:
     assert resolve_dtype("float16", torch.device("cpu")) == torch.float16
 
 
+@pytest.mark.nightly  # a process of its own; test_bad_input.py has a hub that refuses connections
 def test_a_hub_id_without_network(tmp_path: Path) -> None:
     """The hub's address takes connections and never answers: the end comes within the time limit, in one line."""
     script = (

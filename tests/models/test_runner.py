@@ -105,7 +105,7 @@ def test_random_appends_and_commits(make_model: Callable[[], Any], executor: str
     model, dice = make_model(), random.Random(7)
     runner, fresh = make_runner(model, 4, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
     mirrors: list[Mirror] = []
-    for _ in range(120):
+    for _ in range(60):
         if len(mirrors) < 4 and dice.random() < 0.4:
             mirrors.append(Mirror(runner.acquire()))
         chosen = [m for m in dice.sample(mirrors, len(mirrors)) if dice.random() < 0.7]

@@ -85,7 +85,7 @@ def test_batch_sizes(command: Command, tiny: TinyPair, prompts: Path, tmp_path: 
     command("batch-sizes", *tiny.options, *shared, "--method", "fixed-k", "--sizes", "1,2")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # records a pair on the card and replays it on the CPU
 def test_sweep(command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path]
     command(
@@ -93,7 +93,7 @@ def test_sweep(command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) 
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # a minute each; what times forwards on a card is tried in test_card_clock.py
 @pytest.mark.parametrize("name", ["profile-verifier", "profile-drafter"])
 def test_profiles(name: str, command: Command, short: TinyPair, tmp_path: Path) -> None:
     models = ["--target", short.target] if name == "profile-verifier" else short.options

@@ -8,6 +8,7 @@ from emulated_card import Machine, emulated_cards
 from emulated_card.counts import Counts
 from environments import ENVIRONMENT
 from method_specs import filled_in, one_of_each_kind, variants
+from nightly import nightly_except
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -95,8 +96,7 @@ def captures(*runners: Runner) -> int:
     return sum(executor.captures for executor in executors if isinstance(executor, CudaGraphExecutor))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fixed-k", "threshold", "specinfer", "eagle2-tree"])
+@pytest.mark.parametrize("name", nightly_except(["threshold"], ["fixed-k", "threshold", "specinfer", "eagle2-tree"]))
 def test_bounds_of_batches(name: str, machine: Machine, tmp_path: Path) -> None:
     require_bounds(name, 8, machine, tmp_path)
 
@@ -104,9 +104,7 @@ def test_bounds_of_batches(name: str, machine: Machine, tmp_path: Path) -> None:
 KINDS = {spec.partition(":")[0] for spec in one_of_each_kind()}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in KINDS else pytest.param(name, marks=pytest.mark.nightly) for name in methods.all()]
-)
+@pytest.mark.parametrize("name", nightly_except(KINDS, methods.all()))
 def test_bounds_of_every_method(name: str, machine: Machine, tmp_path: Path) -> None:
     require_bounds(name, 1, machine, tmp_path)
 

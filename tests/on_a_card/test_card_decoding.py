@@ -1,6 +1,7 @@
 """Methods and drafters on an emulated card: the outputs of the host, whatever the batch and the temperature."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from emulated_card import Machine, emulated_cards
 from environments import ENVIRONMENT
 from method_specs import filled_in, one_of_each_kind, specs
+from nightly import nightly_except
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -55,24 +57,27 @@ def machine() -> Iterator[Machine]:
         yield machine
 
 
-nightly = pytest.mark.nightly  # what the other cases cover in most of their lines
-
-
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=nightly), 2, pytest.param(3, marks=nightly)])
-@pytest.mark.parametrize("sampler", [Sampler(), SAMPLED])
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_drafters(batch_size: int, sampler: Sampler, drafter: str, requests_: list[Request], machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("drafter", "temperature", "batch_size"),
+    nightly_except(
+        [(drafter, 0.0 if number % 2 else 0.7, 2) for number, drafter in enumerate(DRAFTERS)],
+        product(DRAFTERS, (0.0, 0.7), (1, 2, 3)),
+    ),
+)
+def test_drafters(
+    drafter: str, temperature: float, batch_size: int, requests_: list[Request], machine: Machine
+) -> None:
     method = parse_method(f"fixed-k:k=3,drafter={drafter}")
     torch.manual_seed(0)
-    options: Any = {"sampler": sampler, "batch_size": batch_size}
+    options: Any = {"sampler": SAMPLED if temperature else Sampler(), "batch_size": batch_size}
     on_card = decode(method, runners("cuda"), requests_, **options)
     assert machine.counts.launches > 0
     assert outputs(on_card) == outputs(decode(method, runners("cpu"), requests_, **options))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=nightly), 3])
-@pytest.mark.parametrize("spec", [spec if spec in KINDS else pytest.param(spec, marks=nightly) for spec in specs()])
+@pytest.mark.parametrize(
+    ("spec", "batch_size"), nightly_except([(spec, 3) for spec in KINDS], product(specs(), (1, 3)))
+)
 def test_every_method(
     spec: str, batch_size: int, requests_: list[Request], plain: Any, machine: Machine, tmp_path: Path
 ) -> None:

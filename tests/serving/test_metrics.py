@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from nightly import nightly_except
 from scenes import VERIFY, scenario
 
 from specbench_kit.deployments.loading import find
@@ -128,7 +129,7 @@ TABLE_2 = {"1": (130, 50), "2": (66, 25), "3": (56, 20), "4": (40, 14)}
 """Per class, devices between the capacities of WISP and of centralized serving, and between that and SLED's."""
 
 
-@pytest.mark.parametrize("slo", "1234")
+@pytest.mark.parametrize("slo", nightly_except(["4"], "1234"))
 def test_wisp_serves_more_devices_than_centralized_serving_and_that_more_than_sled(slo: str) -> None:
     """The ordering of WISP's Table 2 with its Table 12: prompts of 500 and answers of 100 tokens, acceptance 0.8."""
     more, fewer = TABLE_2[slo]

@@ -1,10 +1,12 @@
 """The event loop: invariants of every system and scheduler, and closed forms."""
 
 from dataclasses import replace
+from itertools import product
 from math import inf, isclose
 
 import numpy as np
 import pytest
+from nightly import nightly_except
 from scenes import DRAFT, VERIFY, calm, equal_results, scenario
 from trace_builders import MAX_DRAFT, made_requests
 
@@ -38,8 +40,13 @@ def replayed(method: str, deployment: Deployment, requests: int = 4) -> list[Req
     return list(replay(parse_method(method), header, made_requests(requests), deployment=deployment))
 
 
-@pytest.mark.parametrize("memory", [KvCapacity(), TIGHT], ids=["plenty", "tight"])
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    ("system", "memory"),
+    nightly_except(
+        [("centralized", KvCapacity()), *((system, TIGHT) for system in SYSTEMS)],
+        product(SYSTEMS, (KvCapacity(), TIGHT)),
+    ),
+)
 def test_what_holds_in_every_system(system: str, memory: KvCapacity) -> None:
     scene = scenario(system, memory=memory)
     result = simulate(scene, seed=3)
@@ -51,8 +58,8 @@ def test_what_holds_in_every_system(system: str, memory: KvCapacity) -> None:
     assert (result.evictions > 0) == (memory is TIGHT and scene.system.prefix_cache)
 
 
-SEEDS = [0, pytest.param(1, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly), 3]
-"""Four sizes of a fleet; the smallest and the largest are tried before a change lands."""
+SEEDS = nightly_except([1], range(4))
+"""Four sizes of a fleet."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -194,7 +201,7 @@ def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
     assert not equal_results(alone[0], alone[1])
 
 
-@pytest.mark.parametrize("system", ["wisp", "sled", "centralized", "adaspec"])
+@pytest.mark.parametrize("system", nightly_except(["wisp", "sled"], ["wisp", "sled", "centralized", "adaspec"]))
 def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been(system: str) -> None:
     """The state at each pause is that of a run that ends there."""
     looked_at = Simulation(scenario(system, memory=TIGHT, arrivals=Poisson(2.0)), 4)

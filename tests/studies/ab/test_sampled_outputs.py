@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from command_line import skit_here, write_rows
+from nightly import nightly_except
 from streaming_server import streaming_server
 
 PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28)]
@@ -31,7 +32,7 @@ def result_of(done: Any) -> tuple[dict[str, Any], str]:
     return result["summary"]["loads"][0], (Path(result["run_dirs"][0]) / "report.md").read_text()
 
 
-@pytest.mark.parametrize("verification", ["ratio", "point"])
+@pytest.mark.parametrize("verification", nightly_except(["ratio"], ["ratio", "point"]))
 def test_right_verification_passes(verification: str, prompts: Path) -> None:
     second = {"speculates": True, "verification": verification}
     load, report = result_of(compare(prompts, second, "--repeats", 7))

@@ -30,6 +30,7 @@ from command_line import (
     skit_here,
     write_rows,
 )
+from nightly import nightly_except
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs.directory import RunDirectory
@@ -177,7 +178,7 @@ def test_a_run_that_is_being_written_is_not_taken_up(
     assert "resumptions" not in read_object(run / "run.json")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", nightly_except([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
 def test_an_interrupt_leaves_a_partial_report_and_one_line(
     number: signal.Signals, command: list[str], whole: Path, tmp_path: Path
 ) -> None:
