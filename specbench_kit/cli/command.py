@@ -15,8 +15,10 @@ from typer.core import TyperCommand
 
 from specbench_kit.cli.command_option import CommandOption
 from specbench_kit.cli.config_file import CONFIG_FIELDS, save_config
+from specbench_kit.cli.without_effect import RULES
 from specbench_kit.core.option import Given, options_in, select_fields
 from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.without_effect import refuse_without_effect
 
 WITHOUT_INPUT = "Input should be"
 """The beginning of those messages about a bad value that do not quote the value."""
@@ -106,6 +108,8 @@ class Command(TyperCommand):
         values = {
             name: option.read(ctx.params[name]) for name, option in self.options.items() if ctx.params[name] is not None
         }
+        rules = RULES.get(self.name or "", ())
+        refuse_without_effect(rules, values, lambda name, value: self.options[name].written(value))
         arguments: dict[str, object] = {}
         for name, kind in _parameter_types(self.function).items():
             if get_origin(kind) is Given:
