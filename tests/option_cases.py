@@ -47,6 +47,8 @@ class OptionCase:
     shows: str = ""
     says: str = ""
     nightly: bool = False
+    after_work: bool = False
+    """Nothing but the work shows that the command cannot go on."""
 
     @property
     def name(self) -> str:
@@ -84,9 +86,14 @@ def _read_table(file: Path) -> OptionTable:
         texts = {name: row.pop(name) for name in ("option", "flag", "shows", "says") if name in row}
         texts["shows"] = texts.get("shows") or bases[base].get("shows", "")
         to, besides = tuple(row.pop("to", ())), tuple(row.pop("with", ()))
-        instead, nightly = row.pop("instead", None), row.pop("nightly", bases[base].get("nightly", False))
+        instead, nightly = (
+            row.pop("instead", None),
+            row.pop("nightly", bases[base].get("nightly", False) and not texts.get("says")),
+        )
+        after_work = row.pop("after_work", False)
+        rest: dict[str, Any] = {"instead": None if instead is None else tuple(instead), "nightly": nightly}
+        rest["after_work"] = after_work
         assert not row, f"{file.name}: unknown {', '.join(row)}"
-        rest = {"instead": None if instead is None else tuple(instead), "nightly": nightly}
         cases.append(OptionCase(command=command, base=base, to=to, besides=besides, **texts, **rest))
     for base, refused in content.pop("refused", {}).items():
         for given, to in refused.items():

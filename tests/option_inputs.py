@@ -18,6 +18,10 @@ def write_inputs(folder: Path, tiny: TinyPair) -> Mapping[str, str]:
         "prompts": _write_prompts(folder / "prompts.jsonl", 4),
         "other_prompts": _write_prompts(folder / "others.jsonl", 2, ask="Name"),
         "long_prompts": write_rows(folder / "long.jsonl", *({"id": str(n), "prompt": n * "long "} for n in (1, 200))),
+        "long_trace": write_trace(folder / "long.parquet", made_requests(12)).path,
+        "slow_results": _write_results(folder / "slow.json", 0.02),
+        "fast_results": _write_results(folder / "fast.json", 0.01),
+        "failed_results": _write_results(folder / "failed.json", 0.01, failed=2),
         "tuned": _write_tuned(folder / "tuned.json"),
         "arrivals": _write_arrivals(folder / "azure.csv"),
         "link_trace": _write_links(folder / "links.csv"),
@@ -92,6 +96,23 @@ def _write_arrivals(path: Path) -> Path:
 def _write_links(path: Path) -> Path:
     """A link that is slow now and then."""
     path.write_text("time_s,rtt_s,bytes_per_s\n0,0.02,1e6\n5,0.5,1e5\n10,0.02,1e6\n", encoding="utf-8")
+    return path
+
+
+def _write_results(path: Path, step_s: float, failed: int = 0, count: int = 8) -> Path:
+    """Results of `vllm bench serve`, whose requests have three tokens each; the last ones may have failed."""
+    results = {
+        "max_concurrency": 1,
+        "request_rate": "inf",
+        "ttfts": [2 * step_s] * count,
+        "itls": [[step_s]] * count,
+        "output_lens": [3] * count,
+        "input_lens": [9 + number for number in range(count)],
+        "start_times": [100.0 + number for number in range(count)],
+        "generated_texts": [f"a b c {number}" for number in range(count)],
+        "errors": [""] * (count - failed) + ["lost"] * failed,
+    }
+    path.write_text(json.dumps(results), encoding="utf-8")
     return path
 
 

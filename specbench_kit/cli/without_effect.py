@@ -1,8 +1,12 @@
 """The options of each command that have no effect beside others, which the command refuses before any work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.without_effect import GivenValues, WithoutEffect, beside, unless
+
+if TYPE_CHECKING:
+    from specbench_kit.papers.experiment import Experiment
 
 PROMPTS = ("dataset", "data_dir", "sample", "limit")
 PAIR = ("target", "draft", "device", "dtype", "executor")
@@ -27,17 +31,26 @@ def _recordless(given: GivenValues) -> str:
     """Return that all acceptance is stated, by the options or by the preset that they change."""
     from specbench_kit.serving.options import RECORD
 
-    acceptance = given.get("acceptance", _preset(given).get("acceptance", (RECORD,)))
+    preset = _experiment(given).options if "preset" in given else {}
+    acceptance: Any = given.get("acceptance", preset.get("acceptance", (RECORD,)))
     words = "with --acceptance" if "acceptance" in given else f"with --preset {given.get('preset')}"
-    return "" if RECORD in acceptance else words  # type: ignore[operator]
+    return "" if RECORD in acceptance else words
 
 
-def _preset(given: GivenValues) -> Mapping[str, object]:
-    if "preset" not in given:
-        return {}
+def _preset_of(command: str) -> Callable[[GivenValues], str]:
+    """Return the case in which the preset is one of another command, whose options count."""
+
+    def case(given: GivenValues) -> str:
+        is_other = "preset" in given and _experiment(given).command == command
+        return f"with --preset {given['preset']}" if is_other else ""
+
+    return case
+
+
+def _experiment(given: GivenValues) -> "Experiment":
     from specbench_kit.studies.serving.presets import presets
 
-    return presets.get(str(given["preset"])).options
+    return presets.get(str(given["preset"]))
 
 
 def _synthetic(given: GivenValues) -> str:
@@ -47,8 +60,8 @@ def _synthetic(given: GivenValues) -> str:
 
 
 def _files(given: GivenValues) -> str:
-    servers = given.get("servers", ())
-    return "" if any("://" in str(server) for server in servers) else "with result files"  # type: ignore[attr-defined]
+    servers: Any = given.get("servers", ())
+    return "" if any("://" in server for server in servers) else "with result files"
 
 
 SERVING = (
@@ -60,11 +73,11 @@ SERVING = (
 )
 DISTILLATION = (
     WithoutEffect(
-        ("datasets", "data_dir", "sample", "limit", "sampled_share", "answer_minutes", "answers"),
+        ("datasets", "data_dir", "sample", "limit", "max_new_tokens", "batch_size", "sampled_share", "answer_minutes"),
         beside("trace"),
         "a trace has its own prompts and answers; leave out one of them",
     ),
-    WithoutEffect(("answer_minutes",), unless("minutes"), "it is a part of that time; give both"),
+    WithoutEffect(("epochs",), beside("minutes"), "training ends with that time; leave out one of them"),
 )
 
 RULES: Mapping[str, Sequence[WithoutEffect]] = {
@@ -103,8 +116,22 @@ RULES: Mapping[str, Sequence[WithoutEffect]] = {
     ),
     "train-head": DISTILLATION,
     "train-draft": DISTILLATION,
-    "simulate": SERVING,
-    "capacity": SERVING,
+    "simulate": (
+        *SERVING,
+        WithoutEffect(
+            ("devices", "arrivals_scale", "events", "timeline"),
+            _preset_of("capacity"),
+            "it is a preset of skit capacity, which finds the load; leave out one of them",
+        ),
+    ),
+    "capacity": (
+        *SERVING,
+        WithoutEffect(
+            ("epsilon", "most", "resolution"),
+            _preset_of("simulate"),
+            "it is a preset of skit simulate, which searches for nothing; leave out one of them",
+        ),
+    ),
     "compare": (
         WithoutEffect(("formats", "bare", "size"), unless("out"), "only the files of a report have it; give both"),
     ),
