@@ -20,7 +20,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from command_line import HOME, skit_here
 TABLES = Path(__file__).with_name("cli") / "option_tables"
 ECHO = frozenset({"argv", "config", "options", "started_at", "finished_at", "versions", "git_commit", "git_dirty"})
 """Keys of documents that repeat what was given, or say when and where."""
-VARIABLE = re.compile(r"\d{8}T\d{6}Z|\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)?|-[0-9a-f]{8}\b")
-"""Points in time, and the key at the end of a run folder's name."""
+VARIABLE = re.compile(r"\d{8}T\d{6}Z|\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)?|-[0-9a-f]{8}\b|\d+\.\d min")
+"""Points in time, the key at the end of a run folder's name, and the minutes of a training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +201,37 @@ def _inside(folder: Path) -> Iterator[None]:
     finally:
         os.chdir(before)
         os.environ["SKIT_HOME"] = HOME.name
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Let `skit serve` write what its server holds where it would wait for devices until it is stopped."""
+    from google.protobuf.json_format import MessageToDict
+
+    from specbench_kit.live.protocol.verification_pb2 import Hello
+    from specbench_kit.live.refusal import Refusal
+    from specbench_kit.live.server import run
+
+    def written(_settings: Any, service: Any, _ready: Any) -> None:
+        handler = service.handler
+        try:
+            account = handler.reception.accounts.caller(Hello(token=""), "ipv4:127.0.0.1:5").account
+            device = {"sessions": account.most_sessions, "streams": account.most_streams}
+        except Refusal as refusal:
+            device = {"refused": str(refusal)}
+        facts = {
+            "welcome": MessageToDict(handler.welcome),
+            "limits": asdict(handler.limits),
+            "device": device,
+            "executor": type(handler.batch_runner.scorer.runner.executor).__name__,
+        }
+        Path("service.json").write_text(json.dumps(facts), encoding="utf-8")
+
+    original, run.serve = run.serve, written
+    try:
+        yield
+    finally:
+        run.serve = original
 
 
 @contextmanager

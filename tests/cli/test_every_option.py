@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from command_line import TinyPair
-from option_cases import OptionCase, OptionRuns, read_tables, without_pictures
+from option_cases import OptionCase, OptionRuns, read_tables, without_pictures, without_waiting
 
-from specbench_kit.cli.commands import load_command
+from specbench_kit.cli.commands import COMMANDS, load_command
 
 TABLES = read_tables()
 EVERYWHERE = {
@@ -30,7 +30,7 @@ def options_of(command: str) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("command", TABLES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_in_the_table_of_its_command(command: str) -> None:
     table, options = TABLES[command], options_of(command) - EVERYWHERE.keys()
     assert sorted(options - set(table.options)) == [], "has neither a case nor a reason why it cannot be tried"
@@ -53,7 +53,7 @@ def runs(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[O
     from option_inputs import write_inputs
 
     models = {"target": str(tiny.target), "draft": str(tiny.draft)}
-    with without_pictures():
+    with without_pictures(), without_waiting():
         inputs = write_inputs(tmp_path_factory.mktemp("inputs"), tiny)
         yield OptionRuns(tmp_path_factory.mktemp("runs"), models | inputs)
 
