@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from command_line import TinyPair
-from option_cases import OptionCase, OptionRuns, read_tables, without_pictures, without_waiting
+from option_cases import OptionCase, OptionRuns, read_tables, with_versions_read_once, without_pictures, without_waiting
 
 from specbench_kit.cli.commands import COMMANDS, load_command
 
@@ -53,7 +53,7 @@ def runs(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[O
     from option_inputs import write_inputs
 
     models = {"target": str(tiny.target), "draft": str(tiny.draft)}
-    with without_pictures(), without_waiting():
+    with without_pictures(), without_waiting(), with_versions_read_once():
         inputs = write_inputs(tmp_path_factory.mktemp("inputs"), tiny)
         yield OptionRuns(tmp_path_factory.mktemp("runs"), models | inputs)
 
