@@ -146,8 +146,13 @@ class Observation:
 def _part(document: Any, path: str) -> str:
     """Return the part of a document at a path of keys, which passes through lists, as text."""
     for key in filter(None, path.split(".")):
-        document = [entry.get(key) for entry in document] if isinstance(document, list) else document.get(key)
+        document = [_entry(part, key) for part in document] if isinstance(document, list) else _entry(document, key)
     return json.dumps(_without_echo(document), indent=1, sort_keys=True)
+
+
+def _entry(document: Any, key: str) -> Any:
+    """Return the entry of a document; None where it has no such entry."""
+    return document.get(key) if isinstance(document, dict) else None
 
 
 def _without_echo(document: Any) -> Any:

@@ -20,7 +20,7 @@ def write_inputs(folder: Path, tiny: TinyPair) -> Mapping[str, str]:
         "long_prompts": write_rows(folder / "long.jsonl", *({"id": str(n), "prompt": n * "long "} for n in (1, 200))),
         "long_trace": write_trace(folder / "long.parquet", made_requests(12)).path,
         "short_trace": write_trace(folder / "short.parquet", made_requests(12, length=20)).path,
-        "many_prompts": _write_prompts(folder / "many.jsonl", 16, ask="Count"),
+        "many_prompts": _write_prompts(folder / "many.jsonl", 60, ask="Count"),
         "slow_results": _write_results(folder / "slow.json", 0.02),
         "fast_results": _write_results(folder / "fast.json", 0.01),
         "failed_results": _write_results(folder / "failed.json", 0.01, failed=2),

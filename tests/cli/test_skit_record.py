@@ -108,9 +108,7 @@ def test_a_replay_has_the_rounds_of_the_live_run(
 
 def test_a_replay_loads_no_model(trace: Path, tmp_path: Path) -> None:
     elsewhere = environment(HF_HOME=str(tmp_path / "hub"))
-    done = skit(
-        "bench", "--method", "fixed-k", "--replay", trace, "--target", "nowhere", "--out", tmp_path, env=elsewhere
-    )
+    done = skit("bench", "--method", "fixed-k", "--replay", trace, "--out", tmp_path, env=elsewhere)
     assert done.returncode == 0, done.stderr
     assert re.search(r"x the speed of autoregressive decoding", next(tmp_path.glob("*/report.md")).read_text())
 
