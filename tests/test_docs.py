@@ -10,6 +10,7 @@ import pytest
 import yaml
 from documents import PAGES, ROOT, blocks
 
+from specbench_kit.cli.command import Command
 from specbench_kit.cli.commands import load_command
 from specbench_kit.methods.base import methods
 
@@ -28,7 +29,9 @@ def test_every_command_is_one(line: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "options.toml").write_text("limit = 20\nmethod = ['fixed-k']\n")
     name, *arguments = shlex.split(line)[1:]
-    load_command(name).make_context(name, arguments)
+    command = load_command(name)
+    assert isinstance(command, Command)
+    command.given_values(command.make_context(name, arguments))  # which also refuses options without effect
 
 
 def test_every_page_is_in_the_navigation() -> None:

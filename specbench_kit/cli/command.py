@@ -15,8 +15,10 @@ from typer.core import TyperCommand
 
 from specbench_kit.cli.command_option import CommandOption
 from specbench_kit.cli.config_file import CONFIG_FIELDS, save_config
+from specbench_kit.cli.without_effect import RULES
 from specbench_kit.core.option import Given, options_in, select_fields
 from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.without_effect import refuse_without_effect
 
 WITHOUT_INPUT = "Input should be"
 """The beginning of those messages about a bad value that do not quote the value."""
@@ -99,13 +101,20 @@ class Command(TyperCommand):
         ctx.args = extra
         return extra
 
+    def given_values(self, ctx: Any) -> dict[str, object]:
+        """Return the values of the given options by their names; raise SkitError for options without effect."""
+        values = {
+            name: option.read(ctx.params[name]) for name, option in self.options.items() if ctx.params[name] is not None
+        }
+        rules = RULES.get(self.name or "", ())
+        refuse_without_effect(rules, values, lambda name, value: self.options[name].written(value))
+        return values
+
     def invoke(self, ctx: Any) -> None:
         """Save the options if --save-config asks for it, then run the function."""
         if ctx.params["save_config"] is not None:
             save_config(ctx.params["save_config"], ctx)
-        values = {
-            name: option.read(ctx.params[name]) for name, option in self.options.items() if ctx.params[name] is not None
-        }
+        values = self.given_values(ctx)
         arguments: dict[str, object] = {}
         for name, kind in _parameter_types(self.function).items():
             if get_origin(kind) is Given:

@@ -58,6 +58,11 @@ class CommandOption:
         )
         return self.name, kind, declaration
 
+    def written(self, value: object) -> str:
+        """Return how the option is written to get this value, without the value: `--limit` or `--no-sample`."""
+        flag = self.option.shown_name(self.name)
+        return f"--no-{flag[2:]}" if value is False and self.default is True else flag
+
     def read(self, value: object) -> object:
         """Return the field's value for the one that Typer read from the command line or a file."""
         if self.option.parse is not None and isinstance(value, str):

@@ -103,7 +103,7 @@ COMMANDS = {
         "profiling:profile_drafter",
         "Profile a pair of models: time draft steps and verifications, and fit AdaSpec's latency model.",
         example="skit profile-drafter --target bundled",
-        first="target draft software cards device budget runs name out resume",
+        first="target draft device budget runs name out resume",
     ),
     "profile-server": CommandEntry(
         "profile_server:profile_server",

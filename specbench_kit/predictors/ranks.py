@@ -15,6 +15,10 @@ from specbench_kit.predictors.library import BUNDLED, PairHashes
 SCHEMA = 1
 RANKS = 32
 """Number of ranks that are counted separately."""
+DIGITS = 6
+"""Decimal places of stored shares."""
+ROUNDING = 10**-DIGITS
+"""More than any rounding adds to a share."""
 MEASURE_AGAIN = "run skit measure-ranks with the same --target and --draft"
 
 
@@ -37,8 +41,8 @@ class RankTable(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         rows = (self.shares, *self.by_depth)
         in_bounds = all(isfinite(share) and 0 <= share <= 1 for row in rows for share in row)
-        # Shares are rounded when they are stored, so that their sum may exceed 1 slightly.
-        if not self.shares or not in_bounds or sum(self.shares) > 1 + 1e-6:
+        # Every share is rounded when it is stored, so that their sum may exceed 1 slightly.
+        if not self.shares or not in_bounds or sum(self.shares) > 1 + RANKS * ROUNDING:
             raise ValueError("its shares are not probabilities of ranks")
         if self.schema != SCHEMA:
             raise ValueError("it has another schema")

@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
-from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import MODELS, OUTPUT, RUN, Option
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import MODELS, OUTPUT, RUN, Option, options_in
 from specbench_kit.profilers.software import FUSED
+
+OF_MEASURED = ("budget_s", "runs", "seed", "resume", "force")
+"""Options that a profile derived from a data sheet does not have."""
+OF_DERIVED = ("software", "cards", "interconnect")
+"""Options that a measured profile does not have."""
 
 Budget = Annotated[
     float, Option("Seconds that the measurement may take; requests get shorter to fit.", RUN, flag="budget")
@@ -35,15 +40,9 @@ class ProfileSettings:
     draft: str | None = None
     gpu: str | None = None
     require_measured: bool = False
-    software: Annotated[
-        str, Option("Serving software whose speed a derived profile assumes: a name from `skit list software`.", MODELS)
-    ] = FUSED
-    cards: Annotated[
-        int, Option("Number of cards that hold the model of a derived profile (tensor parallel).", MODELS)
-    ] = 1
-    interconnect: Annotated[
-        str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie4 or pcie3.", MODELS)
-    ] = None
+    software: str = FUSED
+    cards: int = 1
+    interconnect: str | None = None
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     budget_s: Budget = 420.0
@@ -76,6 +75,23 @@ class ProfileSettings:
         if self.draft is None and self.save_to is not None and self.save_to.suffix != ".toml":
             raise SkitError(f"--save-to must name a .toml file, not {self.save_to}")
 
+    def require_options_of(self, *, measured: bool) -> None:
+        """Raise SkitError for options that only the other kind of profile has: measured here, or derived.
+
+        Which kind it is shows when the device has been looked for.
+        """
+        options, reason = (
+            (OF_DERIVED, "this machine has that device, which is measured")
+            if measured
+            else (OF_MEASURED, "this machine has no such device, and a data sheet gives the same profile every time")
+        )
+        for field, _, option in options_in(type(self)):
+            is_given = getattr(self, field.name) != field.default
+            require(
+                field.name not in options or not is_given,
+                f"{option.shown_name(field.name)} has no effect: {reason}; leave it out",
+            )
+
     @property
     def is_fused(self) -> bool:
         """True if a derived profile assumes kernels at the speed of the data sheet."""
@@ -96,6 +112,15 @@ class VerifierProfileSettings(ProfileSettings):
         Option(
             "Device card such as a100, or a .toml file; without such a device here, its data sheet is used.", MODELS
         ),
+    ] = None
+    software: Annotated[
+        str, Option("Serving software whose speed a derived profile assumes: a name from `skit list software`.", MODELS)
+    ] = FUSED
+    cards: Annotated[
+        int, Option("Number of cards that hold the model of a derived profile (tensor parallel).", MODELS)
+    ] = 1
+    interconnect: Annotated[
+        str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie4 or pcie3.", MODELS)
     ] = None
     require_measured: Annotated[
         bool, Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS)

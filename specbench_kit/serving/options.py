@@ -148,7 +148,6 @@ class ServingOptions:
             LOAD,
         ),
     ] = "closed"
-    arrivals_scale: Annotated[float, Option("Factor on the arrival rate of a trace file.", LOAD)] = 1.0
     prompt_tokens: Annotated[str | None, Option(f"Prompt {LENGTHS}", LOAD)] = None
     output_tokens: Annotated[str | None, Option(f"Output {LENGTHS}", LOAD)] = None
     estimator_factor: Annotated[
@@ -199,11 +198,15 @@ class ServingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationOptions(ServingOptions):
-    """Options of simulations, whose number of devices is given; a search for capacity finds it."""
+    """Options of simulations, whose load is given: the number of devices, or the rate of arrivals.
+
+    A search for capacity finds them.
+    """
 
     devices: Annotated[
         tuple[int, ...], Option("Number of devices: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices)
     ] = (16,)
+    arrivals_scale: Annotated[float, Option("Factor on the arrival rate of a trace file.", LOAD)] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

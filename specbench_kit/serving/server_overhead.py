@@ -5,6 +5,7 @@ from random import Random
 
 import numpy as np
 
+from specbench_kit.core.errors import require
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.network import Network
 
@@ -28,7 +29,12 @@ class ServerOverhead:
         if answer_s := self._network.answer_s:
             since_s = now_s - self._previous_end_s
             leaving = float(answers_leaving(self._previous_answers, since_s, self._network.frame_s))
-            seconds = max(0.0, seconds + answer_s * (leaving - requests))
+            seconds += answer_s * (leaving - requests)
+            require(
+                seconds > 0,
+                f"--answer-s {answer_s:g}: a verification of {requests} requests would take no time; its time includes "
+                "one answer per request, so that an answer takes less",
+            )
         if self._cv:
             seconds *= self._random.lognormvariate(self._mean, self._deviation)
         return seconds

@@ -8,6 +8,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Published
+from specbench_kit.reports.document import Estimate
+from specbench_kit.reports.serving.wording import estimate
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.presets import presets
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
@@ -91,3 +93,8 @@ def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
 def test_an_unknown_preset_is_refused() -> None:
     with pytest.raises(SkitError, match=r"unknown preset 'wisp-table-22'.*wisp-table-2"):
         presets.get("wisp-table-22")
+
+
+def test_a_figure_derived_from_others_is_told_without_an_interval() -> None:
+    """As the share of missed deadlines that `wisp-figure-8` prints."""
+    assert estimate({"mean": 0.25}) == Estimate(0.25, None)

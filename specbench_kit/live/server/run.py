@@ -52,6 +52,10 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
     require(
         settings.draft is not None or DRAFT not in needed, "--method: it drafts with a draft model: name one by --draft"
     )
+    require(
+        settings.draft is None or DRAFT in needed,
+        "--draft has no effect: no --method drafts with a draft model on the server; give one or leave it out",
+    )
     pair = load_pair(
         settings.target,
         settings.draft if DRAFT in needed else None,

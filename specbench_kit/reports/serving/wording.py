@@ -21,7 +21,9 @@ def estimate(figure: Row | None) -> Estimate | None:
     """Return a figure's mean over seeds with its interval."""
     if figure is None or figure["mean"] is None:
         return None
-    return Estimate(figure["mean"], None if figure["low"] is None else (figure["low"], figure["high"]))
+    # A figure that is derived from others, such as a share of missed deadlines, has no interval.
+    is_exact = figure.get("low") is None
+    return Estimate(figure["mean"], None if is_exact else (figure["low"], figure["high"]))
 
 
 def estimate_text(figure: Row | None, unit: Unit = "number") -> str:

@@ -43,6 +43,7 @@ class ProfilingOutcome:
 def run_profiling(settings: ProfileSettings, report: ProgressCallback) -> ProfilingOutcome:
     """Profile a verifier, or a drafter and its verifier, on a device of this machine or by a data sheet."""
     device = find_profiled_device(settings)
+    settings.require_options_of(measured=device.device is not None)
     parts = parts_of(settings)
     if device.device is not None:
         return _finish(settings, run_measured(settings, device, device.device, parts, report))

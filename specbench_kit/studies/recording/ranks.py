@@ -12,7 +12,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.predictors.ranks import RankTable, count_ranks
+from specbench_kit.predictors.ranks import DIGITS, RankTable, count_ranks
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.conversations import max_conversation_tokens
@@ -63,7 +63,7 @@ def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallba
 
 
 def _rounded(shares: Sequence[float]) -> tuple[float, ...]:
-    return tuple(round(share, 6) for share in shares)
+    return tuple(round(share, DIGITS) for share in shares)
 
 
 @torch.inference_mode()

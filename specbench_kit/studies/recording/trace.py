@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
@@ -16,7 +16,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.models.catalogue import locate
-from specbench_kit.models.draft_library import is_missing_draft
+from specbench_kit.models.draft_library import AUTO, is_missing_draft
 from specbench_kit.models.head_library import HEAD, is_missing_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
@@ -159,6 +159,10 @@ def recorded_drafter(drafter: str, settings: BenchSettings) -> Drafting:
         return not (is_missing_draft(settings.draft, target) if model == DRAFT else is_missing_head(model, target))
 
     drafting = parse_drafter(drafter).resolved(exists)
+    require(
+        settings.draft == AUTO or DRAFT in drafting.models,
+        f"--draft has no effect: drafter '{drafter}' runs no draft model; leave out one of them",
+    )
     if not drafting.recordable:
         raise SkitError(
             f"a trace cannot hold the drafts of '{drafter}': take model, head, first-of or a look-up, or run it live"

@@ -21,5 +21,5 @@ class RerunOptions:
         Path | None,
         Option("Folder of local datasets or of the prompt file (default: $SKIT_DATA_DIR).", RUN),
     ] = None
-    replay: Annotated[Path | None, Option("Trace file, if the run replayed one.", RUN)] = None
+    replay: Annotated[Path | None, Option("Trace file, if the run replayed one that cannot be found.", RUN)] = None
     device: Annotated[str | None, Option("Torch device (default: the first run's).", MODELS)] = None

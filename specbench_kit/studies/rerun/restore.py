@@ -17,6 +17,7 @@ from specbench_kit.models.named import NAMED_PAIRS, Role
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.rerun.options import RerunOptions
+from specbench_kit.traces.library import trace_file
 
 RunDescription = Mapping[str, Any]
 """The content of `run.json`."""
@@ -38,9 +39,11 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
     config |= {name: run["config"][name] for name in OPTIONS_IF_STATED if name in run["config"]}
     if options.device:
         config["device"] = options.device
-    models: dict[str, Any] = {"target": options.target or _find_model(run, "target")}
-    if "draft" in run["models"]:
-        models["draft"] = options.draft or _find_draft(run, models["target"])
+    models: dict[str, Any] = {}
+    if not is_replay(run):
+        models["target"] = options.target or _find_model(run, "target")
+        if "draft" in run["models"]:
+            models["draft"] = options.draft or _find_draft(run, models["target"])
     return BenchSettings(
         (run["method"],),
         **models,
@@ -50,6 +53,25 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
         out=out,
         argv=argv,
     )
+
+
+def is_replay(run: RunDescription) -> bool:
+    """Return True if the run replayed a trace, so that it loaded no models and no prompts."""
+    return "trace" in run
+
+
+def find_trace(run: RunDescription, replay: Path | None) -> Path:
+    """Return the path of the trace that the run replayed, checked by its hash; `replay` is where the user has it."""
+    described = run["trace"]
+    named = [replay] if replay else [*map(Path, _arguments(run, "--replay")), Path(described["file"])]
+    for name in named:
+        with suppress(SkitError):  # neither a file nor a bundled trace
+            path = trace_file(name)
+            if path.is_file() and provenance.hash_file(path) == described["sha256"]:
+                return path
+    if replay is not None and replay.is_file():
+        raise SkitError(f"{replay} is not the trace that the run replayed: name the right one with --replay")
+    raise SkitError(f"the run replayed the trace {described['file']}: say where it is with --replay")
 
 
 def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset:

@@ -5,10 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.core.nested import flat
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
@@ -18,7 +17,13 @@ from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 from specbench_kit.studies.rerun.options import RerunOptions
-from specbench_kit.studies.rerun.restore import require_same_models, restore_dataset, restore_settings
+from specbench_kit.studies.rerun.restore import (
+    find_trace,
+    is_replay,
+    require_same_models,
+    restore_dataset,
+    restore_settings,
+)
 
 Document = Mapping[str, Any]
 """The content of a `run.json` or a `summary.json`."""
@@ -87,9 +92,10 @@ def rerun(
 ) -> RerunResult:
     """Run the run in `path` again, into a new run directory below `out`."""
     first = RunDirectory.find(path)
+    _require_effect(first.run, options)
     settings = restore_settings(first.run, options, out, argv)
-    if "trace" in first.run:
-        conclusions, _ = bench_replay(settings, _find_trace(first, options), report)
+    if is_replay(first.run):
+        conclusions, _ = bench_replay(settings, find_trace(first.run, options.replay), report)
         conclusion = conclusions[0]
     else:
         conclusion = _decode(first, settings, options, report)
@@ -98,6 +104,19 @@ def rerun(
     second.amend(rerun_of={"run": first.path.resolve().name, "started_at": first.run["started_at"]})
     second.write_json("rerun.json", differences.to_dict())
     return RerunResult(conclusion, differences)
+
+
+def _require_effect(run: Document, options: RerunOptions) -> None:
+    """Raise SkitError for options about inputs that the run does not have."""
+    of_models = ("target", "draft", "data_dir", "device")
+    names, reason = (
+        (of_models, "the run replayed a trace, without models and prompts")
+        if is_replay(run)
+        else (("replay",), "the run decoded with models and replayed no trace")
+    )
+    for name in names:
+        flag = f"--{name.replace('_', '-')}"
+        require(getattr(options, name) is None, f"{flag} has no effect: {reason}; leave it out")
 
 
 def _decode(
@@ -113,17 +132,6 @@ def _decode(
         return benchmark.conclude()[0]
     finally:
         bench.close()
-
-
-def _find_trace(first: RunDirectory, options: RerunOptions) -> Path:
-    """Return the path of the trace that the run replayed, checked by its hash."""
-    trace = first.run["trace"]
-    path = options.replay or Path(trace["file"])
-    if not path.is_file():
-        raise SkitError(f"the run replayed the trace {trace['file']}: say where it is with --replay")
-    if provenance.hash_file(path) != trace["sha256"]:
-        raise SkitError(f"{path} is not the trace that the run replayed: name the right one with --replay")
-    return path
 
 
 def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Differences:

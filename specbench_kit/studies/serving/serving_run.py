@@ -1,6 +1,7 @@
 """One run of `skit simulate` or `skit capacity`: from settings to a folder with tables, plots and report."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -9,6 +10,8 @@ from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.placing import environment
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
@@ -110,12 +113,22 @@ class ServingRun:
             builder.source(entry)
         for point in settings.points() if command == "simulate" else ():
             builder.scenario(point)
+        self._require_predictors(series, builder)
         # Recording loads models; a stated acceptance needs none.
         from specbench_kit.studies.recording.trace import record
 
         path = folder / "trace.parquet"
         record(settings.recording, self.dataset, path, settings.max_draft, self._step("recording"))
         return folder, ScenarioBuilder(settings, TraceFile(path))
+
+    def _require_predictors(self, series: Sequence[ServingSeries], builder: ScenarioBuilder) -> None:
+        """Raise SkitError for methods that are to replay the recording and lack what they need of its pair."""
+        from specbench_kit.studies.training.pair import identify
+
+        pair = identify(self.settings.recording.target, self.settings.recording.draft)
+        for entry in series:
+            if entry.acceptance is None:
+                parse_method(entry.method).prepare(environment(pair, builder.deployment(entry)))
 
     def _step(self, step: str) -> CountCallback:
         return lambda done, planned: self.report(step, done, planned)

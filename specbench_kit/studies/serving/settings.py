@@ -111,6 +111,10 @@ class ServingSettings(SimulationOptions):
     def points(self) -> list[GridPoint]:
         """Return all points of the grid, series by series."""
         points = []
+        require(
+            not self.guard_s or any(series.has_guard() for series in self.series()),
+            "--guard has no effect: none of the schedulers has a guard time; leave it out",
+        )
         for series in self.series():
             guards: Sequence[float | None] = self.guard_s if self.guard_s and series.has_guard() else (None,)
             for slo, scale, factor, noise, guard_s, devices in product(

@@ -94,16 +94,23 @@ def test_a_sampled_run_is_repeated_by_its_seeds(prompts: Path, tiny: TinyPair, t
     assert again(first, tiny, prompts, tmp_path / "again")["differences"]["outputs"] == {"equal": 4, "compared": 4}
 
 
-def test_a_replayed_run_asks_for_its_trace(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_replayed_run_needs_its_trace_and_no_models(
+    prompts: Path, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = tmp_path / "deep" / "trace.parquet"
     trace.parent.mkdir()
     recorded = ("--dataset", prompts, "--max-new-tokens", 12, *tiny.options, "--max-draft", 4)
     assert skit_here("record", *recorded, "--out", trace).returncode == 0
-    first = bench(prompts, tiny, tmp_path / "first", "--method", "fixed-k:k=3", "--replay", trace)
-    line = error_line(skit_here("rerun", first, *tiny.options, "--out", tmp_path / "again"))
-    assert line == "the run replayed the trace trace.parquet: say where it is with --replay"
-    differences = again(first, tiny, prompts, tmp_path / "again", "--replay", trace)["differences"]
+    replay = ("bench", "--method", "fixed-k:k=3", "--replay", trace, "--out", tmp_path / "first")
+    assert skit_here(*replay).returncode == 0
+    (first,) = (tmp_path / "first").iterdir()
+    done = skit_here("rerun", first, "--replay", trace, "--out", tmp_path / "second", "--json")
+    differences = json.loads(done.stdout.splitlines()[-1])["differences"]
     assert (differences["rounds"]["equal"], differences["time_ratio"]) == (4, 1.0)
+    line = error_line(skit_here("rerun", first, "--out", tmp_path / "again"))
+    assert line == "the run replayed the trace trace.parquet: say where it is with --replay"
+    monkeypatch.chdir(trace.parent)
+    assert skit_here("rerun", first, "--out", tmp_path / "third").returncode == 0
 
 
 def test_models_and_prompts_that_cannot_be_found_are_asked_for(run: Path, tiny: TinyPair, tmp_path: Path) -> None:

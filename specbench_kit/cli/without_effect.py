@@ -1,0 +1,147 @@
+"""The options of each command that have no effect beside others, which the command refuses before any work."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specbench_kit.core.without_effect import GivenValues, WithoutEffect, beside, unless
+
+if TYPE_CHECKING:
+    from specbench_kit.papers.experiment import Experiment
+
+PROMPTS = ("dataset", "data_dir", "sample", "limit")
+PAIR = ("target", "draft", "device", "dtype", "executor")
+SAMPLING = ("top_p", "top_k")
+LIVE = (
+    *(*PAIR, "device_map", "max_memory", "max_new_tokens", "draft_top_n", *SAMPLING),
+    *("draft_answers", "answer_rule", "launch", "force"),
+    *("server", "link", "server_silence", "server_wait"),
+    *("server_token", "server_ca", "server_name", "server_cert", "server_key"),
+)
+"""Options of a benchmark that concern decoding with models."""
+
+RECORDED = "a trace has its own prompts, models and answers; leave out one of them"
+GREEDY = "greedy decoding takes the most likely token; give a --temperature above 0 or leave it out"
+
+
+def _greedily(given: GivenValues) -> str:
+    return "" if given.get("temperature") else "without --temperature"
+
+
+def _recordless(given: GivenValues) -> str:
+    """Return that all acceptance is stated, by the options or by the preset that they change."""
+    from specbench_kit.serving.options import RECORD
+
+    preset = _experiment(given).options if "preset" in given else {}
+    acceptance: Any = given.get("acceptance", preset.get("acceptance", (RECORD,)))
+    words = "with --acceptance" if "acceptance" in given else f"with --preset {given.get('preset')}"
+    return "" if RECORD in acceptance else words
+
+
+def _preset_of(command: str) -> Callable[[GivenValues], str]:
+    """Return the case in which the preset is one of another command, whose options count."""
+
+    def case(given: GivenValues) -> str:
+        is_other = "preset" in given and _experiment(given).command == command
+        return f"with --preset {given['preset']}" if is_other else ""
+
+    return case
+
+
+def _experiment(given: GivenValues) -> "Experiment":
+    from specbench_kit.studies.serving.presets import presets
+
+    return presets.get(str(given["preset"]))
+
+
+def _synthetic(given: GivenValues) -> str:
+    from specbench_kit.models.catalogue import SYNTHETIC
+
+    return "with --target synthetic" if given.get("target") == SYNTHETIC else ""
+
+
+def _files(given: GivenValues) -> str:
+    servers: Any = given.get("servers", ())
+    return "" if any("://" in server for server in servers) else "with result files"
+
+
+SERVING = (
+    WithoutEffect(
+        (*PROMPTS, "target", "draft", "device", "dtype", "max_new_tokens", "max_draft"),
+        _recordless,
+        "nothing is recorded where the acceptance is stated; leave out one of them",
+    ),
+)
+DISTILLATION = (
+    WithoutEffect(
+        ("datasets", "data_dir", "sample", "limit", "max_new_tokens", "batch_size", "sampled_share", "answer_minutes"),
+        beside("trace"),
+        "a trace has its own prompts and answers; leave out one of them",
+    ),
+    WithoutEffect(("epochs",), beside("minutes"), "training ends with that time; leave out one of them"),
+)
+
+RULES: Mapping[str, Sequence[WithoutEffect]] = {
+    "bench": (
+        WithoutEffect((*PROMPTS, *LIVE), beside("replay"), RECORDED),
+        WithoutEffect((*SAMPLING, "draft_top_n"), _greedily, GREEDY),
+    ),
+    "ab": (
+        WithoutEffect(
+            (
+                *(*PROMPTS, "repeats", "max_new_tokens", "ignore_eos", "temperature", *SAMPLING, "seed", "concurrency"),
+                *("rate", "turn", "until_saturated", "warm_up", "tokenizer", "timeout_s", "retries", "server_ca"),
+                *("resume", "force"),
+            ),
+            _files,
+            "what another tool has measured is only read; leave it out",
+        ),
+        WithoutEffect(SAMPLING, _greedily, GREEDY),
+        WithoutEffect(("force",), unless("resume"), "it continues a run under other conditions; give both"),
+    ),
+    "batch-sizes": (WithoutEffect((*PROMPTS, *PAIR, "max_new_tokens"), beside("replay"), RECORDED),),
+    "sweep": (
+        WithoutEffect((*PROMPTS, *PAIR, "max_new_tokens", "max_draft"), beside("trace", "--replay"), RECORDED),
+        WithoutEffect(
+            ("dataset", "data_dir", "sample", "device", "dtype", "executor", "max_draft"),
+            _synthetic,
+            "a synthetic pair has no weights, and answers random tokens; leave it out",
+        ),
+    ),
+    "train-predictor": (
+        WithoutEffect(
+            (*PROMPTS, "device", "dtype", "executor", "max_new_tokens"),
+            beside("trace"),
+            "a trace has its own prompts and answers; leave out one of them",
+        ),
+    ),
+    "train-head": DISTILLATION,
+    "train-draft": DISTILLATION,
+    "simulate": (
+        *SERVING,
+        WithoutEffect(
+            ("devices", "arrivals_scale", "events", "timeline"),
+            _preset_of("capacity"),
+            "it is a preset of skit capacity, which finds the load; leave out one of them",
+        ),
+    ),
+    "capacity": (
+        *SERVING,
+        WithoutEffect(
+            ("epsilon", "most", "resolution"),
+            _preset_of("simulate"),
+            "it is a preset of skit simulate, which searches for nothing; leave out one of them",
+        ),
+    ),
+    "compare": (
+        WithoutEffect(("formats", "bare", "size"), unless("out"), "only the files of a report have it; give both"),
+    ),
+    "report": (
+        WithoutEffect(
+            ("formats", "columns", "bare", "size", "against", "force", "out"),
+            beside("index"),
+            "the page only lists runs; leave out one of them",
+        ),
+    ),
+    "reproduce": (WithoutEffect(("out",), beside("to"), "--to names the folder itself; leave out one of them"),),
+}
+"""Rules by command, tried in their order."""
