@@ -1,8 +1,9 @@
 """Judges of outputs whose target is on a server, by the evidence that the server or the engine gives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from math import exp
 from secrets import token_hex
 from threading import Event
 
@@ -29,6 +30,8 @@ CLEAR_MARGIN = 3.0
 It makes one token twenty times as probable as the other. Between shapes of forwards in bfloat16, the logits of the
 bundled pair move by up to 0.1 and those of SmolLM2-135M by up to 0.6.
 """
+MOST_TOTAL = 1.01
+"""The chances of different tokens come to 1, or to somewhat more where they were rounded."""
 
 
 class _NotScoredError(Exception):
@@ -129,6 +132,7 @@ class EngineJudge:
             values = self.engine.log_probabilities(text, (token, expected))
             if values is None:
                 return unknown
+            _require_probabilities(values, (token, expected))
             noise = self._measured_noise(text, len(record.prompt_ids))
         except SkitError as error:
             return replace(unknown, reason=str(error))
@@ -172,4 +176,20 @@ class EngineJudge:
         values = self.engine.log_probabilities(text, tokens, fresh=fresh)
         if values is None or len(values) < 2:
             raise SkitError("the engine gives no log-probabilities of its likeliest tokens")
+        _require_probabilities(values, tokens)
         return values
+
+
+def _require_probabilities(values: Mapping[int, float], tokens: Sequence[int]) -> None:
+    """Raise SkitError if tokens are missing or the chances of all tokens come to more than 1.
+
+    There are engines that give every token of a speculative answer a log-probability of 0, by which any two tokens
+    would be a tie.
+    """
+    if not values.keys() >= set(tokens):
+        raise SkitError("the engine gives no log-probabilities of the tokens that differ")
+    total = sum(map(exp, values.values()))
+    if not total <= MOST_TOTAL:
+        raise SkitError(
+            f"the engine's log-probabilities cannot be right: the chances of {len(values)} tokens come to {total:.3g}"
+        )

@@ -12,6 +12,7 @@ from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
+from specbench_kit.live.engines.llama_cpp import LlamaCpp
 from specbench_kit.live.judges import CLEAR_MARGIN, EngineJudge
 from specbench_kit.live.pair import DraftModels, ServedHeads
 from specbench_kit.live.server_address import ServerAddress
@@ -163,3 +164,23 @@ def test_a_difference_is_judged_by_what_the_engine_says_of_both_tokens(engine: s
     assert near.margin == pytest.approx(float(scores[best] - scores[others[0]]), abs=1e-5)
     assert far.verdict == ("error" if scores[best] - scores[others[-1]] > CLEAR_MARGIN else "unjudged")
     assert judge.cost.outputs == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({4: 0.0, 9: 0.0}, "cannot be right: the chances of 2 tokens come to 2"),
+        ({4: -0.1, 9: float("nan")}, "cannot be right"),
+        ({4: -0.1, 8: -3.0}, "no log-probabilities of the tokens that differ"),
+    ],
+)
+def test_log_probabilities_that_cannot_be_right_judge_nothing(
+    values: dict[int, float], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that speculates by itself may give every token of its answer a chance of 1."""
+    monkeypatch.setattr(LlamaCpp, "log_probabilities", lambda *_, **__: values)
+    with engine_server() as base:
+        judge = EngineJudge(engines.get("llama-cpp")(base), GREEDY)
+        found = judge.judge(RequestRecord("a", "", [5, 7], [3, 9]), RequestRecord("a", "", [5, 7], [3, 4]), 1)
+    assert found.verdict == "unjudged"
+    assert reason in found.reason
