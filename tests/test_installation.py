@@ -47,6 +47,7 @@ def skit(installed: Path, folder: Path, *arguments: object) -> str:
     return run(sys.executable, installed / "bin" / "skit", *arguments, cwd=folder, env=settings)
 
 
+@pytest.mark.nightly  # the other test builds and installs a wheel too
 def test_without_a_compiler_the_list_says_what_is_missing(installed: Path, tmp_path: Path) -> None:
     assert not list(installed.rglob("*.so"))
     listed = " ".join(skit(installed, tmp_path, "list", "executors").split())

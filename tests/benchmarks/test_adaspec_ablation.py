@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly  # a process of its own; nothing in the kit depends on it
 def test_its_figures_hang_together(tmp_path: Path) -> None:
     sizes = ("--prompts", "2", "--max-new-tokens", "24", "--out", str(tmp_path))
     command = [sys.executable, "-m", "benchmarks", "adaspec_ablation", *sizes]

@@ -16,6 +16,7 @@ def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.nightly  # two processes that time real forwards
 def test_a_benchmark_prints_its_bounds_writes_json_and_checks_only_on_request(tmp_path: Path) -> None:
     sizes = ("forwards", "--prompts", "1", "--rounds", "1", "--out", str(tmp_path))
     checked = run_benchmarks(*sizes, "--check")

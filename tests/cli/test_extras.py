@@ -38,6 +38,7 @@ def skit_without(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=False)
 
 
+@pytest.mark.nightly  # a process of its own; the other command loads the same modules
 def test_a_bench_needs_no_extra(tiny: TinyPair, tmp_path: Path) -> None:
     options = ["--dataset", "gsm8k", "--limit", "1", "--max-new-tokens", "4", "--out", tmp_path, *tiny.options]
     done = skit_without("bench", "--method", "fixed-k", *options)

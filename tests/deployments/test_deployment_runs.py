@@ -65,6 +65,7 @@ def test_a_live_run_under_a_deployment_decides_as_a_measured_one(tiny: TinyPair,
     assert read_object(runs["raspberry-pi"] / "summary.json")["lossless"]["lossless"] is True
 
 
+@pytest.mark.nightly  # two processes; test_rerun.py repeats a modelled run
 def test_summaries_are_the_same_bytes_in_every_process(trace: Path, tmp_path: Path) -> None:
     options = ["--method", "threshold:max_draft=6", "--deployment", "wan", "--seed", 5, "--batch-size", 3]
     runs = []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from command_line import TinyPair, read_object, read_rows, skit_here
 from emulated_card import Machine
+from nightly import nightly_except
 
 Command = Callable[..., dict[str, Any]]
 METHODS = (
@@ -16,6 +17,9 @@ METHODS = (
     "suffix",
     "fixed-k:drafter=first-of.first=prompt-lookup+second=model",
 )
+
+
+DRAWN = "--batch-size 2 --temperature 0.7"
 
 
 def methods(*specs: str) -> list[str]:
@@ -28,7 +32,7 @@ def assert_lossless(document: dict[str, Any]) -> None:
         assert lossless.get("wrong", 0) == 0, folder.name
 
 
-@pytest.mark.parametrize("options", ["--batch-size 1", "--batch-size 2 --temperature 0.7"])
+@pytest.mark.parametrize("options", nightly_except([DRAWN], ["--batch-size 1", DRAWN]))
 def test_bench(options: str, command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path]
     document = command("bench", *tiny.options, *shared, *methods(*METHODS), *options.split())
@@ -47,6 +51,7 @@ def test_bench_with_all_methods(options: str, command: Command, tiny: TinyPair, 
     assert_lossless(document)
 
 
+@pytest.mark.nightly  # three benchmarks; placement on a second card is tried in test_card_decoding.py
 @pytest.mark.slow
 def test_a_number_is_no_other_card_than_none(machine: Machine, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     outputs = {}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from command_line import TinyPair, read_object
 
 Command = Callable[..., dict[str, Any]]
@@ -32,6 +33,7 @@ def test_a_draft_is_trained_and_drafts(command: Command, tiny: TinyPair, prompts
     assert_lossless(command("bench", *pair, *shared, "--method", "fixed-k"))
 
 
+@pytest.mark.nightly  # recording on a card is tried in test_card_commands.py
 def test_a_predictor_is_trained(command: Command, tiny: TinyPair, tmp_path: Path) -> None:
     families = ["--families", "logistic", "--trials", 1, "--repeats", 1]
     prompts = ["--limit", 8, "--max-new-tokens", 8, "--max-draft", 3]

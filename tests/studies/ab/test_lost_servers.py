@@ -16,6 +16,7 @@ from command_line import (
     skit_here,
     write_rows,
 )
+from nightly import nightly_except
 from streaming_server import server_process, streaming_server
 
 
@@ -66,7 +67,7 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", nightly_except([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]))
 def test_an_interrupted_run_is_resumed(number: signal.Signals, prompts: Path) -> None:
     # The seventh request to the second server, one of them the probe, is not answered until the command has ended.
     with streaming_server() as (one, _), streaming_server(stalls_at=7) as (two, engine):

@@ -150,6 +150,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.nightly  # the killed run above is resumed in the same way
 def test_an_interruption_between_requests_is_resumed_to_the_same_end(
     command: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
