@@ -12,6 +12,7 @@ import torch
 from _pytest.mark import ParameterSet
 from environments import ENVIRONMENT
 from method_specs import filled_in, kind_of, one_of_each_kind, specs, variants
+from nightly import nightly_except
 from scipy.stats import chisquare
 from tiny_heads import put_beside, trained
 from tiny_models import (
@@ -119,14 +120,12 @@ EVERY = ["autoregressive", *UNDRAFTED, *SPECULATIVE]
 
 
 SAMPLED = one_of_each_kind()
-SAMPLED_WITH_DRAFTERS = list(
-    {
-        (kind_of(parse_method(spec)), spec.rpartition("drafter=")[2]): spec
-        for spec in DRAFTED
-        if parse_method(spec).drafting.models
-    }.values()
+KINDS_WITH_DRAFTERS = list(
+    {(kind_of(parse_method(spec)), spec.rpartition("drafter=")[2]): spec for spec in DRAFTED}.values()
 )
-"""One method of every kind with each drafter that forwards a model."""
+"""One method of every kind with each drafter."""
+SAMPLED_WITH_DRAFTERS = [spec for spec in KINDS_WITH_DRAFTERS if parse_method(spec).drafting.models]
+"""Those whose drafter forwards a model."""
 
 
 def unless_nightly(choices: Iterable[tuple[str, Any]], kept: Callable[[str, Any], bool]) -> list[ParameterSet]:
@@ -142,6 +141,10 @@ def named(choice: object) -> object:
 
 
 every_method = pytest.mark.parametrize("method", EVERY, indirect=True)
+# For what the engine does whatever a policy decides.
+one_method_of_every_kind = pytest.mark.parametrize(
+    "method", nightly_except([spec for spec in SAMPLED if spec in EVERY], EVERY), indirect=True
+)
 
 
 @pytest.fixture(scope="module")
@@ -248,14 +251,14 @@ def test_greedy_output_is_the_targets_at_other_batch_sizes(
     assert outputs(records) == answers
 
 
-@pytest.mark.parametrize("method", DRAFTED, indirect=True)
+@pytest.mark.parametrize("method", nightly_except(KINDS_WITH_DRAFTERS, DRAFTED), indirect=True)
 def test_greedy_output_is_the_targets_with_every_drafter(
     method: Method, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
     assert outputs(run(method, runners, make_requests(prompts, LONG), batch_size=3)) == answers
 
 
-@every_method
+@one_method_of_every_kind
 def test_output_ends_with_the_first_end_of_sequence(
     method: Method, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
@@ -279,7 +282,7 @@ def test_end_of_sequence_cuts_an_accepted_block(
     assert cut
 
 
-@every_method
+@one_method_of_every_kind
 def test_output_is_never_longer_than_asked(
     method: Method, target: Any, head: HeadModel, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
