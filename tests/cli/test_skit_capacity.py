@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 
 LENGTHS = ["--prompt-tokens", 300, "--output-tokens", 30]
 SHORT = ["--duration", 15, "--warm-up", 3, "--jobs", 1]
+LONGER = ["--duration", 30, "--warm-up", 5, "--jobs", 1]
 
 
 def searched(*arguments: object, command: str = "capacity") -> tuple[Path, dict[str, Any], str]:
@@ -79,7 +80,7 @@ def test_capacity_against_the_estimators_error(tmp_path: Path) -> None:
 def test_a_preset_of_the_search_runs_under_either_command(tmp_path: Path) -> None:
     rules = ["--scheduler", "static:size=8", "--acceptance", "iid:alpha=0.78,length=4"]
     smaller = ["--system", "sled", *rules, "--slo", "4", "--label", "sled"]
-    options = ["--preset", "wisp-table-2", *smaller, *SHORT, "--seeds", 1]
+    options = ["--preset", "wisp-table-2", *smaller, *LONGER, "--seeds", 1]
     found = [searched(*options, "--out", tmp_path / one, command=one)[1] for one in ("simulate", "capacity")]
     assert found[0] == found[1]
     pairs = {(one["series"], one["where"]["slo"]): one for one in found[0]["published"]}

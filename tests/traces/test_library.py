@@ -78,10 +78,13 @@ def test_policies_differ_on_the_known_pair(tmp_path: Path) -> None:
     assert min(speedups.values()) < 0.9 * speedups[bound]
 
 
+SHORT = ["--duration", "30", "--warm-up", "5", "--seeds", "1", "--jobs", "1"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["capacity", "--deployment", "wan", "--slo", "4", "--method", "fixed-k:k=4", "--acceptance", REPORTS],
+        ["capacity", "--deployment", "wan", "--slo", "4", "--method", "fixed-k:k=4", "--acceptance", REPORTS, *SHORT],
         ["sweep", "--replay", REPORTS, "--deployment", "wan", "--method", "fixed-k", "--set", "link.rtt_s=0.02,0.04"],
     ],
     ids=lambda arguments: str(arguments[0]),

@@ -7,7 +7,7 @@ import pytest
 from command_line import read_object, skit_here
 from trace_builders import made_requests, write_trace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.figures]
 
 BOARD = """
 name = "board"

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from specbench_kit.reports.sweep.map import write_map
 from specbench_kit.studies.sweep.axes import SweepAxis
+
+pytestmark = pytest.mark.figures
 
 AXES = [
     SweepAxis("draft.ranks", ("0.5+0.2", "0.9")),
