@@ -125,12 +125,13 @@ def test_sglang_s_benchmark(tmp_path: Path) -> None:
 
 
 def test_runs_that_were_appended_to_a_file_are_loads(tmp_path: Path) -> None:
-    sides = ["\n".join(json.dumps(vllm_bench(step_s, rate=rate)) for rate in (2.0, 4.0)) for step_s in (0.2, 0.1)]
+    sides = ["\n".join(json.dumps(vllm_bench(step_s, rate=rate)) for rate in (2.0, 4.0, 4.0)) for step_s in (0.2, 0.1)]
     done = compare(tmp_path, *sides)
     assert done.returncode == 0, done.stderr
     assert [load["load"] for load in summary_of(tmp_path)["loads"]] == [
         "rate 2, concurrency 1",
         "rate 4, concurrency 1",
+        "rate 4, concurrency 1, run 2",
     ]
 
 

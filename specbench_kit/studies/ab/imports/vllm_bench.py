@@ -1,6 +1,7 @@
 """Results of `vllm bench serve --save-result --save-detailed` and of SGLang's `bench_serving --output-details`."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heapreplace
 from itertools import accumulate
@@ -50,10 +51,14 @@ class VllmBench(ResultFile):
         return content.lstrip().startswith("{") and '"ttfts"' in content and not _is_sglang(content)
 
     def read(self, path: Path, content: str) -> list[ImportedLoad]:
-        loads = []
+        loads, runs = [], Counter[str]()
         for document in _documents(content):
             result = convert(VllmBenchResult, document)
-            loads.append(ImportedLoad(_label(result), self._answers(result)))
+            label = _label(result)
+            runs[label] += 1
+            # Runs of one load are loads of their own, since each has a clock of its own.
+            again = f", run {runs[label]}" if label and runs[label] > 1 else ""
+            loads.append(ImportedLoad(label + again, self._answers(result)))
         return loads
 
     def _answers(self, result: VllmBenchResult) -> list[ImportedAnswer]:
@@ -99,7 +104,10 @@ def _documents(content: str) -> Iterator[Any]:
     decoder = json.JSONDecoder(parse_int=whole_number)
     position = 0
     while content := content[position:].lstrip():
-        document, position = decoder.raw_decode(content)
+        try:
+            document, position = decoder.raw_decode(content)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
         yield document
 
 
