@@ -19,8 +19,8 @@ class Generation(Struct, frozen=True):
     """A request: a prompt, the most tokens of its answer, and how tokens are chosen.
 
     `history` holds the earlier turns of a dialogue: what was asked, and what the server answered; `system` the
-    system's message before them. `label` differs
-    between any two requests, so that a server need not answer one from what it kept of another.
+    system's message before them. `label` differs between any two requests, so that a server need not answer one from
+    what it kept of another.
     """
 
     prompt: str

@@ -124,6 +124,20 @@ def test_sglang_s_benchmark(tmp_path: Path) -> None:
     assert sent_s == pytest.approx([0.6 * place for place in range(4) for _ in range(2)], abs=1e-4)
 
 
+@pytest.mark.parametrize("places", [0, -3])
+def test_a_result_without_places_in_flight_is_one_line(places: int, tmp_path: Path) -> None:
+    done = compare(tmp_path, sglang_bench(0.2), {**sglang_bench(0.1), "max_concurrency": places})
+    assert "it has no start_times" in error_line(done)
+
+
+def test_more_places_in_flight_than_requests_start_all_at_once(tmp_path: Path) -> None:
+    sides = [{**sglang_bench(step_s), "max_concurrency": 10**12} for step_s in (0.2, 0.1)]
+    done = compare(tmp_path, *sides)
+    assert done.returncode == 0, done.stderr
+    (load,) = summary_of(tmp_path)["loads"]
+    assert (load["turns"], load["turn_requests"]) == (1, COUNT)
+
+
 def test_runs_that_were_appended_to_a_file_are_loads(tmp_path: Path) -> None:
     sides = ["\n".join(json.dumps(vllm_bench(step_s, rate=rate)) for rate in (2.0, 4.0, 4.0)) for step_s in (0.2, 0.1)]
     done = compare(tmp_path, *sides)

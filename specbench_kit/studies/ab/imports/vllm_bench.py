@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
@@ -116,13 +116,12 @@ def _start_times(result: VllmBenchResult) -> list[float]:
 
     Without a rate, each request waits for the first place in flight that becomes free.
     """
-    if isfinite(_rate(result)) or not result.max_concurrency:
+    if isfinite(_rate(result)) or (result.max_concurrency or 0) < 1:
         raise ValueError(
             "it has no start_times, which are needed to tell how many requests were in flight: use a newer version, "
             "or --max-concurrency without a rate"
         )
-    free_s = [0.0] * result.max_concurrency
-    heapify(free_s)
+    free_s = [0.0] * min(result.max_concurrency or 1, len(result.ttfts))
     starts_s = []
     for ttft_s, gaps_s in zip(result.ttfts, result.itls, strict=True):
         starts_s.append(free_s[0])
