@@ -263,23 +263,19 @@ def without_pictures() -> Iterator[None]:
         text = f"{picture.name}, {'bare' if bare else 'titled'}, as wide as a {size}"
         return {suffix: _blank(text) for suffix in formats}
 
-    def rendered(_figure: Any, suffix: str, _dpi: float | None = None) -> bytes:
-        return _blank(suffix)
+    original = drawing.draw
 
-    replaced = [(drawing.draw, draw), (drawing.rendered, rendered)]
-
-    def swap(pairs: list[tuple[Any, Any]]) -> None:
-        # Modules hold the functions by name, those included that are imported meanwhile.
+    def swap(old: Any, new: Any) -> None:
+        # Modules hold the function by its name, those included that are imported meanwhile.
         for module in [module for name, module in sys.modules.items() if name.startswith("specbench_kit")]:
-            for old, new in pairs:
-                if getattr(module, old.__name__, None) is old:
-                    setattr(module, old.__name__, new)
+            if getattr(module, original.__name__, None) is old:
+                setattr(module, original.__name__, new)
 
-    swap(replaced)
+    swap(original, draw)
     try:
         yield
     finally:
-        swap([(new, old) for old, new in replaced])
+        swap(draw, original)
 
 
 def _blank(text: str) -> bytes:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from _pytest.mark import ParameterSet
 from environments import ENVIRONMENT
 from method_specs import filled_in, kind_of, one_of_each_kind, specs, variants
 from nightly import nightly_except
@@ -132,23 +131,10 @@ SAMPLED_WITH_DRAFTERS = [
 """One method of every kind with a head, and one rule with every drafter that forwards a model."""
 
 
-def unless_nightly(choices: Iterable[tuple[str, Any]], kept: Callable[[str, Any], bool]) -> list[ParameterSet]:
-    """Return the choices of a method and of what else a test varies; those that are not `kept` run every night."""
-    return [
-        pytest.param(*choice, marks=() if kept(*choice) else pytest.mark.nightly, id=f"{choice[0]}-{named(choice[1])}")
-        for choice in choices
-    ]
-
-
-def named(choice: object) -> object:
-    return getattr(choice, "__name__", choice)
-
-
+KINDS = [spec for spec in SAMPLED if spec in EVERY]
 every_method = pytest.mark.parametrize("method", EVERY, indirect=True)
 # For what the engine does whatever a policy decides.
-one_method_of_every_kind = pytest.mark.parametrize(
-    "method", nightly_except([spec for spec in SAMPLED if spec in EVERY], EVERY), indirect=True
-)
+one_method_of_every_kind = pytest.mark.parametrize("method", nightly_except(KINDS, EVERY), indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +231,7 @@ def test_a_method_says_if_it_submits_trees(method: Method, runners: Runners, pro
 
 @pytest.mark.parametrize(
     ("method", "batch_size"),
-    unless_nightly(product(EVERY, [1, 8]), lambda spec, _: spec in SAMPLED),
+    nightly_except(list(product(KINDS, [1, 8])), product(EVERY, [1, 8])),
     indirect=["method"],
 )
 def test_greedy_output_is_the_targets_at_other_batch_sizes(
@@ -312,7 +298,7 @@ def _full_gpt2() -> Any:
 
 @pytest.mark.parametrize(
     ("method", "make_model"),
-    unless_nightly(product(EVERY, [_full_llama, _full_gpt2]), lambda _, make_model: make_model is _full_llama),
+    nightly_except([(spec, _full_llama) for spec in EVERY], product(EVERY, [_full_llama, _full_gpt2])),
     indirect=["method"],
 )
 def test_output_ends_with_the_context(method: Method, spec: str, make_model: Callable[[], Any]) -> None:
@@ -444,11 +430,7 @@ def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, sma
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    [
-        pytest.param(spec, marks=() if spec in SAMPLED_WITH_DRAFTERS else pytest.mark.nightly)
-        for spec in DRAFTED
-        if parse_method(spec).drafting.models
-    ],
+    nightly_except(SAMPLED_WITH_DRAFTERS, [spec for spec in DRAFTED if parse_method(spec).drafting.models]),
     indirect=True,
 )
 def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: tuple[Any, Any]) -> None:
