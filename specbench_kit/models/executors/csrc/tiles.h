@@ -1,7 +1,7 @@
 // The tile registers of AMX, or a plain C++ emulation of the few instructions that are used.
 //
-// What has been run is the emulation (SKIT_EMULATE_TILES): its arithmetic is what Intel's manual states, and layout and
-// loops around it are the same code. No processor with AMX was at hand when this was written.
+// The emulation (SKIT_EMULATE_TILES) is for processors without AMX: its arithmetic is what Intel's manual states, and
+// layout and loops around it are the same code.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -37,8 +37,16 @@ inline bool tiles_permitted() {
   return (d & needed) == needed && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// GCC's tile instructions do not say that they read memory (only the configuration's first eight bytes), so that it
+// leaves out or moves what was written there before.
+inline void finish_writes() { asm volatile("" ::: "memory"); }
+
 #define SKIT_TILE_ZERO(tile) _tile_zero(tile)
-#define SKIT_TILE_LOAD(tile, from, stride) _tile_loadd(tile, from, stride)
+#define SKIT_TILE_LOAD(tile, from, stride) \
+  do {                                     \
+    finish_writes();                       \
+    _tile_loadd(tile, from, stride);       \
+  } while (0)
 #define SKIT_TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
 #define SKIT_TILE_PAIRS(sum, rows, columns) _tile_dpbf16ps(sum, rows, columns)
 #define SKIT_TILE_BYTES(sum, rows, columns) _tile_dpbsud(sum, rows, columns)
@@ -48,6 +56,7 @@ struct TilesInUse {
   TilesInUse() {
     TileConfig config;
     for (int tile = 0; tile < 8; tile++) config.row_bytes[tile] = kTileRowBytes, config.rows[tile] = kTileHeight;
+    finish_writes();
     _tile_loadconfig(&config);
   }
   TilesInUse(const TilesInUse&) = delete;
