@@ -1,9 +1,10 @@
 """Leave rounds to the server's own decoding while drafting over the link does not pay."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import Policy
@@ -20,42 +21,31 @@ LOSS_SHARE = 0.01
 ROUNDS_TO_LEARN = 20
 """Drafted rounds before they are judged: as long as the slowest published rule takes to choose its first length."""
 REQUESTS_TO_LEARN = 6
-"""Finished requests before their losses are judged: as few as an interval of a report is made from."""
-NEWEST = 0.02
-"""The weight of the newest value in a moving mean, once there are enough of them."""
-
-
-class MovingMean:
-    """The mean of some values, in which older ones count less, and its standard error."""
-
-    def __init__(self) -> None:
-        self.count, self.mean, self.variance = 0, 0.0, 0.0
-
-    def add(self, value: float) -> None:
-        """Add a value; the first ones have the same weight."""
-        self.count += 1
-        deviation = value - self.mean
-        self.mean += self.weight * deviation
-        self.variance = (1 - self.weight) * (self.variance + self.weight * deviation**2)
-
-    @property
-    def weight(self) -> float:
-        """The weight of the newest value."""
-        return max(NEWEST, 1 / self.count)
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean."""
-        return sqrt(self.weight * self.variance)
+"""Requests before their losses are judged: as few as an interval of a report is made from."""
+REQUESTS_KEPT = 50
+"""The newest finished requests whose losses are judged."""
 
 
 @dataclass(slots=True)
-class Attempt:
-    """The drafted rounds of one request since drafting was last tried, and the seconds that they lost."""
+class Loss:
+    """The seconds that drafting lost in some rounds against the server alone; below zero if it was faster."""
 
     rounds: int = 0
-    lost_s: float = 0.0
-    """The seconds by which drafting was slower than the server alone; below zero if it was faster."""
+    total_s: float = 0.0
+    squares: float = 0.0
+
+    def add(self, lost_s: float) -> None:
+        """Add a round."""
+        self.rounds += 1
+        self.total_s += lost_s
+        self.squares += lost_s**2
+
+    @property
+    def variance(self) -> float:
+        """The variance of a round's loss."""
+        if not self.rounds:
+            return 0.0
+        return max(0.0, self.squares / self.rounds - (self.total_s / self.rounds) ** 2)
 
 
 class ServerDecoding(Policy):
@@ -63,11 +53,14 @@ class ServerDecoding(Policy):
 
     The server is told in advance how many rounds are its own, streams their tokens, and crosses the link once for all
     of them. If not even drafts that are accepted as a whole would pay, nothing is drafted at all. Otherwise drafting is
-    measured. The rounds of a request resemble each other, so they tell of that request alone: rounds are left to the
-    server if those of the requests at hand lost time, by two standard errors after `ROUNDS_TO_LEARN` rounds of the run,
-    or accepted so few tokens that no draft length would pay. Drafting is tried again with a new request, or once a
-    further attempt costs no more than `LOSS_SHARE` of the time. Only the latter is left where the requests so far, of
-    which there are `REQUESTS_TO_LEARN` at least, lost time by two standard errors of their mean.
+    measured, and rounds are left to the server after a loss: if the acceptance rate shows that no draft length would
+    pay, if the requests so far lost time on average, or if the only request at hand did. The latter two take
+    `ROUNDS_TO_LEARN` rounds, and a loss of two standard errors. The rounds of a request resemble each other, so that
+    the losses of `REQUESTS_TO_LEARN` requests at least have to tell of all others, and a request that is decoded alone
+    is judged by its own rounds.
+
+    Drafting is tried again once a further attempt costs no more than `LOSS_SHARE` of the time. A new request that is
+    decoded alone is tried at once, unless the requests so far lost time.
     """
 
     def __init__(self, drafting: Policy, latencies: Latencies, deepest: int) -> None:
@@ -78,23 +71,26 @@ class ServerDecoding(Policy):
         """The time of this round; None if the server decodes it."""
         self.plain_s = 0.0
         """The seconds of the server's own forward for the batch of this round."""
-        self.rounds, self.lost_s = 0, 0.0
-        """Drafted rounds of the run, and the seconds lost by those that were judged since the last wait."""
+        self.lost_s = 0.0
+        """The seconds that the rounds since the last wait lost, as far as later ones did not make up for them."""
         self.accepted, self.rejected = 0, 0
         """The tokens of the run that were accepted, and those at which a draft was rejected."""
-        self.attempts: dict[str, Attempt] = {}
+        self.run = Loss()
+        """The loss of every request in every drafted round."""
+        self.rounds = 0
+        self.attempts: dict[str, Loss] = {}
         """By running request, its rounds since drafting was last tried."""
-        self.request_lost_s: dict[str, float] = {}
-        """By running request, the seconds that all its drafted rounds lost."""
-        self.round_losses, self.request_losses = MovingMean(), MovingMean()
-        """The seconds lost by a request in a drafted round, and in all of its drafted rounds."""
+        self.requests: dict[str, float] = {}
+        """By running request, the seconds that all its rounds lost."""
+        self.finished: deque[float] = deque(maxlen=REQUESTS_KEPT)
+        """The seconds that the newest finished requests lost."""
 
     def draft(self, drafter: "Drafter") -> None:
         drafts = drafter.drafts
         self.plain_s = verify_s(self.latencies, drafts, [0] * len(drafts))
         hopeless = not self.can_pay(drafts, acceptance=1.0)
-        if self.left_to_server and not self.requests_lose() and not self.batch_loses(drafts):
-            self.left_to_server = 0  # a new request, or one less of those that lost
+        if len(drafts) == 1 and drafts[0].request_id not in self.attempts and not self.requests_lose():
+            self.left_to_server = 0
         if not self.left_to_server and not hopeless:
             self.time = RoundTime(drafter)
             self.drafting.draft(drafter)
@@ -126,52 +122,41 @@ class ServerDecoding(Policy):
     def forget(self, request_id: str) -> None:
         self.drafting.forget(request_id)
         self.attempts.pop(request_id, None)
-        if request_id not in self.request_lost_s:
-            return
-        lost_s = self.request_lost_s.pop(request_id)
-        self.request_losses.add(lost_s)
-        if lost_s > 0 and self.requests_lose() and not self.left_to_server:
-            self.leave_to_server()
+        if request_id in self.requests:
+            self.finished.append(self.requests.pop(request_id))
 
     def judge(self, seconds: float, verdicts: "Sequence[Verdict]") -> None:
         """Compare a drafted round with as many tokens of the server alone, and leave it rounds after a loss."""
-        drafts = [verdict.draft for verdict in verdicts]
+        names = [verdict.draft.request_id for verdict in verdicts]
         losses_s = [seconds - (len(verdict.path) + 1) * self.plain_s for verdict in verdicts]
+        hopeful = self.can_pay([verdict.draft for verdict in verdicts], self.likely_acceptance())
         self.rounds += 1
-        for verdict, loss_s in zip(verdicts, losses_s, strict=True):
-            name = verdict.draft.request_id
-            attempt = self.attempts.setdefault(name, Attempt())
-            attempt.rounds, attempt.lost_s = attempt.rounds + 1, attempt.lost_s + loss_s
-            self.request_lost_s[name] = self.request_lost_s.get(name, 0.0) + loss_s
-            self.round_losses.add(loss_s)
-        if self.rounds <= ROUNDS_TO_LEARN and self.is_hopeful(drafts):
+        for name, loss_s in zip(names, losses_s, strict=True):
+            self.run.add(loss_s)
+            attempt = self.attempts.setdefault(name, Loss())
+            if self.rounds > ROUNDS_TO_LEARN:
+                attempt.add(loss_s)
+                self.requests[name] = self.requests.get(name, 0.0) + loss_s
+        if hopeful and self.rounds <= ROUNDS_TO_LEARN:
             return
         self.lost_s = max(0.0, self.lost_s + fmean(losses_s))
-        if self.batch_loses(drafts):
-            self.leave_to_server()
+        if self.lost_s and (not hopeful or self.requests_lose() or (len(names) == 1 and self.loses(names[0]))):
+            # The next attempt costs a round trip more: the server streams until it is told to wait again.
+            next_loss_s = self.lost_s + (self.latencies.link.rtt_s if self.latencies.link else 0.0)
+            self.left_to_server = ceil(next_loss_s / (LOSS_SHARE * self.plain_s))
+            self.lost_s = 0.0
 
-    def leave_to_server(self) -> None:
-        """Leave so many rounds to the server that the loss, and that of another attempt, is `LOSS_SHARE` of them."""
-        # The next attempt costs a round trip more: the server streams until it is told to wait again.
-        rtt_s = self.latencies.link.rtt_s if self.latencies.link else 0.0
-        self.left_to_server = ceil((self.lost_s + rtt_s) / (LOSS_SHARE * self.plain_s))
-        self.lost_s = 0.0
+    def loses(self, request_id: str) -> bool:
+        """Return whether drafting has lost time in the rounds of this request."""
+        attempt = self.attempts[request_id]
+        return attempt.total_s > 2 * sqrt(self.run.variance * attempt.rounds)
 
     def requests_lose(self) -> bool:
-        """Return whether drafting has lost time in the finished requests on average."""
-        losses = self.request_losses
-        return losses.count >= REQUESTS_TO_LEARN and losses.mean > 2 * losses.error
-
-    def batch_loses(self, drafts: "Sequence[Draft]") -> bool:
-        """Return whether drafting has lost time in the rounds of these requests."""
-        attempts = [self.attempts[draft.request_id] for draft in drafts if draft.request_id in self.attempts]
-        lost_s, rounds = sum(attempt.lost_s for attempt in attempts), sum(attempt.rounds for attempt in attempts)
-        margin_s = 2 * sqrt(self.round_losses.variance * rounds)
-        return lost_s > margin_s or (lost_s > 0 and not self.is_hopeful(drafts))
-
-    def is_hopeful(self, drafts: "Sequence[Draft]") -> bool:
-        """Return whether drafts of some length would pay at the likely acceptance rate."""
-        return self.can_pay(drafts, self.likely_acceptance())
+        """Return whether drafting has lost time in the requests on average."""
+        losses_s = [*self.finished, *self.requests.values()]
+        if len(losses_s) < REQUESTS_TO_LEARN:
+            return False
+        return fmean(losses_s) > 2 * stdev(losses_s) / sqrt(len(losses_s))
 
     def likely_acceptance(self) -> float:
         """Return the largest acceptance rate that the verdicts so far leave likely: two deviations above the mean.

@@ -152,27 +152,36 @@ def test_a_new_request_is_judged_anew() -> None:
 
 
 def test_a_loss_within_the_noise_of_few_rounds_is_no_loss() -> None:
-    """Five rounds lose .06 s and four gain .02 s, .22 s in all; of nine with a deviation of .0398 s, .239 s may be.
-
-    The standard error of a sum of nine is three deviations.
-    """
+    """Rounds that lose .06 and gain .02 s in turn have a deviation of .04 s: nine may lose .24 s, and do lose .22 s."""
     policy = hopeful()
-    policy.rounds = ROUNDS_TO_LEARN
-    for number in range(9):
+    for number in range(ROUNDS_TO_LEARN + 9):
         judged(policy, "0", 0.1, accepted=2 * (number % 2))
-    assert policy.attempts["0"].lost_s == pytest.approx(5 * 0.06 - 4 * 0.02)
+    assert policy.run.variance == pytest.approx(0.04**2, rel=0.01)
+    assert policy.attempts["0"].total_s == pytest.approx(5 * 0.06 - 4 * 0.02)
     assert policy.left_to_server == 0
 
 
 def test_once_requests_lose_on_average_a_new_one_is_left_to_the_server_too() -> None:
     """Six requests of one round each lose .06 s; then a request that comes waits as all others do."""
     policy = hopeful()
+    policy.rounds = ROUNDS_TO_LEARN
     for request in range(REQUESTS_TO_LEARN):
         assert drafted(policy, str(request)) == 2
         judged(policy, str(request), 0.1)
         policy.forget(str(request))
-    assert policy.request_losses.mean == pytest.approx(0.06)
+    assert list(policy.finished) == pytest.approx([0.06] * REQUESTS_TO_LEARN)
     assert drafted(policy, str(REQUESTS_TO_LEARN)) == 0
+
+
+def test_requests_that_are_decoded_together_are_judged_together() -> None:
+    """Two requests lose .06 s a round, which says nothing of others; six do."""
+    for requests in (2, REQUESTS_TO_LEARN):
+        policy = hopeful()
+        policy.rounds = ROUNDS_TO_LEARN
+        drafter = KnownDrafter([[at()] * 4] * requests)
+        policy.draft(drafter)
+        policy.judge(0.1, drafter.verdicts([[1, 2]] * requests, [0] * requests))
+        assert (policy.left_to_server > 0) is (requests == REQUESTS_TO_LEARN)
 
 
 def test_the_server_crosses_the_link_once_for_the_rounds_that_it_is_left_with() -> None:
@@ -206,7 +215,7 @@ def test_a_low_acceptance_rate_ends_the_attempt_before_the_rounds_to_learn() -> 
     policy.accepted, policy.rejected = 7, 11
     drafts = only("0").drafts
     assert policy.likely_acceptance() == pytest.approx(0.6138, abs=1e-4)
-    assert not policy.is_hopeful(drafts)
+    assert not policy.can_pay(drafts, policy.likely_acceptance())
     assert policy.can_pay(drafts, 0.8)
     judged(policy, "0", 0.1)
     assert policy.left_to_server > 0
