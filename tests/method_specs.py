@@ -50,6 +50,7 @@ VARIANTS = {
     ],
     "pipeline-ar": ["pipeline-ar:stages=3,chunk=16"],
     "pp-microbatch": ["pp-microbatch:stages=2"],
+    "eagle2-tree": ["eagle2-tree", "eagle2-tree:cost=measured,total=12,depth=3,top_k=3"],
     "opt-tree": ["opt-tree:nodes=6,max_depth=3,gain=0.1"],
     "sequoia": ["sequoia:ranks={ranks},size=6,max_depth=4"],
     "ssd": ["ssd:k=3,guesses=2", "ssd:k=2,guesses=2,backup=none,allocation=geometric"],

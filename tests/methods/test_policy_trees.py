@@ -11,8 +11,9 @@ from tiny_predictors import PAIR
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.latency import TableModel
-from specbench_kit.methods.base import Latencies
+from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel
+from specbench_kit.methods.base import Latencies, LinkCosts, Policy
+from specbench_kit.methods.eagle2_tree import Eagle2Tree, _MeasuredPolicy
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy
 from specbench_kit.methods.sequoia import _SequoiaPolicy
 from specbench_kit.methods.spec import parse_method
@@ -26,7 +27,7 @@ FORK = TreeShape((TreeShape((LEAF,)), LEAF))
 CHANCES = (0.6, 0.2)
 
 
-def draft_with(table: dict[tuple[int, ...], list[float]], policy: _OptTreePolicy | _SequoiaPolicy) -> Draft:
+def draft_with(table: dict[tuple[int, ...], list[float]], policy: Policy) -> Draft:
     drafter = TreeDrafter([[]])
     drafter.table = table
     policy.draft(drafter)  # type: ignore[arg-type]
@@ -59,6 +60,68 @@ def test_opt_tree_stops_with_the_level_that_brings_little(
     draft = draft_with(OPT, policy)
     (chosen,) = policy.choose([draft])
     assert sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen) == kept
+
+
+VERIFY = TableModel((10.0, 10.0, 10.5, 12.0))
+"""Seconds of verifying no drafted token, one, two and three."""
+
+
+@pytest.mark.parametrize(
+    ("draft_s", "rtt_s", "depth", "kept", "forwards"),
+    [
+        (1.0, None, 5, [(0,), (0, 0), (1,)], 2),
+        (0.1, None, 2, [(0,), (0, 0), (0, 0, 0)], 3),
+        (1.0, None, 0, [(0,), (1,)], 1),
+        (8.0, None, 5, [(0,), (0, 0), (1,)], 2),
+        (40.0, None, 5, [(0,), (1,), (2,)], 1),
+        (1.0, 60.0, 2, [(0,), (0, 0), (0, 0, 0)], 3),
+    ],
+)
+def test_a_tree_from_measured_costs_is_as_large_as_pays(
+    draft_s: float, rtt_s: float | None, depth: int, kept: list[tuple[int, ...]], forwards: int
+) -> None:
+    """A draft forward takes 1 s. One level: 1.6, 1.9 and 2.0 tokens in 11, 11.5 and 13 s: .145, .165 and .154 a second.
+
+    The level added 1 token to the target's own, so another promises 1 again: 2.9 in 12.5 s, .232 a second. It brings
+    .6, .42 and .3, which is .32 more: 2.02 in 12.5 s and 2.32 in 14 s, .1616 and .1657 a second. A third level promises
+    .32 x .32 / 1 more: 2.4224 in 15 s, .1615 a second, so that three nodes of two levels are verified. With .1 s a
+    forward they take 12.2 s, .1902 a second, and the third level promises 2.4224 in 12.3 s, .1969 a second; with 60 s
+    of a link, 74 and 75 s, .0314 and .0323. It brings .12: three nodes of .6, .42 and .42. With 8 s a forward the first
+    level has 2.0 in 20 s, .1 a second, and the second promises 3.0 in 28 s, .107; with 40 s 2.0 in 52 s, .0385, and
+    3.0 in 92 s, .0326.
+    """
+    link = None if rtt_s is None else LinkCosts(rtt_s=rtt_s)
+    options = Eagle2Tree(total=4, depth=depth, top_k=3, cost="measured")
+    policy = _MeasuredPolicy(options, Latencies(TableModel((draft_s,)), VERIFY, link))
+    draft = draft_with(OPT, policy)
+    (chosen,) = policy.choose([draft])
+    assert sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen) == kept
+    assert max(draft.tree.depth(node) for node in range(1, len(draft.tree))) == forwards
+
+
+def test_a_tree_from_measured_costs_shares_a_verification_with_the_trees_of_the_batch() -> None:
+    """The likeliest token of two requests has .9 each; a verification takes 10 s with one of them and 15 s with both.
+
+    After a draft forward of 1 s, that is 2.9 tokens in 11 s, .264 a second, and 3.8 in 16 s, .238 a second.
+    """
+
+    class OfBatch(LatencyModel):
+        def of_sums(self, sums: BatchSums) -> float:
+            return 10.0 + 5 * max(0, sums.linear - sums.requests - 1)
+
+    options = Eagle2Tree(total=2, depth=0, top_k=1, cost="measured")
+    policy = _MeasuredPolicy(options, Latencies(TableModel((1.0,)), OfBatch()))
+    drafter = TreeDrafter([[], []])
+    drafter.table = {(): [0.9, 0.1, 1e-9, 1e-9, 1e-9]}
+    policy.draft(drafter)  # type: ignore[arg-type]
+    assert policy.choose(drafter.drafts) == [[1], []]
+
+
+def test_without_costs_no_link_is_weighed() -> None:
+    assert parse_method("eagle2-tree").prepare(ENVIRONMENT).uses() == {}
+    assert parse_method("eagle2-tree:cost=measured").prepare(ENVIRONMENT).uses()["latencies"]
+    with pytest.raises(SkitError, match="link has no effect without cost=measured"):
+        parse_method("eagle2-tree:link=false")
 
 
 def test_what_a_shape_is_expected_to_give() -> None:
