@@ -22,6 +22,7 @@ VARIANTS = {
     "delay-optimal": ["delay-optimal:k_max=4,forget=0.2"],
     "flexspec": ["flexspec:max_draft=4,budget_j=0.05,forget=0.2"],
     "measured-link": ["measured-link:max_draft=3,forget=0.2", "measured-link:max_draft=3,forget=0.2,link=false"],
+    "autodraft": ["autodraft:nodes=8,step=3,max_depth=4", "autodraft:nodes=6,step=2,max_depth=3,cost_weight=0"],
     "adaptive-quantised": ["adaptive-quantised:max_draft=3,top=4,levels=5-20"],
     "reachable": ["reachable:predictor={predictor},max_draft=4"],
     "tail-pruning": ["tail-pruning:block=2,threshold=0.1,max_draft=5"],

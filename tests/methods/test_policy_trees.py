@@ -12,6 +12,7 @@ from tiny_predictors import PAIR
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel
+from specbench_kit.methods.autodraft import AutoDraft, _AutoDraftPolicy
 from specbench_kit.methods.base import Latencies, LinkCosts, Policy
 from specbench_kit.methods.eagle2_tree import Eagle2Tree, _MeasuredPolicy
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy
@@ -122,6 +123,63 @@ def test_without_costs_no_link_is_weighed() -> None:
     assert parse_method("eagle2-tree:cost=measured").prepare(ENVIRONMENT).uses()["latencies"]
     with pytest.raises(SkitError, match="link has no effect without cost=measured"):
         parse_method("eagle2-tree:link=false")
+
+
+def autodraft(**options: float) -> _AutoDraftPolicy:
+    """A policy with up to four nodes in steps of two, where wide forwards and verifications take longer."""
+    latencies = Latencies(TableModel((1.0, 1.0, 2.0, 3.0)), TableModel((10.0, 10.0, 10.5, 11.0, 12.0)))
+    sizes = {"nodes": 4, "step": 2, "max_depth": 6, "margin": 0.0}
+    return _AutoDraftPolicy(AutoDraft(**(sizes | options)), latencies)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "widths"),
+    [
+        ({"cost_weight": 0.0}, [4, 2, 2, 2]),
+        ({"cost_weight": 0.0, "max_depth": 3}, [4, 2, 2]),
+        ({"cost_weight": 1.0, "edge_price_per_hour": 1.0, "server_price_per_hour": 1e-9}, [4, 2, 2]),
+        ({"cost_weight": 1.0, "edge_price_per_hour": 1e-9, "server_price_per_hour": 1.0}, [4, 4, 4, 4]),
+    ],
+)
+def test_autodraft_grows_while_time_and_money_per_token_fall(options: dict[str, float], widths: list[int]) -> None:
+    """The first level is as wide as it may: .6, .3, .1 and nothing, after 1 s; forwarding its four nodes takes 3 s.
+
+    By time alone: of the next level two nodes (.42 and .24) promise 1 + 1 + .66 tokens in 4 + 1 + 12 s, .1565 a second,
+    four (and .12, .06) 2.84 in 4 + 3 + 12 s, .1495 a second: it has two. Of all six, four are sent: 1 + 1.56 tokens in
+    16 s, .16 a second. The third level, after 5 s, has two nodes again (.42, .048): 3.128 in 18 s against 3.224 in 20.
+    Now four nodes are 2.74 in 17 s, .1612 a second: better. The fourth (.084 twice) brings nothing, 2.74 in 18 s: the
+    end. By the price of drafting alone 4 s bring 2.56 tokens, 1.56 each, and 5 s 2.74, 1.82 each: the third level is
+    the last. By the price of verifying alone, wide levels cost nothing: 12 s bring 2.56, then 2.74, then 2.74 again.
+    """
+    policy = autodraft(**options)
+    draft = draft_with(OPT, policy)
+    (chosen,) = policy.choose([draft])
+    paths = [tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen]
+    assert sorted(paths) == [(0,), (0, 0), (0, 0, 0), (1,)]
+    depths = [draft.tree.depth(node) for node in range(1, len(draft.tree))]
+    assert [depths.count(level) for level in range(1, max(depths) + 1)] == widths
+    assert policy.plans["0"].expected == pytest.approx(1.74)
+
+
+def test_autodraft_learns_how_many_of_the_expected_tokens_are_accepted_and_what_a_token_takes() -> None:
+    """Three of 1.74 expected tokens are accepted in a round of 19 s by the clock, after 5 s of drafting and before 12.
+
+    The references are 10 s a token of the server alone, then 19 / 4, as soon as the request has ended.
+    """
+    policy = autodraft(max_depth=3, edge_price_per_hour=2.0, server_price_per_hour=3.0)
+    drafter = TreeDrafter([[]])
+    drafter.table = OPT
+    policy.draft(drafter)  # type: ignore[arg-type]
+    assert policy.per_token is not None
+    assert policy.per_token.reference == (10.0, 30.0)
+    (chosen,) = policy.choose(drafter.drafts)
+    drafter.clock.charge("verify", 19.0)
+    drafter.clock.wait_until(19.0)
+    policy.observe(drafter.verdicts([chosen], [3]))
+    assert policy.scale == pytest.approx(3 / 1.74)
+    assert policy.per_token.reference == (10.0, 30.0)
+    policy.forget("0")
+    assert policy.per_token.reference == pytest.approx((19 / 4, (5 * 2 + 12 * 3) / 4))
 
 
 def test_what_a_shape_is_expected_to_give() -> None:
