@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ class Goodput(LatencyAware):
     falls; length 0 is weighted by `bias`. The run keeps one acceptance rate, which starts at `initial_acceptance`: a
     moving average, weighted by `ema`, of accepted over verified tokens. Tokens after a rejection do not count. As
     published the average is that of the rounds' shares, which is too low for long drafts of few requests; where the
-    link is seen, it is the ratio of the averages.
+    link is seen, it is the ratio of the averages, and a draft gets shorter only if the shorter length is best up to two
+    standard errors above the rate: those rounds are few and long, and a mean of some of them is no reason to give up.
     """
 
     max_draft: int = 8
@@ -77,12 +79,13 @@ class _GoodputPolicy(Policy):
         elif accepted + rejected:
             self._average(accepted, accepted + rejected)
 
-    def expected_speeds(self, drafts: "Sequence[Draft]") -> list[float]:
+    def expected_speeds(self, drafts: "Sequence[Draft]", acceptance: float | None = None) -> list[float]:
         """Return the expected tokens per second by draft length, from 0 up to the first fall."""
+        acceptance = self.acceptance if acceptance is None else acceptance
         speeds: list[float] = []
         expected = 0.0
         for length in range(self.options.max_draft + 1):
-            expected += len(drafts) * self.acceptance**length
+            expected += len(drafts) * acceptance**length
             weight = 1.0 if length else self.options.bias
             speeds.append(weight * expected / round_s(self.latencies, drafts, length))
             if length and speeds[-1] < speeds[-2]:
@@ -99,9 +102,20 @@ class _GoodputPolicy(Policy):
         self.acceptance = self.mean_accepted / self.mean_tested
 
     def _decide(self, drafts: "Sequence[Draft]") -> int:
-        speeds = self.expected_speeds(drafts)
-        best = speeds.index(max(speeds))
+        best = self._fastest(drafts, self.acceptance)
+        if self.latencies.link is not None and best < self.length:
+            best = min(self.length, self._fastest(drafts, self._likely_acceptance()))
         if best:
             return best
         self.idle_decisions += 1
         return 1 if self.idle_decisions % PROBE == 0 else 0
+
+    def _fastest(self, drafts: "Sequence[Draft]", acceptance: float) -> int:
+        speeds = self.expected_speeds(drafts, acceptance)
+        return speeds.index(max(speeds))
+
+    def _likely_acceptance(self) -> float:
+        """Return the largest acceptance rate that the rounds leave likely: two standard errors above the mean."""
+        weight = self.options.ema / (2 - self.options.ema)
+        tested = self.mean_tested / weight if weight else inf
+        return min(1.0, self.acceptance + 2 * sqrt(self.acceptance * (1 - self.acceptance) / tested))

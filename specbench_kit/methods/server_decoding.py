@@ -1,7 +1,10 @@
 """Leave rounds to the server's own decoding while drafting over the link does not pay."""
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, sqrt
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import Policy
@@ -14,11 +17,35 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 LOSS_SHARE = 0.01
-"""The share of all time that drafting may lose against the server's own decoding, to learn whether it pays."""
+"""The share of all time that attempts to draft may lose against the server's own decoding."""
 ROUNDS_TO_LEARN = 20
 """Drafted rounds before they are judged: as long as the slowest published rule takes to choose its first length."""
-NEWEST = 0.02
-"""The weight of the newest drafted round in the mean loss, once there are enough of them."""
+REQUESTS_TO_LEARN = 6
+"""Requests before their losses are judged: as few as an interval of a report is made from."""
+REQUESTS_KEPT = 50
+"""The newest finished requests whose losses are judged."""
+
+
+@dataclass(slots=True)
+class Loss:
+    """The seconds that drafting lost in some rounds against the server alone; below zero if it was faster."""
+
+    rounds: int = 0
+    total_s: float = 0.0
+    squares: float = 0.0
+
+    def add(self, lost_s: float) -> None:
+        """Add a round."""
+        self.rounds += 1
+        self.total_s += lost_s
+        self.squares += lost_s**2
+
+    @property
+    def variance(self) -> float:
+        """The variance of a round's loss."""
+        if not self.rounds:
+            return 0.0
+        return max(0.0, self.squares / self.rounds - (self.total_s / self.rounds) ** 2)
 
 
 class ServerDecoding(Policy):
@@ -26,9 +53,14 @@ class ServerDecoding(Policy):
 
     The server is told in advance how many rounds are its own, streams their tokens, and crosses the link once for all
     of them. If not even drafts that are accepted as a whole would pay, nothing is drafted at all. Otherwise drafting is
-    measured, and after a loss it is tried again once this costs no more than `LOSS_SHARE` of the time. A loss is one
-    that is two standard errors above zero after `ROUNDS_TO_LEARN` rounds, or an acceptance rate at which no draft
-    length would pay.
+    measured, and rounds are left to the server after a loss: if the acceptance rate shows that no draft length would
+    pay, if the requests so far lost time on average, or if the only request at hand did. The latter two take
+    `ROUNDS_TO_LEARN` rounds, and a loss of two standard errors. The rounds of a request resemble each other, so that
+    the losses of `REQUESTS_TO_LEARN` requests at least have to tell of all others, and a request that is decoded alone
+    is judged by its own rounds.
+
+    Drafting is tried again once a further attempt costs no more than `LOSS_SHARE` of the time. A new request that is
+    decoded alone is tried at once, unless the requests so far lost time.
     """
 
     def __init__(self, drafting: Policy, latencies: Latencies, deepest: int) -> None:
@@ -39,21 +71,35 @@ class ServerDecoding(Policy):
         """The time of this round; None if the server decodes it."""
         self.plain_s = 0.0
         """The seconds of the server's own forward for the batch of this round."""
-        self.elapsed_s, self.lost_s, self.rounds = 0.0, 0.0, 0
-        self.mean_loss_s, self.loss_variance = 0.0, 0.0
+        self.lost_s = 0.0
+        """The seconds that the rounds since the last wait lost, as far as later ones did not make up for them."""
         self.accepted, self.rejected = 0, 0
+        """The tokens of the run that were accepted, and those at which a draft was rejected."""
+        self.run = Loss()
+        """The loss of every request in every drafted round."""
+        self.rounds = 0
+        self.attempts: dict[str, Loss] = {}
+        """By running request, its rounds since drafting was last tried."""
+        self.requests: dict[str, float] = {}
+        """By running request, the seconds that all its rounds lost."""
+        self.finished: deque[float] = deque(maxlen=REQUESTS_KEPT)
+        """The seconds that the newest finished requests lost."""
 
     def draft(self, drafter: "Drafter") -> None:
-        self.plain_s = verify_s(self.latencies, drafter.drafts, [0] * len(drafter.drafts))
-        hopeless = not self.can_pay(drafter.drafts, acceptance=1.0)
+        drafts = drafter.drafts
+        self.plain_s = verify_s(self.latencies, drafts, [0] * len(drafts))
+        hopeless = not self.can_pay(drafts, acceptance=1.0)
+        if len(drafts) == 1 and drafts[0].request_id not in self.attempts and not self.requests_lose():
+            self.left_to_server = 0
         if not self.left_to_server and not hopeless:
             self.time = RoundTime(drafter)
             self.drafting.draft(drafter)
             return
         self.time = None
         self.left_to_server = max(self.left_to_server - 1, 1 if hopeless else 0)
-        self.elapsed_s += self.plain_s
-        for draft in drafter.drafts:
+        if not self.left_to_server:
+            self.attempts.clear()
+        for draft in drafts:
             draft.tree.server_continues = self.left_to_server > 0
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
@@ -71,21 +117,46 @@ class ServerDecoding(Policy):
             self.accepted += len(verdict.path)
             self.rejected += len(verdict.path) < deepest
         if self.time.typical:
-            tokens = sum(len(verdict.path) + 1 for verdict in verdicts) / len(verdicts)
-            hopeful = self.can_pay([verdict.draft for verdict in verdicts], self.likely_acceptance())
-            self.judge(self.time.seconds(), tokens, hopeful=hopeful)
+            self.judge(self.time.seconds(), verdicts)
 
     def forget(self, request_id: str) -> None:
         self.drafting.forget(request_id)
+        self.attempts.pop(request_id, None)
+        if request_id in self.requests:
+            self.finished.append(self.requests.pop(request_id))
 
-    def can_pay(self, drafts: "Sequence[Draft]", acceptance: float) -> bool:
-        """Return whether drafts of any length would be faster than the server alone at this acceptance rate."""
-        expected = 1.0
-        for length in range(1, self.deepest + 1):
-            expected += acceptance**length
-            if expected * self.plain_s > round_s(self.latencies, drafts, length):
-                return True
-        return False
+    def judge(self, seconds: float, verdicts: "Sequence[Verdict]") -> None:
+        """Compare a drafted round with as many tokens of the server alone, and leave it rounds after a loss."""
+        names = [verdict.draft.request_id for verdict in verdicts]
+        losses_s = [seconds - (len(verdict.path) + 1) * self.plain_s for verdict in verdicts]
+        hopeful = self.can_pay([verdict.draft for verdict in verdicts], self.likely_acceptance())
+        self.rounds += 1
+        for name, loss_s in zip(names, losses_s, strict=True):
+            self.run.add(loss_s)
+            attempt = self.attempts.setdefault(name, Loss())
+            if self.rounds > ROUNDS_TO_LEARN:
+                attempt.add(loss_s)
+                self.requests[name] = self.requests.get(name, 0.0) + loss_s
+        if hopeful and self.rounds <= ROUNDS_TO_LEARN:
+            return
+        self.lost_s = max(0.0, self.lost_s + fmean(losses_s))
+        if self.lost_s and (not hopeful or self.requests_lose() or (len(names) == 1 and self.loses(names[0]))):
+            # The next attempt costs a round trip more: the server streams until it is told to wait again.
+            next_loss_s = self.lost_s + (self.latencies.link.rtt_s if self.latencies.link else 0.0)
+            self.left_to_server = ceil(next_loss_s / (LOSS_SHARE * self.plain_s))
+            self.lost_s = 0.0
+
+    def loses(self, request_id: str) -> bool:
+        """Return whether drafting has lost time in the rounds of this request."""
+        attempt = self.attempts[request_id]
+        return attempt.total_s > 2 * sqrt(self.run.variance * attempt.rounds)
+
+    def requests_lose(self) -> bool:
+        """Return whether drafting has lost time in the requests on average."""
+        losses_s = [*self.finished, *self.requests.values()]
+        if len(losses_s) < REQUESTS_TO_LEARN:
+            return False
+        return fmean(losses_s) > 2 * stdev(losses_s) / sqrt(len(losses_s))
 
     def likely_acceptance(self) -> float:
         """Return the largest acceptance rate that the verdicts so far leave likely: two deviations above the mean.
@@ -96,23 +167,11 @@ class ServerDecoding(Policy):
         tested = hits + misses
         return min(1.0, hits / tested + 2 * sqrt(hits * misses / (tested**2 * (tested + 1))))
 
-    def judge(self, seconds: float, tokens: float, *, hopeful: bool) -> None:
-        """Compare a drafted round with as many tokens of the server alone, and leave it rounds after a loss."""
-        loss_s = seconds - tokens * self.plain_s
-        self.rounds += 1
-        self.elapsed_s += seconds
-        weight = max(NEWEST, 1 / self.rounds)
-        deviation_s = loss_s - self.mean_loss_s
-        self.mean_loss_s += weight * deviation_s
-        self.loss_variance = (1 - weight) * (self.loss_variance + weight * deviation_s**2)
-        if hopeful and self.rounds <= ROUNDS_TO_LEARN:
-            return
-        self.lost_s = max(0.0, self.lost_s + loss_s)
-        allowed_s = LOSS_SHARE * self.elapsed_s
-        margin_s = 2 * sqrt(weight * self.loss_variance) if hopeful else 0.0
-        if self.mean_loss_s > margin_s and self.lost_s > allowed_s:
-            # The next attempt costs a round trip more: the server streams until it is told to wait again.
-            link = self.latencies.link
-            next_loss_s = self.mean_loss_s + (link.rtt_s if link else 0.0)
-            excess_s = self.lost_s + next_loss_s - allowed_s
-            self.left_to_server = ceil(excess_s / (LOSS_SHARE * self.plain_s))
+    def can_pay(self, drafts: "Sequence[Draft]", acceptance: float) -> bool:
+        """Return whether drafts of any length would be faster than the server alone at this acceptance rate."""
+        expected = 1.0
+        for length in range(1, self.deepest + 1):
+            expected += acceptance**length
+            if expected * self.plain_s > round_s(self.latencies, drafts, length):
+                return True
+        return False

@@ -90,6 +90,21 @@ def test_goodput_over_a_link_does_not_underrate_long_drafts() -> None:
     assert rates == pytest.approx([0.63325, 5.066 / 6.95])
 
 
+@pytest.mark.parametrize(("tested", "length"), [(4.0, 7), (400.0, 5)])
+def test_goodput_over_a_link_shortens_drafts_once_the_lower_rate_is_shown(tested: float, length: int) -> None:
+    """It begins with 7 tokens, at a rate of .7; 5 are best at .6, 6 at .64, 8 at .74.
+
+    A mean of 4 tokens a round, where the newest has the weight .15, rests on 4 x 1.85 / .15 = 49.3 tokens: the standard
+    error of the rate is .0698, so that .7395 is likely too, and 7 stays between 5 and 8. With 400 it is .00698.
+    """
+    policy = _GoodputPolicy(Goodput(interval=1), Latencies(TableModel((2.0,)), TableModel((20.0,)), LinkCosts(60.0)))
+    policy.draft(KnownDrafter([[ONE] * 9]))
+    assert policy.length == 7
+    policy.acceptance, policy.mean_tested = 0.6, tested
+    policy.draft(KnownDrafter([[ONE] * 9]))
+    assert policy.length == length
+
+
 COSTS = TableModel((9.0, 10.0, 11.0, 14.0))
 
 
@@ -126,6 +141,25 @@ def test_sglang_throughput_moves_and_forgets_what_it_no_longer_drafts() -> None:
         policy.observe(drafter.verdicts(policy.choose(drafter.drafts), [3]))
     assert policy.acceptance_shares() == [1.0, 1.0, 1.0]
     assert policy.steps > 1
+
+
+@pytest.mark.parametrize(("link", "steps"), [(None, 1), (LinkCosts(rtt_s=1.0), 2)])
+def test_sglang_throughput_over_a_link_shortens_drafts_once_shorter_ones_are_shown_to_be_faster(
+    link: LinkCosts | None, steps: int
+) -> None:
+    """Of five rounds, four accept one token and one both: 2 tokens in 11 s against 2.2 in 13 s, a token less in each.
+
+    Four rounds gain 2/11 - 2/13 = .028 tokens a second, one loses 3/13 - 2/11 = .049: .0126 on average, with a standard
+    error of .0154.
+    """
+    costs = Latencies(FREE, TableModel((9.0, 10.0, 12.0)), link)
+    policy = _SGLangThroughputPolicy(SGLangThroughput(steps=2, max_draft=2, window=5, interval=5), costs)
+    for accepted in (1, 1, 1, 1, 2):
+        drafter = KnownDrafter([[ONE] * 5])
+        policy.draft(drafter)
+        policy.observe(drafter.verdicts(policy.choose(drafter.drafts), [accepted]))
+    policy.draft(KnownDrafter([[ONE] * 5]))
+    assert policy.steps == steps
 
 
 def test_tetris_gives_the_places_of_the_batch_to_the_likeliest_tokens() -> None:

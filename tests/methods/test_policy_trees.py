@@ -11,8 +11,10 @@ from tiny_predictors import PAIR
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.latency import TableModel
-from specbench_kit.methods.base import Latencies
+from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel
+from specbench_kit.methods.autodraft import AutoDraft, _AutoDraftPolicy
+from specbench_kit.methods.base import Latencies, LinkCosts, Policy
+from specbench_kit.methods.eagle2_tree import Eagle2Tree, _MeasuredPolicy
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy
 from specbench_kit.methods.sequoia import _SequoiaPolicy
 from specbench_kit.methods.spec import parse_method
@@ -26,7 +28,7 @@ FORK = TreeShape((TreeShape((LEAF,)), LEAF))
 CHANCES = (0.6, 0.2)
 
 
-def draft_with(table: dict[tuple[int, ...], list[float]], policy: _OptTreePolicy | _SequoiaPolicy) -> Draft:
+def draft_with(table: dict[tuple[int, ...], list[float]], policy: Policy) -> Draft:
     drafter = TreeDrafter([[]])
     drafter.table = table
     policy.draft(drafter)  # type: ignore[arg-type]
@@ -59,6 +61,125 @@ def test_opt_tree_stops_with_the_level_that_brings_little(
     draft = draft_with(OPT, policy)
     (chosen,) = policy.choose([draft])
     assert sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen) == kept
+
+
+VERIFY = TableModel((10.0, 10.0, 10.5, 12.0))
+"""Seconds of verifying no drafted token, one, two and three."""
+
+
+@pytest.mark.parametrize(
+    ("draft_s", "rtt_s", "depth", "kept", "forwards"),
+    [
+        (1.0, None, 5, [(0,), (0, 0), (1,)], 2),
+        (0.1, None, 2, [(0,), (0, 0), (0, 0, 0)], 3),
+        (1.0, None, 0, [(0,), (1,)], 1),
+        (8.0, None, 5, [(0,), (0, 0), (1,)], 2),
+        (40.0, None, 5, [(0,), (1,), (2,)], 1),
+        (1.0, 60.0, 2, [(0,), (0, 0), (0, 0, 0)], 3),
+    ],
+)
+def test_a_tree_from_measured_costs_is_as_large_as_pays(
+    draft_s: float, rtt_s: float | None, depth: int, kept: list[tuple[int, ...]], forwards: int
+) -> None:
+    """A draft forward takes 1 s. One level: 1.6, 1.9 and 2.0 tokens in 11, 11.5 and 13 s: .145, .165 and .154 a second.
+
+    The level added 1 token to the target's own, so another promises 1 again: 2.9 in 12.5 s, .232 a second. It brings
+    .6, .42 and .3, which is .32 more: 2.02 in 12.5 s and 2.32 in 14 s, .1616 and .1657 a second. A third level promises
+    .32 x .32 / 1 more: 2.4224 in 15 s, .1615 a second, so that three nodes of two levels are verified. With .1 s a
+    forward they take 12.2 s, .1902 a second, and the third level promises 2.4224 in 12.3 s, .1969 a second; with 60 s
+    of a link, 74 and 75 s, .0314 and .0323. It brings .12: three nodes of .6, .42 and .42. With 8 s a forward the first
+    level has 2.0 in 20 s, .1 a second, and the second promises 3.0 in 28 s, .107; with 40 s 2.0 in 52 s, .0385, and
+    3.0 in 92 s, .0326.
+    """
+    link = None if rtt_s is None else LinkCosts(rtt_s=rtt_s)
+    options = Eagle2Tree(total=4, depth=depth, top_k=3, cost="measured")
+    policy = _MeasuredPolicy(options, Latencies(TableModel((draft_s,)), VERIFY, link))
+    draft = draft_with(OPT, policy)
+    (chosen,) = policy.choose([draft])
+    assert sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen) == kept
+    assert max(draft.tree.depth(node) for node in range(1, len(draft.tree))) == forwards
+
+
+def test_a_tree_from_measured_costs_shares_a_verification_with_the_trees_of_the_batch() -> None:
+    """The likeliest token of two requests has .9 each; a verification takes 10 s with one of them and 15 s with both.
+
+    After a draft forward of 1 s, that is 2.9 tokens in 11 s, .264 a second, and 3.8 in 16 s, .238 a second.
+    """
+
+    class OfBatch(LatencyModel):
+        def of_sums(self, sums: BatchSums) -> float:
+            return 10.0 + 5 * max(0, sums.linear - sums.requests - 1)
+
+    options = Eagle2Tree(total=2, depth=0, top_k=1, cost="measured")
+    policy = _MeasuredPolicy(options, Latencies(TableModel((1.0,)), OfBatch()))
+    drafter = TreeDrafter([[], []])
+    drafter.table = {(): [0.9, 0.1, 1e-9, 1e-9, 1e-9]}
+    policy.draft(drafter)  # type: ignore[arg-type]
+    assert policy.choose(drafter.drafts) == [[1], []]
+
+
+def test_without_costs_no_link_is_weighed() -> None:
+    assert parse_method("eagle2-tree").prepare(ENVIRONMENT).uses() == {}
+    assert parse_method("eagle2-tree:cost=measured").prepare(ENVIRONMENT).uses()["latencies"]
+    with pytest.raises(SkitError, match="link has no effect without cost=measured"):
+        parse_method("eagle2-tree:link=false")
+
+
+def autodraft(**options: float) -> _AutoDraftPolicy:
+    """A policy with up to four nodes in steps of two, where wide forwards and verifications take longer."""
+    latencies = Latencies(TableModel((1.0, 1.0, 2.0, 3.0)), TableModel((10.0, 10.0, 10.5, 11.0, 12.0)))
+    sizes = {"nodes": 4, "step": 2, "max_depth": 6, "margin": 0.0}
+    return _AutoDraftPolicy(AutoDraft(**(sizes | options)), latencies)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "widths"),
+    [
+        ({"cost_weight": 0.0}, [4, 2, 2, 2]),
+        ({"cost_weight": 0.0, "max_depth": 3}, [4, 2, 2]),
+        ({"cost_weight": 1.0, "edge_price_per_hour": 1.0, "server_price_per_hour": 1e-9}, [4, 2, 2]),
+        ({"cost_weight": 1.0, "edge_price_per_hour": 1e-9, "server_price_per_hour": 1.0}, [4, 4, 4, 4]),
+    ],
+)
+def test_autodraft_grows_while_time_and_money_per_token_fall(options: dict[str, float], widths: list[int]) -> None:
+    """The first level is as wide as it may: .6, .3, .1 and nothing, after 1 s; forwarding its four nodes takes 3 s.
+
+    By time alone: of the next level two nodes (.42 and .24) promise 1 + 1 + .66 tokens in 4 + 1 + 12 s, .1565 a second,
+    four (and .12, .06) 2.84 in 4 + 3 + 12 s, .1495 a second: it has two. Of all six, four are sent: 1 + 1.56 tokens in
+    16 s, .16 a second. The third level, after 5 s, has two nodes again (.42, .048): 3.128 in 18 s against 3.224 in 20.
+    Now four nodes are 2.74 in 17 s, .1612 a second: better. The fourth (.084 twice) brings nothing, 2.74 in 18 s: the
+    end. By the price of drafting alone 4 s bring 2.56 tokens, 1.56 each, and 5 s 2.74, 1.82 each: the third level is
+    the last. By the price of verifying alone, wide levels cost nothing: 12 s bring 2.56, then 2.74, then 2.74 again.
+    """
+    policy = autodraft(**options)
+    draft = draft_with(OPT, policy)
+    (chosen,) = policy.choose([draft])
+    paths = [tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen]
+    assert sorted(paths) == [(0,), (0, 0), (0, 0, 0), (1,)]
+    depths = [draft.tree.depth(node) for node in range(1, len(draft.tree))]
+    assert [depths.count(level) for level in range(1, max(depths) + 1)] == widths
+    assert policy.plans["0"].expected == pytest.approx(1.74)
+
+
+def test_autodraft_learns_how_many_of_the_expected_tokens_are_accepted_and_what_a_token_takes() -> None:
+    """Three of 1.74 expected tokens are accepted in a round of 19 s by the clock, after 5 s of drafting and before 12.
+
+    The references are 10 s a token of the server alone, then 19 / 4, as soon as the request has ended.
+    """
+    policy = autodraft(max_depth=3, edge_price_per_hour=2.0, server_price_per_hour=3.0)
+    drafter = TreeDrafter([[]])
+    drafter.table = OPT
+    policy.draft(drafter)  # type: ignore[arg-type]
+    assert policy.per_token is not None
+    assert policy.per_token.reference == (10.0, 30.0)
+    (chosen,) = policy.choose(drafter.drafts)
+    drafter.clock.charge("verify", 19.0)
+    drafter.clock.wait_until(19.0)
+    policy.observe(drafter.verdicts([chosen], [3]))
+    assert policy.scale == pytest.approx(3 / 1.74)
+    assert policy.per_token.reference == (10.0, 30.0)
+    policy.forget("0")
+    assert policy.per_token.reference == pytest.approx((19 / 4, (5 * 2 + 12 * 3) / 4))
 
 
 def test_what_a_shape_is_expected_to_give() -> None:

@@ -25,7 +25,12 @@ from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Latencies, LinkCosts
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
-from specbench_kit.methods.server_decoding import LOSS_SHARE, ROUNDS_TO_LEARN, ServerDecoding
+from specbench_kit.methods.server_decoding import (
+    LOSS_SHARE,
+    REQUESTS_TO_LEARN,
+    ROUNDS_TO_LEARN,
+    ServerDecoding,
+)
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
 
@@ -90,25 +95,93 @@ def test_nothing_is_drafted_where_not_even_a_perfect_draft_would_pay() -> None:
     assert drafter.drafts[0].tree.server_continues
 
 
+NEARBY = Latencies(TableModel((0.005,)), TableModel((0.04,)), LinkCosts(rtt_s=0.05))
+
+
+def only(request: str) -> KnownDrafter:
+    """A round of this one request alone."""
+    drafter = KnownDrafter([[at()] * 4] * (int(request) + 1))
+    drafter.drafts = drafter.drafts[-1:]
+    return drafter
+
+
+def drafted(policy: ServerDecoding, request: str) -> int:
+    """The number of tokens that a round of this request drafts."""
+    drafter = only(request)
+    policy.draft(drafter)
+    return drafter.drafts[0].tree.last
+
+
+def judged(policy: ServerDecoding, request: str, seconds: float, accepted: int = 0) -> None:
+    """Draft a round of this request that takes so long."""
+    drafter = only(request)
+    policy.draft(drafter)
+    policy.judge(seconds, drafter.verdicts([[1, 2]], [accepted]))
+
+
+def hopeful() -> ServerDecoding:
+    """A policy that has seen so many accepted tokens that some draft length might always pay."""
+    policy = ServerDecoding(FixedK(2).policy(), NEARBY, 8)
+    policy.accepted = 1000
+    return policy
+
+
 def test_after_a_loss_the_server_decodes_until_another_attempt_is_affordable() -> None:
     """Rounds of 0.1 s (50 ms there and back) commit one token, which the server alone decodes in 40 ms: 60 ms lost.
 
-    After 20 rounds to learn, the 21st loses .06 s of the .01 x 2.1 = .021 s that it may. The next attempt would lose
-    .06 + .05 s, so the server decodes (.06 + .11 - .021) / (.01 x .04) = 372.5 rounds, which are 373.
+    After 20 rounds to learn, the 21st loses .06 s, and the next attempt .05 s more. The server decodes until this is a
+    hundredth of its time: .11 / (.01 x .04) = 275 rounds.
     """
-    latencies = Latencies(TableModel((0.005,)), TableModel((0.04,)), LinkCosts(rtt_s=0.05))
-    policy = ServerDecoding(FixedK(2).policy(), latencies, 2)
+    policy = hopeful()
     for _ in range(ROUNDS_TO_LEARN + 1):
-        policy.draft(KnownDrafter([[at()] * 4]))
-        policy.judge(0.1, 1.0, hopeful=True)
+        judged(policy, "0", 0.1)
     assert LOSS_SHARE == 0.01
-    assert policy.left_to_server == 373
-    lengths = []
-    for _ in range(374):
-        drafter = KnownDrafter([[at()] * 4])
+    assert policy.left_to_server == 275
+    assert [drafted(policy, "0") for _ in range(276)] == [0] * 275 + [2]
+    judged(policy, "0", 0.1)  # this attempt is judged by its own rounds
+    assert policy.left_to_server == 275
+
+
+def test_a_new_request_is_judged_anew() -> None:
+    policy = hopeful()
+    for _ in range(ROUNDS_TO_LEARN + 1):
+        judged(policy, "0", 0.1)
+    assert drafted(policy, "0") == 0
+    policy.forget("0")
+    assert drafted(policy, "1") == 2
+
+
+def test_a_loss_within_the_noise_of_few_rounds_is_no_loss() -> None:
+    """Rounds that lose .06 and gain .02 s in turn have a deviation of .04 s: nine may lose .24 s, and do lose .22 s."""
+    policy = hopeful()
+    for number in range(ROUNDS_TO_LEARN + 9):
+        judged(policy, "0", 0.1, accepted=2 * (number % 2))
+    assert policy.run.variance == pytest.approx(0.04**2, rel=0.01)
+    assert policy.attempts["0"].total_s == pytest.approx(5 * 0.06 - 4 * 0.02)
+    assert policy.left_to_server == 0
+
+
+def test_once_requests_lose_on_average_a_new_one_is_left_to_the_server_too() -> None:
+    """Six requests of one round each lose .06 s; then a request that comes waits as all others do."""
+    policy = hopeful()
+    policy.rounds = ROUNDS_TO_LEARN
+    for request in range(REQUESTS_TO_LEARN):
+        assert drafted(policy, str(request)) == 2
+        judged(policy, str(request), 0.1)
+        policy.forget(str(request))
+    assert list(policy.finished) == pytest.approx([0.06] * REQUESTS_TO_LEARN)
+    assert drafted(policy, str(REQUESTS_TO_LEARN)) == 0
+
+
+def test_requests_that_are_decoded_together_are_judged_together() -> None:
+    """Two requests lose .06 s a round, which says nothing of others; six do."""
+    for requests in (2, REQUESTS_TO_LEARN):
+        policy = hopeful()
+        policy.rounds = ROUNDS_TO_LEARN
+        drafter = KnownDrafter([[at()] * 4] * requests)
         policy.draft(drafter)
-        lengths.append(drafter.drafts[0].tree.last)
-    assert lengths == [0] * 373 + [2]
+        policy.judge(0.1, drafter.verdicts([[1, 2]] * requests, [0] * requests))
+        assert (policy.left_to_server > 0) is (requests == REQUESTS_TO_LEARN)
 
 
 def test_the_server_crosses_the_link_once_for_the_rounds_that_it_is_left_with() -> None:
@@ -137,14 +210,14 @@ def test_a_low_acceptance_rate_ends_the_attempt_before_the_rounds_to_learn() -> 
     decodes in .102 s, and a round with 50 ms there and back takes .09 s and 5 ms a token: 1.99 tokens, two drafted, in
     .1 s against .0796 s; 8 in .13 s against .1023 s.
     """
-    latencies = Latencies(TableModel((0.005,)), TableModel((0.04,)), LinkCosts(rtt_s=0.05))
-    policy, drafter = ServerDecoding(FixedK(8).policy(), latencies, 8), KnownDrafter([[at()] * 9])
-    policy.draft(drafter)
+    policy = ServerDecoding(FixedK(2).policy(), NEARBY, 8)
+    assert drafted(policy, "0") == 2
     policy.accepted, policy.rejected = 7, 11
+    drafts = only("0").drafts
     assert policy.likely_acceptance() == pytest.approx(0.6138, abs=1e-4)
-    assert not policy.can_pay(drafter.drafts, policy.likely_acceptance())
-    assert policy.can_pay(drafter.drafts, 0.8)
-    policy.judge(0.13, 1.6, hopeful=False)
+    assert not policy.can_pay(drafts, policy.likely_acceptance())
+    assert policy.can_pay(drafts, 0.8)
+    judged(policy, "0", 0.1)
     assert policy.left_to_server > 0
 
 
