@@ -169,9 +169,7 @@ def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader"
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_model(
-    path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata
-) -> dict[str, dict[str, object]]:
+def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata) -> dict[str, dict[str, object]]:
     """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where transformers misreads it.
 
     Return the places of its tensors; there are none where they do not correspond to the weights.

@@ -39,6 +39,7 @@ class NativeBlocksExecutor(NativeExecutor):
     """Runs Llama-like models by the blocks of their GGUF files; the default for them."""
 
     priority = 3
+    reads_blocks = True
 
     @classmethod
     def library(cls) -> Library | None:

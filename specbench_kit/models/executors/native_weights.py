@@ -77,9 +77,7 @@ class Lent(Protocol):
         """Return the address of some vectors in fp32, one after the other; None if there are none."""
 
 
-def make_decoder(
-    library: Library, model: Any, kind: int, lend: Callable[[], Lent], slots: int, capacity: int
-) -> Any:
+def make_decoder(library: Library, model: Any, kind: int, lend: Callable[[], Lent], slots: int, capacity: int) -> Any:
     """Return a decoder of the library with the weights as `lend` gives them; ValueError if memory does not suffice."""
     config, decoder = model.config.get_text_config(), _decoder(model)
     positions, head_dim = config.max_position_embeddings, head_dim_of(model)

@@ -50,14 +50,16 @@ struct BlockType {
   constexpr int super_bytes() const { return super ? 64 : 0; }
 };
 
-constexpr BlockType kQ4_0{2, 4, 8, false, false, 18}, kQ4_1{3, 4, 0, true, false, 20}, kQ5_0{6, 5, 16, false, false, 22},
-    kQ5_1{7, 5, 0, true, false, 24}, kQ8_0{8, 8, 128, false, false, 34}, kQ4_K{12, 4, 0, true, true, 144},
-    kQ5_K{13, 5, 0, true, true, 176}, kQ6_K{14, 6, 32, false, true, 210};
+constexpr BlockType kQ4_0{2, 4, 8, false, false, 18}, kQ4_1{3, 4, 0, true, false, 20},
+    kQ5_0{6, 5, 16, false, false, 22}, kQ5_1{7, 5, 0, true, false, 24}, kQ8_0{8, 8, 128, false, false, 34},
+    kQ4_K{12, 4, 0, true, true, 144}, kQ5_K{13, 5, 0, true, true, 176}, kQ6_K{14, 6, 32, false, true, 210};
 
 // Calls `visit<type>()` for the type of this number; false if it is unknown.
 template <class Visit>
 bool with_type(int number, Visit&& visit) {
-  const auto is = [&]<BlockType kType>() { return number == kType.number && (visit.template operator()<kType>(), true); };
+  const auto is = [&]<BlockType kType>() {
+    return number == kType.number && (visit.template operator()<kType>(), true);
+  };
   return is.template operator()<kQ4_0>() || is.template operator()<kQ4_1>() || is.template operator()<kQ5_0>() ||
          is.template operator()<kQ5_1>() || is.template operator()<kQ8_0>() || is.template operator()<kQ4_K>() ||
          is.template operator()<kQ5_K>() || is.template operator()<kQ6_K>();
@@ -66,8 +68,8 @@ bool with_type(int number, Visit&& visit) {
 // One block of one output, read from a file. Scales and minima of superblocks are whole numbers.
 struct Block {
   uint8_t codes[kBlockInputs];
-  int scales[2], minimum;   // of each half; the second is the first where the type has one
-  uint16_t scale, floor;    // fp16: of the block or superblock; what a minimum is multiplied by, or the minimum itself
+  int scales[2], minimum;  // of each half; the second is the first where the type has one
+  uint16_t scale, floor;   // fp16: of the block or superblock; what a minimum is multiplied by, or the minimum itself
 };
 
 // Reads block number `block` of a row.
@@ -123,10 +125,10 @@ class Inputs<FileBlocks> {
  public:
   // The activations of all rows with one kind of scale, from some row on.
   struct Scaled {
-    const int8_t* bytes;   // [rows][inputs]
-    const float* scales;   // [rows][inputs / scaled]
-    const int16_t* sums;   // [rows][inputs / 32]: sums of the bytes of a block
-    const int32_t* halves; // [rows][inputs / 16]: sums of the bytes of half a block
+    const int8_t* bytes;    // [rows][inputs]
+    const float* scales;    // [rows][inputs / scaled]
+    const int16_t* sums;    // [rows][inputs / 32]: sums of the bytes of a block
+    const int32_t* halves;  // [rows][inputs / 16]: sums of the bytes of half a block
   };
   struct Rows {
     Scaled blocks, supers;
@@ -267,7 +269,8 @@ class Matrix<FileBlocks> {
   template <BlockType kType>
   void pack_row(Part& part, const FileRows& from, int row) {
     const int height = from.heads ? from.rows / from.heads : 1;
-    const int within = row % height, own = from.heads ? row - within + within % (height / 2) * 2 + within / (height / 2) : row;
+    const int within = row % height,
+              own = from.heads ? row - within + within % (height / 2) * 2 + within / (height / 2) : row;
     const uint8_t* source = from.data + size_t(own) * (size_t(inputs_) / kType.scaled()) * kType.file_bytes;
     uint8_t* group = &part.data[size_t(row / kGroup) * part.stride];
     const int lane = row % kGroup;
@@ -321,8 +324,9 @@ class Matrix<FileBlocks> {
       const Scaled from = {all.bytes + at, all.scales + at / kType.scaled(), all.sums + at / kBlockInputs,
                            all.halves + at / 16};
       for (int lane = 0; lane < kGroup; lane += Lanes::kCount)
-        call_tokens<kType, kTokens, kAdd>(some, data, lane, from, y + size_t(row) * size_t(stride_y) + group * kGroup + lane,
-                                          stride_y, std::min(Lanes::kCount, width - lane));
+        call_tokens<kType, kTokens, kAdd>(some, data, lane, from,
+                                          y + size_t(row) * size_t(stride_y) + group * kGroup + lane, stride_y,
+                                          std::min(Lanes::kCount, width - lane));
       row += some;
     }
   }
@@ -347,7 +351,8 @@ class Matrix<FileBlocks> {
   void add_blocks(const uint8_t* data, int lane, const Scaled& in, typename Lanes::Numbers* sums) const {
     const uint8_t* scales = data + scales_at<kType>() + 2 * lane;
     for (size_t b = 0; b < count(); b++, data += kType.code_bytes(), scales += kType.scale_bytes()) {
-      for (int line = 0; line < kType.code_bytes() && !lane; line += 64) __builtin_prefetch(data + kAhead + line - 2048);
+      for (int line = 0; line < kType.code_bytes() && !lane; line += 64)
+        __builtin_prefetch(data + kAhead + line - 2048);
       const Codes<kType.bits> codes(data, lane);
       const auto scale = Lanes::halves(scales);
       for (int r = 0; r < kRows; r++) {
@@ -356,7 +361,8 @@ class Matrix<FileBlocks> {
         const auto factor = Lanes::number(in.scales[at]);
         sums[r] = Lanes::multiply_add(Lanes::to_numbers(total), Lanes::multiply(scale, factor), sums[r]);
         if constexpr (kType.minimum)
-          sums[r] = Lanes::multiply_add(Lanes::halves(scales + 2 * kGroup), Lanes::number(in.scales[at] * float(in.sums[at])), sums[r]);
+          sums[r] = Lanes::multiply_add(Lanes::halves(scales + 2 * kGroup),
+                                        Lanes::number(in.scales[at] * float(in.sums[at])), sums[r]);
       }
     }
   }
@@ -368,8 +374,10 @@ class Matrix<FileBlocks> {
     for (size_t s = 0; s < count() / kBlocks; s++, supers += kType.super_bytes()) {
       typename Lanes::Wholes totals[kRows], minima[kRows];
       for (int r = 0; r < kRows; r++) totals[r] = minima[r] = Lanes::whole(0);
-      for (size_t b = s * kBlocks; b < (s + 1) * kBlocks; b++, data += kType.code_bytes(), scales += kType.scale_bytes()) {
-        for (int line = 0; line < kType.code_bytes() && !lane; line += 64) __builtin_prefetch(data + kAhead + line - 2048);
+      for (size_t b = s * kBlocks; b < (s + 1) * kBlocks;
+           b++, data += kType.code_bytes(), scales += kType.scale_bytes()) {
+        for (int line = 0; line < kType.code_bytes() && !lane; line += 64)
+          __builtin_prefetch(data + kAhead + line - 2048);
         const Codes<kType.bits> codes(data, lane);
         const auto first = Lanes::bytes<kType.halves()>(scales), second = Lanes::bytes<kType.halves()>(scales + kGroup);
         for (int r = 0; r < kRows; r++) {
@@ -388,7 +396,8 @@ class Matrix<FileBlocks> {
       const auto scale = Lanes::halves(supers), floor = Lanes::halves(supers + 2 * kGroup);
       for (int r = 0; r < kRows; r++) {
         auto value = Lanes::multiply(scale, Lanes::to_numbers(totals[r]));
-        if constexpr (kType.minimum) value = Lanes::subtract(value, Lanes::multiply(floor, Lanes::to_numbers(minima[r])));
+        if constexpr (kType.minimum)
+          value = Lanes::subtract(value, Lanes::multiply(floor, Lanes::to_numbers(minima[r])));
         sums[r] = Lanes::multiply_add(value, Lanes::number(in.scales[size_t(r) * count() / kBlocks + s]), sums[r]);
       }
     }

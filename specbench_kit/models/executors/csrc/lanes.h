@@ -111,7 +111,8 @@ struct Codes {
     }
     if constexpr (kBits == 5) {
       const __m512i high = load<__m512i>(from + 256);
-      for (int j = 0; j < kRegisters; j++) set_bits<0x10>(j, j < 4 ? _mm512_slli_epi16(high, 4 - j) : _mm512_srli_epi16(high, j - 4));
+      for (int j = 0; j < kRegisters; j++)
+        set_bits<0x10>(j, j < 4 ? _mm512_slli_epi16(high, 4 - j) : _mm512_srli_epi16(high, j - 4));
     }
     if constexpr (kBits == 6)
       for (int j = 0; j < kRegisters; j++) {
@@ -193,7 +194,8 @@ struct Codes {
     }
     if constexpr (kBits == 5) {
       const __m256i high = load<__m256i>(from + 256);
-      for (int j = 0; j < kRegisters; j++) set_bits<0x10>(j, j < 4 ? _mm256_slli_epi16(high, 4 - j) : _mm256_srli_epi16(high, j - 4));
+      for (int j = 0; j < kRegisters; j++)
+        set_bits<0x10>(j, j < 4 ? _mm256_slli_epi16(high, 4 - j) : _mm256_srli_epi16(high, j - 4));
     }
     if constexpr (kBits == 6)
       for (int j = 0; j < kRegisters; j++) {
@@ -234,7 +236,8 @@ struct Codes {
     for (int j = kFirst; j < kEnd; j += kNarrow) {
       __m256i narrow = _mm256_setzero_si256();
       for (int i = j; i < j + kNarrow && i < kEnd; i++)
-        narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(registers[i], _mm256_set1_epi32(load<int32_t>(x + 4 * i))));
+        narrow =
+            _mm256_add_epi16(narrow, _mm256_maddubs_epi16(registers[i], _mm256_set1_epi32(load<int32_t>(x + 4 * i))));
       total = _mm256_add_epi32(total, widen(narrow));
     }
     return total;

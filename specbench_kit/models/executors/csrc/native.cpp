@@ -118,8 +118,8 @@ PyObject* capsule_of(Decoder* decoder) {
 
 // make(shape, kind, norm, cosines, sines): returns a decoder whose matrices are still to be loaded. `shape` is the
 // structure of model.h, the last three are addresses. `kind` is 0 for fp32 weights, 1 for bf16, 2 for fp16; in the
-// build for narrow products it is 3 for bf16 products and 4 for 8-bit products, with weights in bf16. In every build it is
-// 5 for the blocks of a GGUF file, whose weights are lists of `FileRows`.
+// build for narrow products it is 3 for bf16 products and 4 for 8-bit products, with weights in bf16. In every build it
+// is 5 for the blocks of a GGUF file, whose weights are lists of `FileRows`.
 PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const Arguments args = arguments(values, count, 5);
