@@ -27,14 +27,13 @@ from specbench_kit.models.gguf_corrections import (
     drop_added_tokens,
     require_all_weights,
 )
-from specbench_kit.models.gguf_weights import weights_of, write_weights
+from specbench_kit.models.gguf_weights import heads_of, weights_of, write_weights
+from specbench_kit.models.weights.blocks import RECORD, tensor_table
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
 SUFFIX = ".gguf"
-RECORD = "gguf.json"
-"""The file in a converted folder that says which GGUF file it was made from."""
 INDEX = "index.json"
 """The file in the user's folder that remembers the content hashes of files by path, size and time of change."""
 MAGIC = b"GGUF"
@@ -69,9 +68,32 @@ def converted_folder(path: Path) -> Path:
     digests = [content_hash(file) for file in files]
     digest = digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
     folder = user_folder("models") / f"gguf-{digest[:16]}"
-    if not (folder / RECORD).is_file():
+    if not _is_converted(folder):
         _convert(files, digest, folder)
     return folder
+
+
+def _is_converted(folder: Path) -> bool:
+    """Return whether a folder is complete; what an earlier version left has no table of tensors."""
+    try:
+        return "tensors" in json.loads((folder / RECORD).read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def original_file(checksum: str) -> Path | None:
+    """Return a GGUF file of this checksum that was converted and has not changed since; None if there is none."""
+    try:
+        index = json.loads((user_folder("models") / INDEX).read_text())
+    except (OSError, ValueError):
+        return None
+    for name, entry in index.items():
+        path = Path(name)
+        if isinstance(entry, list) and entry[-1] == checksum and path.is_file():
+            status = path.stat()
+            if entry[:2] == [status.st_size, status.st_mtime_ns]:
+                return path
+    return None
 
 
 def gguf_checksum(folder: Path) -> str | None:
@@ -126,10 +148,17 @@ def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader"
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     try:
         partial.mkdir(parents=True, exist_ok=True)
-        _write_model(path, partial, reader, metadata)
-        record = {"file": path.name, "sha256": digest, "tensor_types": metadata.types, "dtype": "bfloat16"}
+        tensors = _write_model(path, partial, reader, metadata)
+        record = {
+            "file": path.name,
+            "sha256": digest,
+            "tensor_types": metadata.types,
+            "dtype": "bfloat16",
+            # Offsets of a file in several parts say nothing about its first.
+            "tensors": tensors if metadata.parts == 1 else {},
+        }
         (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-        if (folder / RECORD).is_file():  # another process was faster, and may be reading its folder already
+        if _is_converted(folder):  # another process was faster, and may be reading its folder already
             return
         if folder.exists():  # a folder without a record was left behind by an interrupted conversion
             shutil.rmtree(folder)
@@ -140,8 +169,11 @@ def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader"
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata) -> None:
-    """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where transformers misreads it."""
+def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata) -> dict[str, dict[str, object]]:
+    """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where transformers misreads it.
+
+    Return the places of its tensors; there are none where they do not correspond to the weights.
+    """
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -182,6 +214,7 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
     generation.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     drop_added_tokens(folder / "tokenizer.json", config.vocab_size)
+    return tensor_table(tensors, heads_of(tensors, config, metadata.architecture))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Only for architectures whose tensors and weights correspond one to one; transfor
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,10 +61,11 @@ def write_weights(path: Path, tensors: Mapping[str, "ReaderTensor"], config: Any
     """Write tensors as bf16 weights in a safetensors file; SkitError if one cannot be dequantised."""
     import torch
 
+    heads = heads_of(tensors, config, architecture)
     with path.open("wb") as file:
         file.write(header_of({name: [int(size) for size in reversed(own.shape)] for name, own in tensors.items()}))
         for name, tensor in tensors.items():
-            for part in _dequantised(tensor, _heads(name, config) if architecture == INTERLEAVED else 0):
+            for part in _dequantised(tensor, heads.get(name, 0)):
                 file.write(part.to(torch.bfloat16).view(torch.uint8).numpy().tobytes())
 
 
@@ -78,6 +79,13 @@ def header_of(shapes: Mapping[str, Sequence[int]]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def heads_of(names: Iterable[str], config: Any, architecture: str) -> dict[str, int]:
+    """Return the heads of every weight whose rows are put apart, see `_dequantised`."""
+    if architecture != INTERLEAVED:
+        return {}
+    return {name: heads for name in names if (heads := _heads(name, config))}
 
 
 def _heads(name: str, config: Any) -> int:

@@ -12,6 +12,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 from transformers.utils.hub import get_checkpoint_shard_files
 
 from specbench_kit.models.catalogue import ModelSource
+from specbench_kit.models.gguf import original_file
+from specbench_kit.models.weights.blocks import stored_blocks
 from specbench_kit.models.weights.stored import StoredTensor, mark_shell, read_headers, restore_tables
 
 PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -40,8 +42,10 @@ def make_shell(source: ModelSource, config: Any, dtype: torch.dtype) -> Any | No
         tied = set(dict(model.named_parameters(remove_duplicate=False))) - set(parameters)
         if not parameters or not fitting or tied & set(tensors):
             return None
+        blocks = stored_blocks(Path(source.location), original_file)
         for name, parameter in parameters.items():
             parameter.stored = tensors[name]
+            parameter.blocks = blocks.get(name)
         restore_tables(model, model.config.get_text_config())
         model.generation_config = _generation_config(source)
         return mark_shell(model).requires_grad_(False)

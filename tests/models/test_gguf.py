@@ -158,12 +158,13 @@ def test_a_folder_that_another_process_finished_first_is_left_as_it_is(
 ) -> None:
     write = gguf_reader._write_model
 
-    def write_second(file: Path, partial: Path, *details: Any) -> None:
-        write(file, partial, *details)
+    def write_second(file: Path, partial: Path, *details: Any) -> Any:
+        tensors = write(file, partial, *details)
         folder = partial.with_suffix("")
         shutil.copytree(partial, folder)
-        (folder / RECORD).write_text("{}")
+        (folder / RECORD).write_text('{"tensors": {}}')
         (folder / "in_use").touch()
+        return tensors
 
     monkeypatch.setattr(gguf_reader, "_write_model", write_second)
     folder = converted_folder(path)

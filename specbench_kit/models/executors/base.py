@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.registry import Registry
 from specbench_kit.models.executors.pending import AnyToken
+from specbench_kit.models.weights.blocks import blocks_of
 from specbench_kit.models.weights.stored import StoredTensor, stored_tensor, with_weights
 
 
@@ -165,6 +166,9 @@ class Executor(ABC):
     reads_files = False
     """True if the executor reads a model's weights where they are, so that they need not be in memory before."""
 
+    reads_blocks = False
+    """True if the executor holds the blocks of a GGUF file as they are."""
+
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary
         self.device: torch.device = model.device
@@ -239,15 +243,18 @@ def held_bytes(model: Any, name: str | None = None) -> int:
     if not weights:
         return 0
     kind = _fastest(model) if name is None else executors.get(name)
-    bits: int = sum(weight.numel() * _held_bits(kind, weight, stored) for weight, stored in weights)
+    bits: int = sum(_held_bits(kind, weight, stored) for weight, stored in weights)
     return bits // 8
 
 
 def _held_bits(kind: type[Executor], weight: Tensor, stored: StoredTensor) -> int:
+    """Return the bits of memory that a parameter will take."""
     if kind.weight_bits and weight.dim() > 1:
-        return kind.weight_bits
+        return weight.numel() * kind.weight_bits
+    if kind.reads_blocks and (blocks := blocks_of(weight)) is not None:
+        return 8 * blocks.size_bytes
     in_file = stored.dtype.itemsize if kind.reads_files and stored.dtype is not None else weight.dtype.itemsize
-    return 8 * in_file
+    return weight.numel() * 8 * in_file
 
 
 def _fastest(model: Any) -> type[Executor]:

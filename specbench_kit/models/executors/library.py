@@ -124,8 +124,12 @@ def _place(build: str, suffix: str) -> Path:
     return Path(__file__).with_name("csrc") / f"{build}{suffix}"
 
 
+@cache
 def _load(file: Path) -> Any:
-    """Import a build; each is the module `native`, whatever its file is called."""
+    """Import a build, once; each is the module `native`, whatever its file is called.
+
+    Python would put what a file holds that it loads a second time into the module of that name that was loaded last.
+    """
     spec = spec_from_file_location("native", file, loader=ExtensionFileLoader("native", str(file)))
     assert spec is not None
     assert spec.loader is not None

@@ -4,9 +4,9 @@ Every output is one sum in one order, so the logits of a token do not depend, bi
 or the number of threads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,8 @@ from specbench_kit.models.executors.base import Executor, Forward, Row, executor
 from specbench_kit.models.executors.library import Library, Logits, load_library
 from specbench_kit.models.executors.native_weights import (
     KINDS,
+    Lent,
+    LentTensors,
     head_dim_of,
     is_llama_like,
     make_decoder,
@@ -50,7 +52,7 @@ class NativeExecutor(Executor):
         self._width = config.hidden_size
         self._kv_bytes = 8 * config.num_hidden_layers * config.num_key_value_heads * head_dim_of(model)
         try:
-            self._decoder = make_decoder(library, model, *self.stored(model), slots, capacity)
+            self._decoder = make_decoder(library, model, *self.lending(model), slots, capacity)
         except ValueError as error:
             raise _too_large() from error
 
@@ -64,6 +66,12 @@ class NativeExecutor(Executor):
         """Return the library's number for the kind of products, and the type in which weights are handed to it."""
         dtype = narrowest_type(model)
         return KINDS[dtype], dtype
+
+    @classmethod
+    def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:
+        """Return the library's number for the kind of products, and what lends it the weights of a part."""
+        kind, dtype = cls.stored(model)
+        return kind, partial(LentTensors, dtype)
 
     @classmethod
     def missing(cls) -> str:

@@ -1,6 +1,7 @@
 """Hands the weights of a Llama-like model to the compiled library, which copies them in its own layout."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -66,8 +67,18 @@ def _is_exact(weight: Tensor, dtype: torch.dtype) -> bool:
     return all(torch.equal(part.float(), part.to(dtype).float()) for part in weight_of(weight).split(ROWS_AT_ONCE))
 
 
-def make_decoder(library: Library, model: Any, kind: int, dtype: torch.dtype, slots: int, capacity: int) -> Any:
-    """Return a decoder of the library with the weights rounded to `dtype`; ValueError if memory does not suffice."""
+class Lent(Protocol):
+    """Makes the addresses that the library reads weights from, which are valid for as long as it lives."""
+
+    def matrix(self, *weights: Tensor) -> int:
+        """Return the address of some matrices, one below the other."""
+
+    def vector(self, *weights: Tensor | None) -> int | None:
+        """Return the address of some vectors in fp32, one after the other; None if there are none."""
+
+
+def make_decoder(library: Library, model: Any, kind: int, lend: Callable[[], Lent], slots: int, capacity: int) -> Any:
+    """Return a decoder of the library with the weights as `lend` gives them; ValueError if memory does not suffice."""
     config, decoder = model.config.get_text_config(), _decoder(model)
     positions, head_dim = config.max_position_embeddings, head_dim_of(model)
     cosines, sines = decoder.rotary_emb(torch.zeros(1), torch.arange(positions)[None])
@@ -87,21 +98,21 @@ def make_decoder(library: Library, model: Any, kind: int, dtype: torch.dtype, sl
         _reads(decoder.layers[0]),
         config.rms_norm_eps,
     )
-    lent = _Lent(dtype)
+    lent = lend()
     made = library.make(shape, kind, lent.vector(decoder.norm.weight), *(table.data_ptr() for table in halves))
     # What is lent is freed before the next part, so that no two copies of all weights exist; the largest part is first.
-    lent = _Lent(dtype)
+    lent = lend()
     tied = model.lm_head.weight is decoder.embed_tokens.weight
     embedding = None if tied else lent.matrix(decoder.embed_tokens.weight)
     library.load_both_ends(made, lent.matrix(model.lm_head.weight), embedding)
     for index, layer in enumerate(decoder.layers):
-        lent = _Lent(dtype)
+        lent = lend()
         library.load_layer(made, index, _layer_weights(layer, lent))
     return made
 
 
-class _Lent:
-    """Tensors whose addresses the library reads, alive until it has copied them."""
+class LentTensors:
+    """Tensors in one type."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -119,7 +130,7 @@ class _Lent:
         return self._alive[-1].data_ptr()
 
 
-def _layer_weights(layer: Any, lent: _Lent) -> LayerWeights:
+def _layer_weights(layer: Any, lent: Lent) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
     projections = attention.q_proj, attention.k_proj, attention.v_proj
     return LayerWeights(

@@ -37,8 +37,9 @@ class Inputs<Int8Blocks> {
     shifts_.resize(size);
   }
 
-  void copy(int row, const float* x, int inputs) {
-    const int count = blocks(inputs);
+  template <class Matrix>
+  void copy(int row, const float* x, const Matrix& matrix) {
+    const int inputs = matrix.inputs(), count = blocks(inputs);
     for (int block = 0; block < count; block++) {
       alignas(64) float values[kScaled] = {};
       std::memcpy(values, x + block * kScaled, sizeof(float) * size_t(std::min(kScaled, inputs - block * kScaled)));

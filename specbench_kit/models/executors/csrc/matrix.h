@@ -139,4 +139,23 @@ class Matrix {
   Memory<Stored> data_;
 };
 
+// The rows of a matrix that is looked up, as they were given.
+template <class Kind>
+class Embedding {
+ public:
+  using Stored = typename Kind::Stored;
+
+  void load(const Stored* rows, int count, int width) {
+    width_ = size_t(width);
+    rows_ = Memory<Stored>(size_t(count) * width_);
+    std::memcpy(&rows_[0], rows, sizeof(Stored) * size_t(count) * width_);
+  }
+  explicit operator bool() const { return bool(rows_); }
+  float one(int row, int at) const { return Kind::one(rows_[size_t(row) * width_ + size_t(at)]); }
+
+ private:
+  Memory<Stored> rows_;
+  size_t width_ = 0;
+};
+
 }  // namespace skit

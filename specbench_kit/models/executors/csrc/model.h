@@ -182,7 +182,7 @@ struct Weights {
 
   std::vector<Layer<Kind>> layers;
   Matrix<Kind> head;
-  Memory<Stored> embedding;  // empty if it is the output matrix, which holds it exactly
+  Embedding<Kind> embedding;  // empty if it is the output matrix, which holds it exactly
   std::vector<float> norm, cosines, sines;
 };
 
@@ -203,9 +203,8 @@ class LlamaDecoder final : public Decoder {
     using Stored = typename Kind::Stored;
     weights_->head.pack(static_cast<const Stored*>(head_rows), shape.outputs, shape.hidden);
     if (!embedding_rows && Matrix<Kind>::kExact) return;
-    const size_t size = size_t(shape.vocabulary) * size_t(shape.hidden);
-    weights_->embedding = Memory<Stored>(size);
-    std::memcpy(&weights_->embedding[0], embedding_rows ? embedding_rows : head_rows, sizeof(Stored) * size);
+    const auto* rows = static_cast<const Stored*>(embedding_rows ? embedding_rows : head_rows);
+    weights_->embedding.load(rows, shape.vocabulary, shape.hidden);
   }
 
   std::unique_ptr<Decoder> share_weights(int slots, int capacity) const override {
@@ -273,7 +272,7 @@ class LlamaDecoder final : public Decoder {
         for (int i = 0; i < shape.hidden; i++) to[i] = weights_->head.one(token, i);
         return;
       }
-    for (int i = 0; i < shape.hidden; i++) to[i] = Kind::one(weights_->embedding[size_t(token) * shape.hidden + i]);
+    for (int i = 0; i < shape.hidden; i++) to[i] = weights_->embedding.one(token, i);
   }
 
   void step(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {
@@ -298,7 +297,7 @@ class LlamaDecoder final : public Decoder {
     worker.barrier();
     if constexpr (Inputs<Kind>::kCopied) {
       const auto copied = worker.share(rows);
-      for (int t = copied.first; t < copied.end; t++) inputs_.copy(t, x + size_t(t) * stride_x, matrix.inputs());
+      for (int t = copied.first; t < copied.end; t++) inputs_.copy(t, x + size_t(t) * stride_x, matrix);
       worker.barrier();
     }
     const auto mine = worker.share(matrix.blocks(), kTileBlocks);

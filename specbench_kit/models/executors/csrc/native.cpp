@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "blocks.h"
 #include "candidates.h"
 #include "model.h"
 #include "python.h"
@@ -117,7 +118,8 @@ PyObject* capsule_of(Decoder* decoder) {
 
 // make(shape, kind, norm, cosines, sines): returns a decoder whose matrices are still to be loaded. `shape` is the
 // structure of model.h, the last three are addresses. `kind` is 0 for fp32 weights, 1 for bf16, 2 for fp16; in the
-// build for narrow products it is 3 for bf16 products and 4 for 8-bit products, with weights in bf16.
+// build for narrow products it is 3 for bf16 products and 4 for 8-bit products, with weights in bf16. In every build it
+// is 5 for the blocks of a GGUF file, whose weights are lists of `FileRows`.
 PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const Arguments args = arguments(values, count, 5);
@@ -131,6 +133,8 @@ PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
       return new LlamaDecoder<Kind>(shape, std::make_shared<Weights<Kind>>(shape, norm, cosines, sines));
     };
     switch (args.number(1)) {
+      case 5:
+        return capsule_of(build(FileBlocks()));
 #if defined(SKIT_NARROW)
       case 3:
         return capsule_of(build(BFloat16Pairs()));

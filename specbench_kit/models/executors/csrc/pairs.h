@@ -44,7 +44,9 @@ class Inputs<BFloat16Pairs> {
     if (pairs_.size() < size) pairs_.resize(size);
   }
 
-  void copy(int row, const float* x, int inputs) {
+  template <class Matrix>
+  void copy(int row, const float* x, const Matrix& matrix) {
+    const int inputs = matrix.inputs();
     float* floats = &floats_[size_t(row) * inputs];
     uint16_t* pairs = &pairs_[size_t(row) * padded_inputs(inputs)];
     for (int in = 0; in < inputs; in += 16) {

@@ -8,15 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "invalid.h"
+
 namespace skit {
 
 // Thrown where a Python error is set already.
 struct PythonError {};
-
-// Thrown for bad input; becomes a ValueError with these words.
-struct InvalidArgument {
-  const char* message;
-};
 
 // Runs `work`, which Python called, and turns what it throws into Python's errors.
 template <class Work>

@@ -1,0 +1,98 @@
+"""The native executor for GGUF files, which multiplies by the blocks of the file as they are.
+
+Weights are exactly those of the file. Activations are rounded to 8 bits before every product, as in llama.cpp: 32 or,
+where the file has superblocks, 256 neighbouring ones share a scale. It is bitwise independent of the batch, as `native`
+is, and lossless against its own plain decoding; its tokens are not those of `native`, whose rounding differs.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specbench_kit.models.executors.base import executors
+from specbench_kit.models.executors.library import Library, load_library, load_narrow_library
+from specbench_kit.models.executors.native import NativeExecutor
+from specbench_kit.models.executors.native_weights import Lent
+from specbench_kit.models.weights.blocks import FLOAT, StoredBlocks, blocks_of
+
+FILE_BLOCKS = 5
+"""The library's number of this kind of products."""
+
+
+class FileRows(ctypes.Structure):
+    """The structure `FileRows` of blocks.h."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("type", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+        ("heads", ctypes.c_int32),
+    ]
+
+
+@executors.register("native-blocks")
+class NativeBlocksExecutor(NativeExecutor):
+    """Runs Llama-like models by the blocks of their GGUF files; the default for them."""
+
+    priority = 3
+    reads_blocks = True
+
+    @classmethod
+    def library(cls) -> Library | None:
+        return load_narrow_library() or load_library()
+
+    @property
+    def products(self) -> str:
+        return "weights as in the GGUF file, activations in 8 bits"
+
+    @classmethod
+    def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:  # noqa: ARG003
+        return FILE_BLOCKS, LentBlocks
+
+    @classmethod
+    def refusal(cls, model: Any) -> str:
+        if reason := super().refusal(model):
+            return reason
+        parameters = [(weight, blocks_of(weight)) for weight in model.parameters()]
+        if any(blocks is None for _, blocks in parameters):
+            return "computes models of one GGUF file: use native, or transformers"
+        unknown = {
+            blocks.name
+            for weight, blocks in parameters
+            if blocks and not (blocks.is_product if weight.dim() > 1 else blocks.type == FLOAT)
+        }
+        return f"cannot multiply by the blocks of {min(unknown)} in its file: use native" if unknown else ""
+
+
+class LentBlocks:
+    """Tensors of a GGUF file."""
+
+    def __init__(self) -> None:
+        self._alive: list[Any] = []
+
+    def matrix(self, *weights: Tensor) -> int:
+        parts = [self._rows(_stored(weight)) for weight in weights]
+        lent = (FileRows * (len(parts) + 1))(*parts)  # the one behind them has no rows
+        self._alive.append(lent)
+        return ctypes.addressof(lent)
+
+    def vector(self, *weights: Tensor | None) -> int | None:
+        present = [_stored(weight).numbers() for weight in weights if weight is not None]
+        return self._lend(np.concatenate(present)) if present else None
+
+    def _rows(self, blocks: StoredBlocks) -> FileRows:
+        return FileRows(self._lend(blocks.read()), blocks.type, blocks.shape[0], blocks.heads)
+
+    def _lend(self, values: NDArray[Any]) -> int:
+        self._alive.append(values)
+        return int(values.ctypes.data)
+
+
+def _stored(weight: Tensor) -> StoredBlocks:
+    blocks = blocks_of(weight)
+    assert blocks is not None
+    return blocks
