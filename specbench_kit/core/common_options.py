@@ -40,7 +40,7 @@ ExecutorName = Annotated[
     str,
     Option(
         "Executor that runs the models: auto (the fastest that computes in --dtype) or a name from `skit list "
-        "executors`, such as native-bf16.",
+        "executors`, such as native-bf16; two joined by + run the target and the draft models, as in auto+native-4bit.",
         MODELS,
         flag="executor",
     ),

@@ -203,7 +203,8 @@ def load_pair(
     A draft model whose vocabulary is not the target's is translated.
     """
     torch_device = resolve_device(device)
-    torch_dtype = resolve_dtype(dtype, torch_device, executor)
+    target_executor, draft_executor = executors_of(executor)
+    target_dtype, draft_dtype = (resolve_dtype(dtype, torch_device, own) for own in (target_executor, draft_executor))
     heads = [name for name in others if name.startswith(HEAD)]
     drafts = [name for name in (draft, *others) if name is not None and name not in heads]
     target_source = locate(target, "target")
@@ -225,15 +226,15 @@ def load_pair(
         map_vocabulary(tokenizer, own, (target, name)) if apart else None
         for (own, name), apart in zip(named_tokenizers, foreign, strict=True)
     ]
-    loaded = [LoadedModel(_load_model(sources[0], torch_device, torch_dtype, placement), sources[0], executor)]
+    loaded = [LoadedModel(_load_model(sources[0], torch_device, target_dtype, placement), sources[0], target_executor)]
     for name, source, translation in zip(drafts, sources[1:], translations, strict=True):
         if (layers := exit_layer(name)) is not None:
-            loaded.append(LoadedModel(exit_early(loaded[0].shell, layers), source, executor, exit_layer=layers))
+            loaded.append(LoadedModel(exit_early(loaded[0].shell, layers), source, draft_executor, exit_layer=layers))
         elif _is_reduced(source):
             loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].shell), source))
         else:
-            model = _load_model(source, torch_device, torch_dtype, placement)
-            loaded.append(LoadedModel(model, source, executor, translation))
+            model = _load_model(source, torch_device, draft_dtype, placement)
+            loaded.append(LoadedModel(model, source, draft_executor, translation))
     require_free_memory({model.source.label: (model.shell, model.named_executor) for model in loaded}, torch_device)
     for model in (own for own in loaded if own.translation is None):
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
@@ -245,6 +246,12 @@ def load_pair(
         masked=tuple(sorted({token for tokens in differing for token in tokens})),
         others={name: by_name[name] for name in others},
     )
+
+
+def executors_of(name: str) -> tuple[str, str]:
+    """Return the executors of target and draft models that `TARGET+DRAFT`, or one name for both, stands for."""
+    target, plus, draft = name.partition("+")
+    return target, draft if plus else target
 
 
 def _draft_source(name: str, target: ModelSource) -> ModelSource:
@@ -269,7 +276,7 @@ def load_apart(
     One that `skit train-draft` made for the target reads the embedding in the target's files on this machine.
     """
     if not _is_reduced(source):
-        return load_model(source, device=device, dtype=dtype, executor=executor)
+        return load_model(source, device=device, dtype=dtype, executor=executors_of(executor)[1])
     torch_device = resolve_device(device)
     draft = load_draft_for(Path(source.location), read_config(target), lambda: read_embedding(Path(target.location)))
     return LoadedModel(draft.to(device=torch_device, dtype=resolve_dtype(dtype, torch_device)), source)

@@ -254,6 +254,46 @@ def test_every_method_gives_the_tokens_of_plain_decoding(mixed: Path, wide: Path
         assert outputs(decode(parse_method(method), runners, requests, batch_size=3)) == plain, method
 
 
+def in_4_bits(path: Path) -> Any:
+    return load_pair(str(path), None, executor="native-4bit").all_runners(1, 200)["target"]
+
+
+def test_codes_of_more_bits_are_rounded_to_four_with_the_least_error(tmp_path: Path) -> None:
+    path = rewrite(write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K"))
+    text = list(range(64))
+    runner = in_4_bits(path)
+    found = runner.forward([Append(runner.acquire(), text, keep=64)], layers=(0,)).hidden[0]
+    weights = as_in_the_file(path, round_activations=False).get_input_embeddings().weight[text]
+    blocks, own = found.unflatten(-1, (-1, 32)), weights.unflatten(-1, (-1, 32))
+    assert all(len(block.unique()) <= 16 for block in blocks.flatten(0, 1))
+    least, most = own.amin(-1, keepdim=True), own.amax(-1, keepdim=True)
+    step = (most - least) / 15
+    by_ends = ((own - least) / step).round() * step + least
+    assert (blocks - own).square().mean() < 0.98 * (by_ends - own).square().mean()
+
+
+def test_a_file_in_4_bits_stays_as_it_is(wide: Path, tmp_path: Path) -> None:
+    path = rewrite(wide, tmp_path / "four.gguf", every_matrix("Q4_K"))
+    (text,) = random_prompts([30], 4096)
+    found = [
+        in_pieces(load_pair(str(path), None, executor=name).all_runners(1, 200)["target"], text, 30)
+        for name in ("native-blocks", "native-4bit")
+    ]
+    assert torch.equal(*found)
+
+
+def test_a_draft_may_be_in_4_bits_while_the_target_is_exact(mixed: Path, wide: Path, tmp_path: Path) -> None:
+    draft = rewrite(wide, tmp_path / "draft.gguf", every_matrix("Q8_0"))
+    pair = load_pair(str(mixed), str(draft), executor="auto+native-4bit")
+    runners = pair.runners(2, 100)
+    assert [type(runner.executor) for runner in runners] == [NativeBlocksExecutor, executors.get("native-4bit")]
+    described = pair.describe(lambda _: "0")
+    assert (described["target"]["name"], described["draft"]["name"]) == ("mixed", "draft in 4 bits")
+    requests = make_requests(random_prompts([5, 30], 4096), 16)
+    plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
+    assert outputs(decode(parse_method("fixed-k:k=4"), runners, requests, batch_size=2)) == plain
+
+
 def test_a_scale_that_is_not_a_number_is_noticed(wide: Path, tmp_path: Path) -> None:
     def encode(name: str, matrix: NDArray[np.float32]) -> Any:
         blocks, kind = every_matrix("Q4_K")(name, matrix)

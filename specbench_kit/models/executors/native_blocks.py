@@ -7,6 +7,7 @@ is, and lossless against its own plain decoding; its tokens are not those of `na
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class FileRows(ctypes.Structure):
         ("type", ctypes.c_int32),
         ("rows", ctypes.c_int32),
         ("heads", ctypes.c_int32),
+        ("most_bits", ctypes.c_int32),
     ]
 
 
@@ -68,11 +70,34 @@ class NativeBlocksExecutor(NativeExecutor):
         return f"cannot multiply by the blocks of {min(unknown)} in its file: use native" if unknown else ""
 
 
-class LentBlocks:
-    """Tensors of a GGUF file."""
+@executors.register("native-4bit")
+class NativeFourBitExecutor(NativeBlocksExecutor):
+    """Runs Llama-like models of GGUF files with every block in 4 bits, which makes another model of most files.
 
-    def __init__(self) -> None:
+    It is for draft models, which need not be exact: a draft step takes as long as its weights take to be read.
+    """
+
+    weight_bits = 4
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:  # noqa: ARG003
+        return False  # only where it is named
+
+    @property
+    def products(self) -> str:
+        return "weights in 4 bits, activations in 8 bits"
+
+    @classmethod
+    def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:  # noqa: ARG003
+        return FILE_BLOCKS, partial(LentBlocks, cls.weight_bits)
+
+
+class LentBlocks:
+    """Tensors of a GGUF file, whose codes of more than `most_bits` the library rounds unless that is 0."""
+
+    def __init__(self, most_bits: int = 0) -> None:
         self._alive: list[Any] = []
+        self._most_bits = most_bits
 
     def matrix(self, *weights: Tensor) -> int:
         parts = [self._rows(_stored(weight)) for weight in weights]
@@ -85,7 +110,7 @@ class LentBlocks:
         return self._lend(np.concatenate(present)) if present else None
 
     def _rows(self, blocks: StoredBlocks) -> FileRows:
-        return FileRows(self._lend(blocks.read()), blocks.type, blocks.shape[0], blocks.heads)
+        return FileRows(self._lend(blocks.read()), blocks.type, blocks.shape[0], blocks.heads, self._most_bits)
 
     def _lend(self, values: NDArray[Any]) -> int:
         self._alive.append(values)

@@ -17,10 +17,11 @@
 namespace skit {
 
 // Some rows of a file, all of one type, at `data`. `heads` is not 0 where the two numbers that RoPE rotates together
-// are neighbours in the file: they are put a half of the head apart. A list of rows ends with one that has none.
+// are neighbours in the file: they are put a half of the head apart. Codes of more than `most_bits` are rounded to four,
+// with a scale and a minimum for every block. A list of rows ends with one that has none.
 struct FileRows {
   const uint8_t* data;
-  int32_t type, rows, heads;
+  int32_t type, rows, heads, most_bits;
 };
 
 struct FileBlocks {
@@ -119,6 +120,33 @@ float weight_of(const Block& block, int input) {
   else return kType.minimum ? scale * code + floor : scale * code;
 }
 
+// Returns the block of 4-bit codes that is nearest to some weights: codes between the least and the largest weight, then
+// the scale and minimum with the least squared error for these codes, and the codes again for those.
+inline Block round_to_4_bits(const float* weights) {
+  Block out = {};
+  float least = weights[0], most = weights[0], finite = 0;
+  for (int i = 0; i < kBlockInputs; i++) {
+    least = std::min(least, weights[i]), most = std::max(most, weights[i]);
+    finite += weights[i] - weights[i];
+  }
+  float scale = (most - least) / 15 + finite, floor = least;
+  for (int pass = 0; pass < 3; pass++) {
+    out.scale = Float16::rounded(scale), out.floor = Float16::rounded(floor);
+    const float step = Float16::one(out.scale), start = Float16::one(out.floor);
+    float codes = 0, squares = 0, sum = 0, products = 0;
+    for (int i = 0; i < kBlockInputs; i++) {
+      const float code = step > 0 ? std::clamp(std::nearbyint((weights[i] - start) / step), 0.0f, 15.0f) : 0.0f;
+      out.codes[i] = uint8_t(code);
+      codes += code, squares += code * code, sum += weights[i], products += code * weights[i];
+    }
+    const float spread = kBlockInputs * squares - codes * codes;
+    if (!(spread > 0)) break;
+    scale = (kBlockInputs * products - codes * sum) / spread;
+    floor = (sum - scale * codes) / kBlockInputs;
+  }
+  return out;
+}
+
 // Activations in 8 bits, with one scale for 32 inputs and, if the inputs are whole superblocks, for 256 as well.
 template <>
 class Inputs<FileBlocks> {
@@ -194,11 +222,8 @@ class Matrix<FileBlocks> {
     for (; parts->rows; parts++) {
       const bool known = with_type(parts->type, [&]<BlockType kType>() {
         if (inputs % kType.scaled()) throw InvalidArgument{"rows that are no whole blocks"};
-        Part part = {kType.number, first / kGroup, (parts->rows + kGroup - 1) / kGroup, group_bytes<kType>(), {}};
-        part.data = Memory<uint8_t>(size_t(part.groups) * part.stride + kAhead);
-        for (int row = 0; row < parts->rows; row++) pack_row<kType>(part, *parts, row);
-        parts_.push_back(std::move(part));
-        (kType.super ? supers_ : blocks_) = true;
+        if (parts->most_bits && parts->most_bits < kType.bits) pack_part<kType, kQ4_1>(*parts, first);
+        else pack_part<kType, kType>(*parts, first);
       });
       if (!known) throw InvalidArgument{"blocks of a type that is unknown"};
       first += parts->rows;
@@ -266,29 +291,45 @@ class Matrix<FileBlocks> {
     return (supers_at<kType>() + size_t(inputs_) / kSuper * kType.super_bytes() + 63) / 64 * 64;
   }
 
-  template <BlockType kType>
-  void pack_row(Part& part, const FileRows& from, int row) {
+  template <BlockType kFrom, BlockType kTo>
+  void pack_part(const FileRows& from, int first) {
+    Part part = {kTo.number, first / kGroup, (from.rows + kGroup - 1) / kGroup, group_bytes<kTo>(), {}};
+    part.data = Memory<uint8_t>(size_t(part.groups) * part.stride + kAhead);
     const int height = from.heads ? from.rows / from.heads : 1;
-    const int within = row % height,
-              own = from.heads ? row - within + within % (height / 2) * 2 + within / (height / 2) : row;
-    const uint8_t* source = from.data + size_t(own) * (size_t(inputs_) / kType.scaled()) * kType.file_bytes;
+    for (int row = 0; row < from.rows; row++) {
+      const int within = row % height, half = height / 2;
+      const int own = from.heads ? row - within + within % half * 2 + within / half : row;
+      const uint8_t* source = from.data + size_t(own) * (size_t(inputs_) / kFrom.scaled()) * kFrom.file_bytes;
+      for (int b = 0; b < int(count()); b++) {
+        const Block block = read_block<kFrom>(source, b);
+        if constexpr (kFrom.number == kTo.number) pack_block<kTo>(part, row, b, block);
+        else {
+          float weights[kBlockInputs];
+          for (int i = 0; i < kBlockInputs; i++) weights[i] = weight_of<kFrom>(block, i);
+          pack_block<kTo>(part, row, b, round_to_4_bits(weights));
+        }
+      }
+    }
+    parts_.push_back(std::move(part));
+    (kTo.super ? supers_ : blocks_) = true;
+  }
+
+  template <BlockType kType>
+  void pack_block(Part& part, int row, int b, const Block& block) {
     uint8_t* group = &part.data[size_t(row / kGroup) * part.stride];
     const int lane = row % kGroup;
-    for (size_t b = 0; b < count(); b++) {
-      const Block block = read_block<kType>(source, int(b));
-      uint8_t* codes = group + b * kType.code_bytes();
-      for (int i = 0; i < kBlockInputs; i++) pack_code<kType.bits>(codes, i / 4, lane * 4 + i % 4, block.codes[i]);
-      uint8_t* scales = group + scales_at<kType>() + b * kType.scale_bytes();
-      if constexpr (kType.super) {
-        scales[lane] = uint8_t(block.scales[0]);
-        scales[kGroup + lane] = uint8_t(kType.halves() ? block.scales[1] : block.minimum);
-        uint8_t* super = group + supers_at<kType>() + b * kBlockInputs / kSuper * kType.super_bytes();
-        std::memcpy(super + 2 * lane, &block.scale, 2);
-        std::memcpy(super + 2 * (kGroup + lane), &block.floor, 2);
-      } else {
-        std::memcpy(scales + 2 * lane, &block.scale, 2);
-        if constexpr (kType.minimum) std::memcpy(scales + 2 * (kGroup + lane), &block.floor, 2);
-      }
+    uint8_t* codes = group + size_t(b) * kType.code_bytes();
+    uint8_t* scales = group + scales_at<kType>() + size_t(b) * kType.scale_bytes();
+    for (int i = 0; i < kBlockInputs; i++) pack_code<kType.bits>(codes, i / 4, lane * 4 + i % 4, block.codes[i]);
+    if constexpr (kType.super) {
+      scales[lane] = uint8_t(block.scales[0]);
+      scales[kGroup + lane] = uint8_t(kType.halves() ? block.scales[1] : block.minimum);
+      uint8_t* super = group + supers_at<kType>() + size_t(b) * kBlockInputs / kSuper * kType.super_bytes();
+      std::memcpy(super + 2 * lane, &block.scale, 2);
+      std::memcpy(super + 2 * (kGroup + lane), &block.floor, 2);
+    } else {
+      std::memcpy(scales + 2 * lane, &block.scale, 2);
+      if constexpr (kType.minimum) std::memcpy(scales + 2 * (kGroup + lane), &block.floor, 2);
     }
   }
 

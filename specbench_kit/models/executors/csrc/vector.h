@@ -1,5 +1,6 @@
 // One register of floats, as wide as the registers of the machine that the compiler builds for.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -112,6 +113,19 @@ struct Float16 {
     high = wide(words >> 16);
   }
   static float one(Stored value) { return wide(Words{} + uint32_t(value))[0]; }
+  // The nearest number; one that is too large becomes infinite, and what is no number stays none.
+  static Stored rounded(float value) {
+    uint32_t bits;
+    // Scaling moves the exponent to where half precision has it, and numbers too small for it below the normal ones;
+    // adding and taking away rounds to its fraction.
+    const float size = std::fabs(value), large = std::max(size, 0x1p-14f) * 0x1p13f;
+    const float kept = (size + large) - large;
+    const float moved = kept * 0x1p-112f;
+    std::memcpy(&bits, &moved, sizeof bits);
+    const uint32_t sign = std::signbit(value) ? 0x8000u : 0u;
+    if (!(size == size)) return Stored(sign | 0x7e00u);
+    return Stored(sign | (kept >= 65520.0f ? 0x7c00u : bits >> 13));
+  }
 };
 
 }  // namespace skit
