@@ -109,6 +109,13 @@ def _check_executors() -> Iterator[Finding]:
         advice = "install a C++ compiler and reinstall the kit: several times the speed on a CPU" if missing else ""
         summary = (kind.__doc__ or "").split(".")[0]
         yield Finding(f"executor {name}", "missing" if missing else "ok", missing or summary, advice)
+    from specbench_kit.models.executors.library import byte_products
+
+    if products := byte_products():
+        yield Finding("GGUF files", "ok", f"run on native-blocks, whose products this processor has: {products}")
+    else:
+        advice = "install a C++ compiler on a processor with AVX2, then the kit again: half the time and memory"
+        yield Finding("GGUF files", "note", "run on native or transformers, as bf16 weights", advice)
 
 
 @_check("devices")

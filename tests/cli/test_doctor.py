@@ -35,6 +35,15 @@ def test_datasets_at_hand_are_counted_and_the_others_named(tmp_path: Path) -> No
     assert found(tmp_path / "nowhere")["data folder"].state == "missing"
 
 
+def test_what_multiplies_gguf_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for products, words in (
+        ("AVX2", "native-blocks, whose products this processor has: AVX2"),
+        ("", "as bf16 weights"),
+    ):
+        monkeypatch.setattr("specbench_kit.models.executors.library.byte_products", lambda name=products: name)
+        assert words in found()["GGUF files"].found
+
+
 def test_a_part_that_cannot_be_looked_at_is_broken_and_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise SkitError("no such pair")

@@ -323,6 +323,15 @@ def test_what_has_no_blocks_is_left_to_native_or_refused_in_one_line(wide: Path,
         make_executor(halves, 1, 40, None, "native-blocks")
 
 
+def test_where_no_instruction_multiplies_bytes_native_is_the_default(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_pair(str(mixed), None).target
+    monkeypatch.setattr("specbench_kit.models.executors.native_blocks.byte_products", lambda: "")
+    assert type(loaded.runner(1, 40, None).executor) is executors.get("native")
+    assert type(loaded.runner(1, 40, None, "native-blocks").executor) is NativeBlocksExecutor
+
+
 def test_without_the_file_itself_its_converted_weights_are_computed(mixed: Path) -> None:
     loaded = load_pair(str(mixed), None).target
     assert blocks_of(loaded.shell.lm_head.weight) is not None

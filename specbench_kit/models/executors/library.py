@@ -108,6 +108,13 @@ def load_narrow_library() -> NarrowLibrary | None:
     return next((module for module in _find(NARROW_BUILD) if module.products(None)), None)
 
 
+def byte_products() -> str:
+    """Return the instructions that multiply blocks of bytes here; empty if only portable code does."""
+    if load_narrow_library() is not None:
+        return "AVX512-VNNI"
+    return "AVX2" if load_library() is not None and _level() >= LEVELS.index("AVX2") else ""
+
+
 def _level() -> int:
     return {"AVX2": 1, "AVX512": 2}.get(torch.backends.cpu.get_cpu_capability().split("_")[0], 0)
 

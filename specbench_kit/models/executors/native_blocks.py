@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.models.executors.base import executors
-from specbench_kit.models.executors.library import Library, load_library, load_narrow_library
+from specbench_kit.models.executors.library import Library, byte_products, load_library, load_narrow_library
 from specbench_kit.models.executors.native import NativeExecutor
 from specbench_kit.models.executors.native_weights import Lent
 from specbench_kit.models.weights.blocks import FLOAT, StoredBlocks, blocks_of
@@ -46,6 +46,11 @@ class NativeBlocksExecutor(NativeExecutor):
     @classmethod
     def library(cls) -> Library | None:
         return load_narrow_library() or load_library()
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        # Portable code unpacks every code by itself, which takes longer than products of fp32.
+        return bool(byte_products()) and super().supports(model)
 
     @property
     def products(self) -> str:

@@ -1,0 +1,179 @@
+"""The known pair on its GGUF files beside llama.cpp's server on the same files. Optional: it needs xllamacpp."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Seconds, Setting, Skipped, over_rounds, take_turns
+from benchmarks.peer_models import Kit
+from specbench_kit.core.errors import SkitError
+from specbench_kit.datasets.loading import load
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.runner import Runner
+from specbench_kit.models.weights.blocks import blocks_of
+from specbench_kit.studies.bench.conversations import Conversation
+
+PAIR = "qwen2.5-coder"
+EXACT, ROUNDED = "native-blocks", "native-blocks+native-4bit"
+POLICIES = ("fixed-k:k=4", "threshold:max_draft=8")
+CONTEXT = 200
+WIDTHS = (1, 2, 5, 9, 17)
+REPEATS = 5
+Decode = Callable[[Request], int]
+"""Answers a request and returns the number of tokens."""
+
+
+def run(setting: Setting) -> Outcome:
+    """Time whole answers to HumanEval's prompts in turns, and forwards of several tokens after a context."""
+    if find_spec("xllamacpp") is None:
+        raise Skipped("xllamacpp not installed: pip install --no-deps xllamacpp")
+    try:
+        pairs = {executor: load_pair(PAIR, device="cpu", executor=executor) for executor in (EXACT, ROUNDED)}
+    except SkitError as error:
+        raise Skipped(str(error)) from error
+    exact = pairs[EXACT]
+    requests = _requests(setting, exact)
+    capacity = max(CONTEXT, *(len(request.prompt_ids) for request in requests)) + setting.max_new_tokens + 64
+    runners = {executor: pair.runners(1, capacity) for executor, pair in pairs.items()}
+    kit = {
+        "kit, plain": _decoder(exact, runners[EXACT], AUTOREGRESSIVE),
+        **{f"kit, {policy}": _decoder(exact, runners[EXACT], policy) for policy in POLICIES},
+        **{f"kit, {policy}, draft in 4 bits": _decoder(exact, runners[ROUNDED], policy) for policy in POLICIES},
+    }
+    servers = _servers(exact, capacity)
+    others = {name: server.decode for name, server in servers.items()}
+    tokens: dict[str, list[int]] = {
+        name: [decode(request) for request in requests] for name, decode in (kit | others).items()
+    }
+    seconds = take_turns(kit | others, requests, setting.rounds)
+    plain, text = servers["llama.cpp, plain"], _text(requests)
+    own_s, their_s = _forwards(exact, runners[EXACT][0], text), plain.forwards(text[:CONTEXT])
+    figures = [*_answers(tokens, seconds), *_widths(own_s, their_s)]
+    return Outcome(f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures)
+
+
+def _requests(setting: Setting, pair: Pair) -> list[Request]:
+    dataset = load("humaneval", data_dir=None, allow_sample=True, limit=setting.prompts, seed=0)
+    talks = (Conversation(prompt, pair.tokenizer, setting.max_new_tokens) for prompt in dataset.prompts)
+    return [request for talk in talks if (request := talk.next_request()) is not None]
+
+
+def _text(requests: Sequence[Request]) -> list[int]:
+    length, text = CONTEXT + max(WIDTHS), [token for request in requests for token in request.prompt_ids]
+    return (text * (1 + length // len(text)))[:length]
+
+
+def _decoder(pair: Pair, runners: tuple[Runner, Runner], method: str) -> Decode:
+    def decode(request: Request) -> int:
+        options = {"sampler": Sampler(), "seed": 0, "eos_ids": pair.eos_ids, "batch_size": 1}
+        engine = live_engine(parse_method(method), *runners, **options)
+        engine.submit(request)
+        records = []
+        while not engine.idle:
+            records += engine.step()
+        return len(records[0].output_ids)
+
+    return decode
+
+
+class _Server:
+    """A server of llama.cpp in this process, without its HTTP."""
+
+    def __init__(self, pair: Pair, capacity: int, speculation: str = "") -> None:
+        import xllamacpp
+
+        options = xllamacpp.CommonParams()
+        options.model.path = _file(pair.target.shell)
+        options.n_ctx, options.n_parallel = capacity, 1
+        threads = torch.get_num_threads()
+        options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
+        if speculation:
+            options.speculative.types = [getattr(xllamacpp.common_speculative_type, speculation)]
+        if speculation == DRAFTING:
+            draft = options.speculative.draft
+            draft.mparams.path = _file(pair.needed_draft.shell)
+            draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = threads
+        self._server = xllamacpp.Server(options)
+
+    def complete(self, prompt: Sequence[int], limit: int) -> Mapping[str, Any]:
+        asked = {"prompt": list(prompt), "max_tokens": limit, "temperature": 0, "cache_prompt": False}
+        answer = self._server.handle_completions(asked)
+        found: Mapping[str, Any] = answer if isinstance(answer, dict) else json.loads(answer)
+        return found
+
+    def decode(self, request: Request) -> int:
+        return int(self.complete(request.prompt_ids, request.max_new_tokens)["usage"]["completion_tokens"])
+
+    def forwards(self, context: Sequence[int]) -> dict[int, list[float]]:
+        """Return milliseconds of a prompt, under 0, and of a token behind it, under 1, by its own clock."""
+        timings = [self.complete(context, 17)["timings"] for _ in range(REPEATS)]
+        return {
+            0: [timing["prompt_ms"] for timing in timings],
+            1: [timing["predicted_per_token_ms"] for timing in timings],
+        }
+
+
+DRAFTING = "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE"
+MODES = {"plain": "", "the draft model": DRAFTING, "n-grams": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE"}
+
+
+def _servers(pair: Pair, capacity: int) -> dict[str, _Server]:
+    return {f"llama.cpp, {mode}": _Server(pair, capacity, speculation) for mode, speculation in MODES.items()}
+
+
+def _file(shell: Any) -> str:
+    blocks = blocks_of(next(iter(shell.parameters())))
+    assert blocks is not None
+    return str(blocks.file)
+
+
+def _forwards(pair: Pair, runner: Runner, text: Sequence[int]) -> dict[int, list[float]]:
+    """Return milliseconds of forwards by their number of tokens; under 0 those of a prompt."""
+    peer = Kit(runner.executor, pair.eos_ids)
+    times: dict[int, list[float]] = {0: [], **{width: [] for width in WIDTHS}}
+    for _ in range(REPEATS):
+        times[0].append(_timed(lambda: peer.prefill(text[:CONTEXT])))
+        for width in WIDTHS:
+            times[width].append(_timed(lambda width=width: peer.verify(text[CONTEXT : CONTEXT + width])))
+    return times
+
+
+def _timed(action: Callable[[], object]) -> float:
+    started_s = perf_counter()
+    action()
+    return 1000 * (perf_counter() - started_s)
+
+
+def _answers(tokens: Mapping[str, Sequence[int]], seconds: Seconds) -> list[Figure]:
+    """Return milliseconds per token of whole answers, and how much faster the best policy is than llama.cpp."""
+    cost = {name: [1000 * sum(row) / sum(tokens[name]) for row in rows] for name, rows in seconds.items()}
+    figures = [over_rounds(f"whole answers: {name}", values, "ms/token") for name, values in cost.items()]
+    best, plain = (min(own, key=lambda name: median(cost[name])) for own in (_of("kit", cost), _of("llama.cpp", cost)))
+    ratio = [theirs / own for theirs, own in zip(cost[plain], cost[best], strict=True)]
+    return [*figures, over_rounds(f"{plain} / {best}", ratio, "x", Bound(least=1.5))]
+
+
+def _of(peer: str, names: Mapping[str, object]) -> list[str]:
+    return [name for name in names if name.startswith(peer)]
+
+
+def _widths(own_s: Mapping[int, Sequence[float]], their_s: Mapping[int, Sequence[float]]) -> list[Figure]:
+    labels = {0: f"a prompt of {CONTEXT} tokens", **{width: f"{width} new tokens" for width in WIDTHS}}
+    figures = [over_rounds(f"kit: {labels[width]}", own_s[width], "ms") for width in own_s]
+    figures += [over_rounds(f"llama.cpp: {labels[width]}", their_s[width], "ms") for width in their_s]
+    prompt, one = (median(their_s[width]) for width in (0, 1))
+    bounds = {0: (prompt, 1.0), 1: (one, 1.0), 5: (one, 1.2)}
+    for width, (theirs, most) in bounds.items():
+        against = labels[0] if width == 0 else labels[1]
+        label = f"kit: {labels[width]} / llama.cpp: {against}"
+        figures.append(Figure(label, median(own_s[width]) / theirs, "x", Bound(most=most)))
+    return figures
