@@ -53,8 +53,8 @@ def run_tests(folder: Path, name: str) -> bool:
     preloaded = [_find_library(RUNTIME[name]), _find_library("libstdc++.so")]
     paths = os.pathsep.join([str(folder), str(ROOT / "tests")])
     environment = {**os.environ, **OPTIONS[name], "LD_PRELOAD": " ".join(preloaded), "PYTHONPATH": paths}
-    tests = str(ROOT / "tests/models/test_native.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    tests = [str(ROOT / "tests/models" / f"{name}.py") for name in ("test_native", "test_native_blocks")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     print(result.stdout[-2000:])
     reports = [part for part in result.stderr.split("==================") if "portable" in part and "WARNING" in part]

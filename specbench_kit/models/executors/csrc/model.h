@@ -241,6 +241,9 @@ class LlamaDecoder final : public Decoder {
     inputs_.reserve(int(std::max<size_t>(tokens, batch.rows())),
                     std::max({reading(), shape.heads * shape.head_dim, shape.inner}));
     find_tiles(batch);
+    threads_ = batch.threads;
+    const size_t products = 4 * size_t(shape.layers) + 1;
+    taken_ = std::vector<std::atomic<int>>(products * size_t(threads_));
   }
 
   // Neighbouring tokens of one slot, which share what they read.
@@ -300,8 +303,9 @@ class LlamaDecoder final : public Decoder {
       for (int t = copied.first; t < copied.end; t++) inputs_.copy(t, x + size_t(t) * stride_x, matrix);
       worker.barrier();
     }
-    const auto mine = worker.share(matrix.blocks(), kTileBlocks);
-    matrix.template multiply<kAdd>(inputs_.rows(x, stride_x, matrix.inputs()), rows, y, stride_y, mine.first, mine.end);
+    const auto in = inputs_.rows(x, stride_x, matrix.inputs());
+    worker.divide(&taken_[size_t(worker.next_step() * threads_)], matrix.blocks(), kVectorBlocks,
+                  [&](Range range) { matrix.template multiply<kAdd>(in, rows, y, stride_y, range.first, range.end); });
     worker.barrier();
   }
 
@@ -431,6 +435,8 @@ class LlamaDecoder final : public Decoder {
   std::vector<float> hidden_, normed_, qkv_, mixed_, gate_up_, scores_;
   Inputs<Kind> inputs_;
   std::vector<Range> tiles_;
+  std::vector<std::atomic<int>> taken_;  // by product and thread, see `Worker::divide`
+  int threads_ = 1;
   Pool pool_;
 };
 

@@ -32,6 +32,25 @@ class Worker {
     return {first, std::min(end, items)};
   }
 
+  // Calls `visit` with ranges that together are all `items`: the pieces of this thread's own share, in its caches since
+  // the last time, then what is left of the others' shares, whose threads may have to wait for a processor. `taken`
+  // counts the pieces of each share that somebody has begun.
+  template <class Visit>
+  void divide(std::atomic<int>* taken, int items, int unit, Visit&& visit) const {
+    for (int i = 0; i < count_; i++) {
+      const int owner = (index_ + i) % count_;
+      const Range all = Worker(owner, count_, arrived_).share(items, unit);
+      const int pieces = count_ == 1 ? 1 : kPieces,
+                size = (all.end - all.first + pieces * unit - 1) / (pieces * unit) * unit;
+      for (int at;
+           size > 0 && (at = all.first + size * taken[owner].fetch_add(1, std::memory_order_relaxed)) < all.end;)
+        visit(Range{at, std::min(at + size, all.end)});
+    }
+  }
+
+  // Returns how many times this was called before.
+  int next_step() { return steps_++; }
+
   // Waits until every thread of the team has arrived. A step between two barriers takes microseconds, so nobody sleeps.
   void barrier() {
     if (count_ == 1) return;
@@ -43,7 +62,8 @@ class Worker {
 
  private:
   static constexpr int kSpins = 20000;  // after that, another process may need this core
-  int index_, count_, goal_ = 0;
+  static constexpr int kPieces = 8;     // of a thread's share
+  int index_, count_, goal_ = 0, steps_ = 0;
   std::atomic<int>& arrived_;
 };
 
