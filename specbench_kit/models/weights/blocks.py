@@ -1,16 +1,18 @@
 """Tensors of a GGUF file as they are stored there: blocks of numbers of a few bits, with scales of their own."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specbench_kit.core.errors import SkitError
+
+if TYPE_CHECKING:  # the names of models need neither
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 RECORD = "gguf.json"
 """The file in a converted folder that says which GGUF file it was made from, and where that file's tensors are."""
@@ -57,19 +59,23 @@ class StoredBlocks:
 
     @property
     def size_bytes(self) -> int:
-        count = int(np.prod(self.shape))
+        count = prod(self.shape)
         size = BLOCKS.get(self.type)
         return 4 * count if size is None else count // size.weights * size.bytes
 
-    def read(self) -> NDArray[np.uint8]:
+    def read(self) -> "NDArray[np.uint8]":
         """Return its bytes; their memory is the file's, mapped, until the last reference to it is gone."""
+        import numpy as np
+
         try:
             return np.memmap(self.file, np.uint8, "r", self.offset, (self.size_bytes,))
         except (OSError, ValueError) as error:
             raise SkitError(f"cannot read {self.name} in '{self.file}', which has changed: {error}") from error
 
-    def numbers(self) -> NDArray[np.float32]:
+    def numbers(self) -> "NDArray[np.float32]":
         """Return the numbers of a tensor in 32 bits."""
+        import numpy as np
+
         return self.read().view(np.float32).reshape(self.shape)
 
 
@@ -86,7 +92,7 @@ def tensor_table(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[s
     }
 
 
-def stored_blocks(folder: Path, find_file: Any) -> dict[str, StoredBlocks]:
+def stored_blocks(folder: Path, find_file: Callable[[str], Path | None]) -> dict[str, StoredBlocks]:
     """Return the tensors of the file that a folder was converted from, by the names of their weights.
 
     `find_file` returns the file with a checksum; without that file, or in a folder of another kind, there are none.
@@ -105,6 +111,6 @@ def stored_blocks(folder: Path, find_file: Any) -> dict[str, StoredBlocks]:
     }
 
 
-def blocks_of(parameter: Tensor) -> StoredBlocks | None:
+def blocks_of(parameter: "Tensor") -> StoredBlocks | None:
     """Return where the blocks of a shell's parameter are; None for a parameter that has none."""
     return getattr(parameter, "blocks", None) if parameter.is_meta else None
