@@ -170,11 +170,12 @@ RULES := $(addprefix --method ,fixed-k:k=6 wisp wisp:send_last=true wisp:send_la
 	specdecpp:max_draft=12 threshold:threshold=0.4483,max_draft=10 margin:threshold=0.08,max_draft=12 reachable \
 	oracle:max_draft=12)
 LENGTHS := $(addprefix fixed-k:k=,2 4 6 8 12)
-COUNT_LINK := adaspec goodput vllm-adaptive sglang-throughput delay-optimal:k_max=12 measured-link flexspec:max_draft=12 \
-	reachable:max_draft=12
-WITHOUT_LINK := $(foreach method,$(COUNT_LINK),$(method)$(if $(findstring :,$(method)),$(COMMA),:)link=false)
+COUNT_LINK := reachable adaspec goodput vllm-adaptive sglang-throughput delay-optimal:k_max=12 measured-link \
+	flexspec:max_draft=12
+WITH_AND_WITHOUT_LINK := $(foreach method,$(COUNT_LINK),$(method) \
+	$(method)$(if $(findstring :,$(method)),$(COMMA),:)link=false)
 LINKS := 0,0.02,0.04,0.08,0.16,0.3
-OVER_LINKS := $(addprefix --method ,$(LENGTHS) threshold:max_draft=12 svip:max_draft=12 $(COUNT_LINK) $(WITHOUT_LINK))
+OVER_LINKS := $(addprefix --method ,$(LENGTHS) threshold:max_draft=12 svip:max_draft=12 $(WITH_AND_WITHOUT_LINK))
 IN_BATCHES := $(addprefix --method ,$(LENGTHS) threshold:max_draft=12 tetris adaspec goodput measured-link \
 	batch-lengths:lengths=6-6-8-9,sizes=1-2-4-32)
 BY_TASK := $(addprefix --method ,fixed-k:k=4 threshold:max_draft=12 wisp:send_last=true,score=cumulative adaspec \
