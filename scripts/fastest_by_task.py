@@ -88,8 +88,8 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
             is_shown = all(row["shown_slower"] or row["fastest"] for row in others)
             opacity = SHOWN if is_shown else UNDECIDED
             axes.bar(x, 1, 1, y - 0.5, color=colours[str(winner["method"])], alpha=opacity, edgecolor="white")
-            weight = "bold" if is_shown else "normal"
-            axes.text(x, y, f"{winner['speedup']:.2f}x", ha="center", va="center", fontsize=9, fontweight=weight)
+            look = {"color": "white", "fontweight": "bold"} if is_shown else {}
+            axes.text(x, y, f"{winner['speedup']:.2f}x", ha="center", va="center", fontsize=9, **look)
         for name, colour in colours.items():
             axes.bar(0, 0, color=colour, alpha=SHOWN, label=name)
         axes.set_xticks(range(len(rtts)), [f"{1000 * float(str(rtt_s)):g} ms" for rtt_s in rtts])
