@@ -81,7 +81,8 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
     methods = sorted({str(row["method"]) for row in winners})
     styles = method_styles({name: name for name in methods if name != BASELINE})
     colours = {name: styles.get(name, BASELINE_STYLE).colour for name in methods}
-    with rc_context({"svg.hashsalt": "skit"}), plot(path, (12.5, 5), formats=("svg",)) as axes:
+    settings: dict[str, object] = {"svg.hashsalt": "skit", "svg.fonttype": "none"}
+    with rc_context(settings), plot(path, (12.5, 5), formats=("svg",)) as axes:
         for winner in winners:
             x, y = rtts.index(winner["rtt_s"]), tasks.index(winner["task"])
             others = [row for row in rows if row["task"] == winner["task"] and row["rtt_s"] == winner["rtt_s"]]
