@@ -197,7 +197,7 @@ reference-pair: $(INSTALLED)
 			--out $(PAIR_TRACE)/reports/link-batch-$$size || exit 1; \
 	done
 	for size in 1 2 4 8 16 32; do \
-		$(PAIR_SWEEP) --set link.rtt_s=0.014,0.04 $(IN_BATCHES) --batch-size $$size \
+		$(PAIR_SWEEP) --set link.rtt_s=0.01407,0.04 $(IN_BATCHES) --batch-size $$size \
 			--out $(PAIR_TRACE)/reports/batch-$$size || exit 1; \
 	done
 	for report in link-batch-1 link-batch-8 $(addprefix batch-,1 2 4 8 16 32); do \
