@@ -160,19 +160,52 @@ pair-training: $(INSTALLED)
 	$(BIN)/skit train-predictor --trace $(PAIR)-tune $(addprefix --deployment ,$(EDGES)) --trials 6 --repeats 3 \
 		--save-to $(PAIR_TRACE)/predictor --out $(PAIR_TRACE)
 	cp $(PAIR_TRACE)/predictor/* specbench_kit/predictors/bundled/$(PAIR)/
-	for clock in $(EDGES); do \
+	for clock in local $(EDGES); do \
 		$(BIN)/skit tune --method all --replay $(PAIR)-tune --deployment $$clock --out $(PAIR_FILES)/tuned/$$clock.json || exit 1; \
 	done
 
+# Every method as it comes and tuned, and learned stop rules beside thresholds; then longer links and larger batches, with
+# methods that count the link as they come and with link=false; and the fastest method by task.
+RULES := $(addprefix --method ,fixed-k:k=6 wisp wisp:send_last=true wisp:send_last=true,score=cumulative \
+	specdecpp:max_draft=12 threshold:threshold=0.4483,max_draft=10 margin:threshold=0.08,max_draft=12 reachable \
+	oracle:max_draft=12)
+LENGTHS := $(addprefix fixed-k:k=,2 4 6 8 12)
+COUNT_LINK := reachable adaspec goodput vllm-adaptive sglang-throughput delay-optimal:k_max=12 measured-link \
+	flexspec:max_draft=12
+WITH_AND_WITHOUT_LINK := $(foreach method,$(COUNT_LINK),$(method) \
+	$(method)$(if $(findstring :,$(method)),$(COMMA),:)link=false)
+LINKS := 0,0.02,0.04,0.08,0.16,0.3
+OVER_LINKS := $(addprefix --method ,$(LENGTHS) threshold:max_draft=12 svip:max_draft=12 $(WITH_AND_WITHOUT_LINK))
+IN_BATCHES := $(addprefix --method ,$(LENGTHS) threshold:max_draft=12 tetris adaspec goodput measured-link \
+	batch-lengths:lengths=6-6-8-9,sizes=1-2-4-32)
+BY_TASK := $(addprefix --method ,fixed-k:k=4 threshold:max_draft=12 wisp:send_last=true,score=cumulative adaspec \
+	measured-link suffix)
+PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment specedge
 reference-pair: $(INSTALLED)
 	rm -rf $(PAIR_REPORTS) $(PAIR_TRACE)/reports
 	for clock in $(PAIR_CLOCKS); do \
 		$(BIN)/skit bench --replay $(PAIR) --method all --deployment $$clock --out $(PAIR_TRACE)/reports/$$clock && \
-		$(BIN)/skit report $(PAIR_TRACE)/reports/$$clock --format md,csv,svg --out $(PAIR_REPORTS)/$$clock && \
 		$(BIN)/skit bench --replay $(PAIR) --method all --tuned auto --deployment $$clock \
 			--out $(PAIR_TRACE)/reports/$$clock-tuned && \
-		$(BIN)/skit report $(PAIR_TRACE)/reports/$$clock-tuned --format md,csv,svg --out $(PAIR_REPORTS)/$$clock-tuned || exit 1; \
+		$(BIN)/skit bench --replay $(PAIR) $(RULES) --deployment $$clock --out $(PAIR_TRACE)/reports/predictor-$$clock && \
+		for report in $$clock $$clock-tuned predictor-$$clock; do \
+			$(BIN)/skit report $(PAIR_TRACE)/reports/$$report --format md,csv,svg --out $(PAIR_REPORTS)/$$report || exit 1; \
+		done || exit 1; \
 	done
+	for size in 1 8; do \
+		$(PAIR_SWEEP) --set link.rtt_s=$(LINKS) $(OVER_LINKS) --batch-size $$size \
+			--out $(PAIR_TRACE)/reports/link-batch-$$size || exit 1; \
+	done
+	for size in 1 2 4 8 16 32; do \
+		$(PAIR_SWEEP) --set link.rtt_s=0.01407,0.04 $(IN_BATCHES) --batch-size $$size \
+			--out $(PAIR_TRACE)/reports/batch-$$size || exit 1; \
+	done
+	for report in link-batch-1 link-batch-8 $(addprefix batch-,1 2 4 8 16 32); do \
+		mkdir -p $(PAIR_REPORTS)/$$report && \
+		cp $(PAIR_TRACE)/reports/$$report/*/sweep.csv $(PAIR_REPORTS)/$$report || exit 1; \
+	done
+	$(BIN)/python scripts/fastest_by_task.py $(PAIR) --deployment specedge --rtts 0,0.01,0.02,0.04,0.08,0.16,0.3 $(BY_TASK) \
+		--out $(PAIR_REPORTS)/tasks
 	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited

@@ -22,7 +22,8 @@ class AdaEdl(Method):
     Entropy is in nats. The run keeps two moving averages: the acceptance rate of sent tokens, weighted by `beta1`,
     which starts at `target`; and the threshold, weighted by `beta2`, which starts at `threshold`. After each round the
     threshold moves by a `step`: up if the rate is below the target, otherwise down unless all `max_draft` tokens were
-    accepted. The token at which it stops was drawn and is not sent; the first token always is.
+    accepted. The token at which it stops was drawn and is not sent; the first token always is. A batch moves both once
+    a round, by all of its tokens (the source decodes one request at a time).
     """
 
     max_draft: int = 16
@@ -32,7 +33,7 @@ class AdaEdl(Method):
     step: float = 0.01
     beta1: float = 0.5
     beta2: float = 0.9
-    source = "AdaEDL, arXiv 2410.18351"
+    source = "AdaEDL, arXiv 2410.18351 (not verified: its code is not public, and its text could not be had)"
     reported_result = "10 to 57% over a static length"
     group = "stop-rule"
     grid = MappingProxyType({"threshold": (0.2, 0.35, 0.5), "target": (0.7, 0.8, 0.9), "max_draft": (3, 5, 8)})
@@ -71,18 +72,19 @@ class _AdaEdlPolicy(Policy):
         return expected_accepted(max(0.0, self._acceptance(draft, node)) for node in nodes)
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        for verdict in verdicts:
-            if verdict.submitted:
-                self.learn(len(verdict.path), len(verdict.submitted))
+        tested = [verdict for verdict in verdicts if verdict.submitted]
+        if tested:
+            accepted = sum(len(verdict.path) for verdict in tested)
+            self.learn(accepted, sum(len(verdict.submitted) for verdict in tested), len(tested))
 
-    def learn(self, accepted: int, sent: int) -> None:
-        """Update the threshold and the acceptance rate by one round."""
+    def learn(self, accepted: int, sent: int, requests: int = 1) -> None:
+        """Update the threshold and the acceptance rate by one round in which so many requests had drafts."""
         options = self.options
         self.rate = options.beta1 * self.rate + (1 - options.beta1) * accepted / sent
         if self.rate < options.target:
             goal = self.threshold + options.step
         else:
-            goal = self.threshold - (options.step if accepted < options.max_draft else 0.0)
+            goal = self.threshold - (options.step if accepted < options.max_draft * requests else 0.0)
         self.threshold = options.beta2 * self.threshold + (1 - options.beta2) * goal
 
     def _is_worth_it(self, draft: "Draft") -> bool:

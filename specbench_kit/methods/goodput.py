@@ -24,7 +24,8 @@ PROBE = 10
 class Goodput(LatencyAware):
     """Draft the number of tokens with the most expected tokens per second of the batch.
 
-    It is decided every `interval` rounds. Lengths from 0 to `max_draft` are tried upwards until the expected speed
+    It is decided every `interval` rounds, from the first round on (in the authors' code, which begins with length 0,
+    only once the first `interval` is over). Lengths from 0 to `max_draft` are tried upwards until the expected speed
     falls; length 0 is weighted by `bias`. The run keeps one acceptance rate, which starts at `initial_acceptance`: a
     moving average, weighted by `ema`, of accepted over verified tokens. Tokens after a rejection do not count. As
     published the average is that of the rounds' shares, which is too low for long drafts of few requests; where the

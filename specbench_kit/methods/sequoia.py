@@ -26,7 +26,8 @@ class Sequoia(LatencyAware):
     The b-th child of a node is accepted as often as the target's token was the draft model's b-th likeliest. `ranks`
     is the table of these shares: `measured` for the one that `skit measure-ranks` made for the pair and the run's
     temperature, or a file. `size` is the number of nodes, the root included (1..512, or `auto` for the fastest), on at
-    most `max_depth` levels. The shape is chosen for the batch of the first round and kept for the run.
+    most `max_depth` levels. The shape is chosen for the batch of the first round and kept for the run. Children are the
+    likeliest tokens, also under sampling, where the paper draws them without replacement: `sampled-tree` does so.
     """
 
     size: int | Literal["auto"] = "auto"

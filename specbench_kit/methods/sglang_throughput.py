@@ -25,7 +25,8 @@ class SGLangThroughput(LatencyAware):
     The run keeps, for each position, the share of requests that had it accepted in each of the last `window` rounds
     that drafted it. Shares of deeper positions are extrapolated. The length, 1 to `max_draft`, is decided every
     `interval` rounds once the windows of all drafted positions are full; windows of positions that are no longer
-    drafted are emptied.
+    drafted are emptied. Of a single drafted position it is assumed that acceptance does not depend on the position; the
+    source carries the share itself forward, and tries a list of candidate lengths instead of all.
 
     As published the newest figures decide. Where the link is seen, a shorter length has to have been faster by three
     standard errors of the rounds in the windows, since with few requests it often seems so by chance.

@@ -24,7 +24,8 @@ class SpecDecPp(Method):
 
     That probability is 1 minus the product of the predicted acceptances, so the scores of the `predictor`, named as for
     `wisp`, have to be calibrated. `min_draft` to `max_draft` tokens are drafted. The authors' head sees the tokens up
-    to the one before, so it judges one token late: `lag=1`. No state is kept between rounds.
+    to the one before, so it judges one token late: `lag=1`. A predictor of the draft distribution sees the newest
+    token too, hence no lag by default. No state is kept between rounds.
     """
 
     predictor: str = "auto"

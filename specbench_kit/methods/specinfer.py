@@ -22,7 +22,8 @@ class SpecInfer(Method):
 
     The default, `branching=1-1-3-1-1-1-1-1`, is SpecInfer's tree of 20 tokens. `guesses` above 0 drafts asynchronously:
     while a tree is verified, the next one grows below that many outcomes, the likeliest by the draft model's
-    probabilities. An outcome is the last accepted token together with the target's bonus token after it.
+    probabilities. An outcome is the last accepted token together with the target's bonus token after it. Children are
+    the likeliest tokens, also under sampling: `sampled-tree:replacement=true` is SpecInfer's multi-step sampling.
     """
 
     branching: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)

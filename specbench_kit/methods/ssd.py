@@ -24,8 +24,11 @@ class Ssd(Method):
     tokens that are tried per number of accepted tokens: the likeliest ones of the draft model other than the drafted
     token. `allocation=uniform` gives each number as many; `geometric` gives likelier numbers more, with tail exponent
     `r`, by the acceptance rate of the run's first 50 rounds. If no guess was right, `backup=jit` drafts after the
-    verdict and `none` decodes one token without a draft. The run keeps the counts of accepted and rejected tokens of
-    those rounds, a request what was drafted ahead for it.
+    verdict and `none` decodes one token without a draft, where the authors' `fast` sends random tokens. The run keeps
+    the counts of accepted and rejected tokens of those rounds, a request what was drafted ahead for it.
+
+    Chains are of the likeliest tokens, also under sampling. The authors' code draws them there, which is accepted more
+    often, and can make the guessed tokens less likely in the target's answer (`sampler_x`, absent here).
     """
 
     k: int = 6

@@ -19,6 +19,8 @@ class Svip(Method):
     """Stop after the first token drawn where sqrt(factor x entropy) exceeds the threshold; that token is sent.
 
     The square root is an upper bound on the rejection probability; entropy is in nats. No state is kept between rounds.
+    Entropy is that of the distribution from which tokens are drawn. The authors' code takes that of the unprocessed
+    logits, which differs under a temperature or top-p.
     """
 
     threshold: float = 0.3

@@ -25,7 +25,7 @@ class TapOut(ArmsMethod):
 
     arms: str = "threshold+svip+adaedl+entropy-change+margin"
     max_draft: int = 8
-    source = "TapOut, arXiv 2511.02017"
+    source = "TapOut, arXiv 2511.02017 (max_draft and the thresholds of the arms are ours: not verified)"
     group = "bandit"
     grid = MappingProxyType(
         {

@@ -73,6 +73,18 @@ def test_adaedl_counts_what_was_sent() -> None:
     assert policy.rate == pytest.approx(0.95)
 
 
+def test_a_batch_moves_adaedl_once_a_round() -> None:
+    """Eight drafts of four tokens with three accepted each teach what one of them does; so do eight of all tokens."""
+    for accepted in (3, 4):
+        alone, batch = _AdaEdlPolicy(AdaEdl(max_draft=4, target=0.5)), _AdaEdlPolicy(AdaEdl(max_draft=4, target=0.5))
+        for policy, requests in ((alone, 1), (batch, 8)):
+            drafter = KnownDrafter([[at(entropy=0.0)] * 4] * requests)
+            policy.draft(drafter)
+            chosen = policy.choose(drafter.drafts)
+            policy.observe(drafter.verdicts(chosen, [accepted] * requests))
+        assert (batch.rate, batch.threshold) == pytest.approx((alone.rate, alone.threshold))
+
+
 class Told:
     """Says what it is told of the token at each place."""
 
