@@ -29,7 +29,8 @@ class Eagle2Tree(LatencyAware):
     """Grow `top_k` children of each level's `top_k` likeliest nodes, then verify the `total` - 1 likeliest nodes.
 
     A node's likelihood is the product of the draft probabilities from the root to it. `depth` levels follow the first
-    one. EAGLE-2 itself runs with `drafter=head`; any drafter that gives trees will do.
+    one (5 as in the authors' scripts; their library's default is 7). EAGLE-2 itself runs with `drafter=head`; any
+    drafter that gives trees will do.
 
     With `cost=measured` these are limits, and the tree is as large as pays by the latencies of the pair. The likeliest
     nodes of all requests are verified, as many as give the batch the most expected tokens per second. A further level

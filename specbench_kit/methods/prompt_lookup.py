@@ -34,6 +34,7 @@ class PromptLookup(Method):
     The n-gram is the longest of `max` down to `min` tokens that occurred before. By default `k` is the length of up to
     10 with the most expected tokens per second, by the target's verification times where a deployment or a latency
     profile on this machine states them, else 3. `acceptance` is the probability that the first token is accepted.
+    Where fewer than `k` tokens follow the occurrence, they are the draft; the original asks for all of them.
     """
 
     k: int | None = None

@@ -30,9 +30,10 @@ class SpecEdge(Method):
 
     Each level forwards at most `beams` nodes with `branch` children each. `depth` is the number of levels; `auto` fills
     the time of a verification less the round trip. Drafting ahead adds at most `proactive_depth` levels, which are used
-    only if the answer is exactly the guess; `proactive=false` turns it off. The next round then grows the kept tree by
-    `depth` levels as always or, with `proactive_type=included`, by `proactive_depth` levels fewer, so that it begins
-    sooner. `tree=chain` drafts and guesses one chain.
+    only if the answer is exactly the guess; `proactive=false` turns it off. What is drafted ahead keeps to the budget,
+    where the authors' code keeps every node that it adds. The next round then grows the kept tree by `depth` levels as
+    always or, with `proactive_type=included`, by `proactive_depth` levels fewer, so that it begins sooner. `tree=chain`
+    drafts and guesses one chain, of the likeliest tokens as in trees.
 
     With n levels, the guess is right about as often as n + 1 first choices of the draft model in a row. Drafting ahead
     therefore pays with few levels or a very certain draft, and hardly matters at 7 levels

@@ -20,7 +20,7 @@ class Svip(Method):
 
     The square root is an upper bound on the rejection probability; entropy is in nats. No state is kept between rounds.
     Entropy is that of the distribution from which tokens are drawn. The authors' code takes that of the unprocessed
-    logits, which differs under a temperature or top-p.
+    logits, which differs under a temperature or top-p, and ends a draft at an end token, where drafts go on here.
     """
 
     threshold: float = 0.3

@@ -28,7 +28,8 @@ class CascadeDrafting(Drafting):
     This repeats until the draft is long enough. `first` is the draft model, or a folder or hub id; `second` is a folder
     or hub id of a smaller model, or a drafter that needs no model. The target sees the first's distributions. Under a
     deployment, a forward of the first takes what the deployment says of its drafter, and a forward of the second
-    `second_s` seconds; looking up is free.
+    `second_s` seconds; looking up is free. Every token comes out of this vertical cascade; a horizontal one, which
+    leaves the end of a draft to the second drafter, is left out.
     """
 
     first: str = DRAFT
