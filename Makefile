@@ -145,7 +145,7 @@ pair-trace: $(INSTALLED)
 	$(BIN)/skit fetch $(PAIR)
 	$(BIN)/python scripts/pair_prompts.py --data-dir $(SKIT_DATA_DIR) --each 15 --out $(PAIR_TRACE)
 	for half in report tune; do \
-		$(BIN)/skit record --target $(PAIR) --dataset $(PAIR_TRACE)/eight-tasks-$$half.jsonl --max-draft 12 \
+		$(BIN)/skit record --target $(PAIR) --executor native --dataset $(PAIR_TRACE)/eight-tasks-$$half.jsonl --max-draft 12 \
 			--max-new-tokens 128 --share CC-BY-4.0 --resume --out $(PAIR_TRACE)/$$half.parquet || exit 1; \
 	done
 
