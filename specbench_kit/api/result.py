@@ -51,7 +51,7 @@ class Result:
     @property
     def warnings(self) -> list[str]:
         """Warnings about the machine, about how far the methods are comparable, and about unreadable files."""
-        lines = [*machine.of_all(run.fields for run in self._all.runs), *wording.cautions(self._all)]
+        lines = [*machine.warnings(*(run.fields for run in self._all.runs)), *wording.cautions(self._all)]
         return list(map(plain, lines))
 
     @property

@@ -146,6 +146,6 @@ def as_document(comparison: "Comparison") -> dict[str, object]:
         "forced": list(comparison.overruled),
         "remarks": list(comparison.remarks),
         "problems": list(comparison.problems),
-        "warnings": machine.of_all(run.fields for run in comparison.runs),
+        "warnings": machine.warnings(*(run.fields for run in comparison.runs)),
         "summary": comparison.overall,
     }

@@ -37,7 +37,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
     ]
     return Document.of(
         f"{number} methods on {', '.join(comparison.datasets)}",
-        caution(machine.of_all(fields), severe=True),
+        caution(machine.warnings(*fields), severe=True),
         [Paragraph(f"**{headlines.of_comparison(comparison)}**"), *caution(cautions(comparison))],
         sections.setting(comparison),
         *results,

@@ -42,7 +42,7 @@ def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Row)
         "deployment": setting.deployment_name(runs[0]),
         "forced": bool(comparison.overruled),
         "reference": comparison.reference,
-        "warnings": " ".join(machine.of_all(runs)) or None,
+        "warnings": " ".join(machine.warnings(*runs)) or None,
     }
     for metric in METRICS:
         unit = CSV_UNITS.get(metric.unit, "")
@@ -101,6 +101,6 @@ def _caption(comparison: Comparison, columns: Sequence[MetricColumn]) -> str:
         "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "." if meanings else "",
         "In brackets 95% intervals." if SPEEDUP in columns else "",
         "Bold: the best that can be deployed and is lossless, and speedups that are not shown to be below it.",
-        *machine.of_all(run.fields for run in comparison.runs),
+        *machine.warnings(*(run.fields for run in comparison.runs)),
     ]
     return " ".join(filter(None, parts))

@@ -67,7 +67,7 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
     judged = [run.summary for run in comparison.runs] if len(comparison.datasets) == 1 else []
     notes.append(answers_line(judged))
     blocks: list[Block] = [
-        *caution(machine.of_all(run.fields for run in comparison.runs), severe=True),
+        *caution(machine.warnings(*(run.fields for run in comparison.runs)), severe=True),
         Note(wording.where(comparison)),
         _table(comparison, look.table_columns(SHOWN), winner),
         Paragraph(headlines.of_comparison(comparison)),

@@ -5,7 +5,7 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.reports.document import code
-from specbench_kit.reports.sections import colocation, wording
+from specbench_kit.reports.sections import colocation, machine, wording
 from specbench_kit.reports.sections.cautions import (
     not_read,
     result_cautions,
@@ -25,8 +25,8 @@ def cautions(comparison: Comparison) -> list[str]:
     limits: dict[str, JsonObject] = {}
     for run in comparison.runs:
         limits |= run.fields.get("lowered_limits") or {}
-        lines += setting_cautions({**run.fields, "lowered_limits": {}})
-    lines += shorter_drafts(limits)
+        lines += setting_cautions({**run.fields, "lowered_limits": {}, "machine": []})
+    lines += [*shorter_drafts(limits), *machine.cautions(*(run.fields for run in comparison.runs))]
     for series in comparison.series:
         for run in () if series.is_derived else series.runs.values():
             own = [*resumption_cautions(run.fields), *result_cautions(run.summary)]

@@ -8,28 +8,38 @@ from specbench_kit.reports.writing.formatting import interval, times
 from specbench_kit.runs.machine.limits import control_of, disturbances, ratios_hold
 
 
-def warnings(run: RunFile) -> list[str]:
-    """Return the lines that precede all other results; none if the machine was quiet or no clock was read."""
-    samples, exceeded, lines = run.get("machine") or [], disturbed(run), []
-    if exceeded and not ratios_hold(samples):
-        found = f"DISTURBED MACHINE: {'; '.join(exceeded)}{_load(samples)}{_control(samples)}"
+def warnings(*runs: RunFile) -> list[str]:
+    """Return the lines that precede all other results, each once for all runs; none if the machine was quiet.
+
+    Of several runs the worst readings are named.
+    """
+    samples, lines = _samples(runs, hold=False), []
+    if samples:
+        found = f"DISTURBED MACHINE: {'; '.join(disturbances(samples))}{_load(samples)}{_control(samples)}"
         lines.append(f"{found}. THE TIMES BELOW ARE NOT VALID: run it again.")
-    if sources := dict.fromkeys(sample["injected"] for sample in samples if sample.get("injected")):
+    every = [sample for run in runs for sample in run.get("machine") or []]
+    if sources := dict.fromkeys(sample["injected"] for sample in every if sample.get("injected")):
         lines.append(
             f"INJECTED READINGS: the readings of the machine come from {', '.join(sources)}, not from the machine."
         )
     return lines
 
 
-def cautions(run: RunFile) -> list[str]:
+def cautions(*runs: RunFile) -> list[str]:
     """Return the line about a busy machine on which ratios hold, since methods took turns; none on a quiet one."""
-    samples, exceeded = run.get("machine") or [], disturbed(run)
-    if not exceeded or not ratios_hold(samples):
+    samples = _samples(runs, hold=True)
+    if not samples:
         return []
     return [
-        f"BUSY MACHINE: {'; '.join(exceeded)}{_load(samples)}. Tokens per second and percentiles would be better on a "
-        f"quiet one; speedups and outputs are not affected{_control(samples)}."
+        f"BUSY MACHINE: {'; '.join(disturbances(samples))}{_load(samples)}. Tokens per second and percentiles would be "
+        f"better on a quiet one; speedups and outputs are not affected{_control(samples)}."
     ]
+
+
+def _samples(runs: Iterable[RunFile], *, hold: bool) -> list[JsonObject]:
+    """Return the readings of the disturbed runs whose ratios hold, or of those whose do not."""
+    disturbed_runs = [run.get("machine") or [] for run in runs if disturbed(run)]
+    return [sample for samples in disturbed_runs if ratios_hold(samples) == hold for sample in samples]
 
 
 def _load(samples: list[JsonObject]) -> str:
@@ -50,8 +60,3 @@ def _control(samples: list[JsonObject]) -> str:
 def disturbed(run: RunFile) -> list[str]:
     """Return every limit that was exceeded while the run was timed."""
     return disturbances(run.get("machine") or [])
-
-
-def of_all(runs: Iterable[RunFile]) -> list[str]:
-    """Return the warnings of several runs, each once."""
-    return list(dict.fromkeys(line for run in runs for line in warnings(run)))

@@ -149,6 +149,19 @@ def test_ratios_of_methods_that_took_turns_stand_on_a_busy_machine() -> None:
     assert line.endswith("are not affected: plain decoding beside itself came out at 1.01x (0.960–1.06).")
 
 
+def test_several_runs_on_a_busy_machine_are_one_line_with_the_worst_readings() -> None:
+    slower = {**BLOCK, "load": [5.0, 2.0], "lanes": {name: {"cpu_share": 0.6, "spread": 1.0} for name in ("a", "b")}}
+    quiet = {**BLOCK, "steal": 0.0, "lanes": {name: {"cpu_share": 1.0, "spread": 1.0} for name in ("a", "b")}}
+    runs = [{"machine": [block]} for block in (BLOCK, slower, quiet)]
+    (line,) = cautions(*runs)
+    assert line.startswith("BUSY MACHINE: a had a processor for 60% of its time")
+    assert "autoregressive took up to 2.5 times as long" in line
+    assert "load average 5.0 at the start" in line
+    assert warnings(*runs) == []
+    starved = {"machine": [{**BLOCK, "control": None}]}
+    assert [line.split(":")[0] for line in warnings(*runs, starved, starved)] == ["DISTURBED MACHINE"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
