@@ -17,8 +17,8 @@
 namespace skit {
 
 // Some rows of a file, all of one type, at `data`. `heads` is not 0 where the two numbers that RoPE rotates together
-// are neighbours in the file: they are put a half of the head apart. Codes of more than `most_bits` are rounded to four,
-// with a scale and a minimum for every block. A list of rows ends with one that has none.
+// are neighbours in the file: they are put a half of the head apart. Codes of more than `most_bits` are rounded to
+// four, with a scale and a minimum for every block. A list of rows ends with one that has none.
 struct FileRows {
   const uint8_t* data;
   int32_t type, rows, heads, most_bits;
@@ -120,8 +120,8 @@ float weight_of(const Block& block, int input) {
   else return kType.minimum ? scale * code + floor : scale * code;
 }
 
-// Returns the block of 4-bit codes that is nearest to some weights: codes between the least and the largest weight, then
-// the scale and minimum with the least squared error for these codes, and the codes again for those.
+// Returns the block of 4-bit codes that is nearest to some weights: codes between the least and the largest weight,
+// then the scale and minimum with the least squared error for these codes, and the codes again for those.
 inline Block round_to_4_bits(const float* weights) {
   Block out = {};
   float least = weights[0], most = weights[0], finite = 0;
