@@ -134,7 +134,8 @@ def test_a_key_is_read_from_the_environment_and_is_in_no_file(prompts: Path, mon
     [("identical<1", 0), ("failed>=0", 1), ("speedup.high>0", 1), ("itl.p99>1000s", 0), ("acceptance_rate>0", 2)],
 )
 def test_a_condition_decides_the_exit_code(condition: str, code: int, prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server() as (two, _):
+    # Without a pause an answer may arrive whole, and then there is no time between its tokens.
+    with streaming_server(slow_s=0.005) as (one, _), streaming_server(slow_s=0.005) as (two, _):
         done = ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--repeats", 1, "--fail-if", condition)
     assert done.returncode == code, done.stderr
     assert ("failed: concurrency 1: " in done.stderr) == (code == 1)
