@@ -56,8 +56,8 @@ def run(setting: Setting) -> Outcome:
     }
     seconds = take_turns(kit | others, requests, setting.rounds)
     plain, text = servers["llama.cpp, plain"], _text(requests)
-    own_s, their_s = _forwards(exact, runners[EXACT][0], text), plain.forwards(text[:CONTEXT])
-    figures = [*_answers(tokens, seconds), *_widths(own_s, their_s)]
+    own_ms, their_ms = _forwards(exact, runners[EXACT][0], text), plain.forwards(text[:CONTEXT])
+    figures = [*_answers(tokens, seconds), *_widths(own_ms, their_ms)]
     return Outcome(f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures)
 
 
@@ -166,14 +166,14 @@ def _of(peer: str, names: Mapping[str, object]) -> list[str]:
     return [name for name in names if name.startswith(peer)]
 
 
-def _widths(own_s: Mapping[int, Sequence[float]], their_s: Mapping[int, Sequence[float]]) -> list[Figure]:
+def _widths(own_ms: Mapping[int, Sequence[float]], their_ms: Mapping[int, Sequence[float]]) -> list[Figure]:
     labels = {0: f"a prompt of {CONTEXT} tokens", **{width: f"{width} new tokens" for width in WIDTHS}}
-    figures = [over_rounds(f"kit: {labels[width]}", own_s[width], "ms") for width in own_s]
-    figures += [over_rounds(f"llama.cpp: {labels[width]}", their_s[width], "ms") for width in their_s]
-    prompt, one = (median(their_s[width]) for width in (0, 1))
+    figures = [over_rounds(f"kit: {labels[width]}", own_ms[width], "ms") for width in own_ms]
+    figures += [over_rounds(f"llama.cpp: {labels[width]}", their_ms[width], "ms") for width in their_ms]
+    prompt, one = (median(their_ms[width]) for width in (0, 1))
     bounds = {0: (prompt, 1.0), 1: (one, 1.0), 5: (one, 1.2)}
     for width, (theirs, most) in bounds.items():
         against = labels[0] if width == 0 else labels[1]
         label = f"kit: {labels[width]} / llama.cpp: {against}"
-        figures.append(Figure(label, median(own_s[width]) / theirs, "x", Bound(most=most)))
+        figures.append(Figure(label, median(own_ms[width]) / theirs, "x", Bound(most=most)))
     return figures

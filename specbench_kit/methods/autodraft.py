@@ -88,11 +88,9 @@ class _PerToken:
 
     def add(self, cost: _Cost, tokens: int) -> None:
         """Add a round that committed so many tokens."""
-        self._seconds, self._money, self._tokens = (
-            self._seconds + cost.seconds,
-            self._money + cost.money,
-            self._tokens + tokens,
-        )
+        self._seconds += cost.seconds
+        self._money += cost.money
+        self._tokens += tokens
 
     def renew(self) -> None:
         """Let the rounds so far be the reference."""

@@ -28,7 +28,7 @@ from specbench_kit.models.gguf_corrections import (
     require_all_weights,
 )
 from specbench_kit.models.gguf_weights import heads_of, weights_of, write_weights
-from specbench_kit.models.weights.blocks import RECORD, tensor_table
+from specbench_kit.models.weights.blocks import RECORD, read_record, tensor_table
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -75,45 +75,27 @@ def converted_folder(path: Path) -> Path:
 
 def _is_converted(folder: Path) -> bool:
     """Return whether a folder is complete; what an earlier version left has no table of tensors."""
-    try:
-        return "tensors" in json.loads((folder / RECORD).read_text())
-    except (OSError, ValueError):
-        return False
+    return "tensors" in read_record(folder)
 
 
 def original_file(checksum: str) -> Path | None:
     """Return a GGUF file of this checksum that was converted and has not changed since; None if there is none."""
-    try:
-        index = json.loads((user_folder("models") / INDEX).read_text())
-    except (OSError, ValueError):
-        return None
-    for name, entry in index.items():
+    for name, entry in _read_index().items():
         path = Path(name)
-        if isinstance(entry, list) and entry[-1] == checksum and path.is_file():
-            status = path.stat()
-            if entry[:2] == [status.st_size, status.st_mtime_ns]:
-                return path
+        if isinstance(entry, list) and entry[-1] == checksum and path.is_file() and entry[:2] == _state(path):
+            return path
     return None
 
 
 def gguf_checksum(folder: Path) -> str | None:
     """Return the checksum of the GGUF file that a folder was converted from; None for other folders."""
-    try:
-        checksum = json.loads((folder / RECORD).read_text())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return str(checksum)
+    checksum = read_record(folder).get("sha256")
+    return None if checksum is None else str(checksum)
 
 
 def content_hash(path: Path) -> str:
     """Return the SHA-256 of a file, from the index if the file has not changed since it was computed."""
-    index_file = user_folder("models") / INDEX
-    status = path.stat()
-    key, state = str(path.resolve()), [status.st_size, status.st_mtime_ns]
-    try:
-        index: dict[str, Any] = json.loads(index_file.read_text())
-    except (OSError, ValueError):
-        index = {}
+    index, key, state = _read_index(), str(path.resolve()), _state(path)
     entry = index.get(key)
     if isinstance(entry, list) and entry[:2] == state and isinstance(entry[-1], str):
         return entry[-1]
@@ -122,8 +104,23 @@ def content_hash(path: Path) -> str:
         file.seek(0)
         digest = file_digest(file, "sha256").hexdigest()
     index[key] = [*state, digest]
-    _replace(index_file, json.dumps(index, indent=2))
+    _replace(user_folder("models") / INDEX, json.dumps(index, indent=2))
     return digest
+
+
+def _read_index() -> dict[str, Any]:
+    """Return the index of content hashes; empty without one."""
+    try:
+        index: dict[str, Any] = json.loads((user_folder("models") / INDEX).read_text())
+    except (OSError, ValueError):
+        return {}
+    return index
+
+
+def _state(path: Path) -> list[int]:
+    """Return what changes whenever a file does."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _replace(path: Path, text: str) -> None:

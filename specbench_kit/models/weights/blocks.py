@@ -3,9 +3,8 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
 
@@ -20,24 +19,17 @@ FLOAT = 0
 """The number of the type of tensors in 32 bits."""
 
 
-class BlockSize(NamedTuple):
-    """The number of weights in a block of a type, and the bytes that they take."""
-
-    weights: int
-    bytes: int
-
-
 BLOCKS = {
-    2: BlockSize(32, 18),  # Q4_0
-    3: BlockSize(32, 20),  # Q4_1
-    6: BlockSize(32, 22),  # Q5_0
-    7: BlockSize(32, 24),  # Q5_1
-    8: BlockSize(32, 34),  # Q8_0
-    12: BlockSize(256, 144),  # Q4_K
-    13: BlockSize(256, 176),  # Q5_K
-    14: BlockSize(256, 210),  # Q6_K
+    2: 32,  # Q4_0
+    3: 32,  # Q4_1
+    6: 32,  # Q5_0
+    7: 32,  # Q5_1
+    8: 32,  # Q8_0
+    12: 256,  # Q4_K
+    13: 256,  # Q5_K
+    14: 256,  # Q6_K
 }
-"""The types whose blocks csrc/blocks.h multiplies, by their numbers in a file."""
+"""The weights in a block of the types that csrc/blocks.h multiplies, by their numbers in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +41,13 @@ class StoredBlocks:
     offset: int
     type: int
     shape: tuple[int, ...]
-    heads: int = 0
+    size_bytes: int
+    heads: int
 
     @property
     def is_product(self) -> bool:
         """Return whether it is a matrix whose blocks can be multiplied as they are."""
-        size = BLOCKS.get(self.type)
-        return size is not None and len(self.shape) == 2 and self.shape[1] % size.weights == 0
-
-    @property
-    def size_bytes(self) -> int:
-        count = prod(self.shape)
-        size = BLOCKS.get(self.type)
-        return 4 * count if size is None else count // size.weights * size.bytes
+        return self.type in BLOCKS and len(self.shape) == 2 and self.shape[1] % BLOCKS[self.type] == 0
 
     def read(self) -> "NDArray[np.uint8]":
         """Return its bytes; their memory is the file's, mapped, until the last reference to it is gone."""
@@ -86,10 +72,20 @@ def tensor_table(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[s
             "type": int(tensor.tensor_type),
             "offset": int(tensor.data_offset),
             "shape": [int(size) for size in reversed(tensor.shape)],
+            "bytes": int(tensor.n_bytes),
             "heads": heads.get(name, 0),
         }
         for name, tensor in tensors.items()
     }
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return what a converted folder says of its GGUF file; empty in a folder of another kind, or an incomplete one."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def stored_blocks(folder: Path, find_file: Callable[[str], Path | None]) -> dict[str, StoredBlocks]:
@@ -97,16 +93,13 @@ def stored_blocks(folder: Path, find_file: Callable[[str], Path | None]) -> dict
 
     `find_file` returns the file with a checksum; without that file, or in a folder of another kind, there are none.
     """
-    try:
-        record = json.loads((folder / RECORD).read_text())
-        table, checksum = record["tensors"], str(record["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    file = find_file(checksum)
-    if file is None:
+    record = read_record(folder)
+    table = record.get("tensors")
+    file = find_file(str(record.get("sha256"))) if table else None
+    if not table or file is None:
         return {}
     return {
-        name: StoredBlocks(file, name, own["offset"], own["type"], tuple(own["shape"]), own["heads"])
+        name: StoredBlocks(file, name, own["offset"], own["type"], tuple(own["shape"]), own["bytes"], own["heads"])
         for name, own in table.items()
     }
 

@@ -241,9 +241,8 @@ class LlamaDecoder final : public Decoder {
     inputs_.reserve(int(std::max<size_t>(tokens, batch.rows())),
                     std::max({reading(), shape.heads * shape.head_dim, shape.inner}));
     find_tiles(batch);
-    threads_ = batch.threads;
     const size_t products = 4 * size_t(shape.layers) + 1;
-    taken_ = std::vector<std::atomic<int>>(products * size_t(threads_));
+    taken_ = std::vector<std::atomic<int>>(products * size_t(batch.threads));
   }
 
   // Neighbouring tokens of one slot, which share what they read.
@@ -304,7 +303,7 @@ class LlamaDecoder final : public Decoder {
       worker.barrier();
     }
     const auto in = inputs_.rows(x, stride_x, matrix.inputs());
-    worker.divide(&taken_[size_t(worker.next_step() * threads_)], matrix.blocks(), kVectorBlocks,
+    worker.divide(taken_.data(), matrix.blocks(), kVectorBlocks,
                   [&](Range range) { matrix.template multiply<kAdd>(in, rows, y, stride_y, range.first, range.end); });
     worker.barrier();
   }
@@ -436,7 +435,6 @@ class LlamaDecoder final : public Decoder {
   Inputs<Kind> inputs_;
   std::vector<Range> tiles_;
   std::vector<std::atomic<int>> taken_;  // by product and thread, see `Worker::divide`
-  int threads_ = 1;
   Pool pool_;
 };
 

@@ -26,20 +26,17 @@ class Worker {
   int index() const { return index_; }
 
   // Returns this thread's share of `items`, in multiples of `unit`.
-  Range share(int items, int unit = 1) const {
-    const int units = (items + unit - 1) / unit;
-    const int first = units * index_ / count_ * unit, end = units * (index_ + 1) / count_ * unit;
-    return {first, std::min(end, items)};
-  }
+  Range share(int items, int unit = 1) const { return share_of(index_, items, unit); }
 
   // Calls `visit` with ranges that together are all `items`: the pieces of this thread's own share, in its caches since
   // the last time, then what is left of the others' shares, whose threads may have to wait for a processor. `taken`
-  // counts the pieces of each share that somebody has begun.
+  // counts the pieces of each share that somebody has begun, for every call that a thread makes.
   template <class Visit>
-  void divide(std::atomic<int>* taken, int items, int unit, Visit&& visit) const {
+  void divide(std::atomic<int>* taken, int items, int unit, Visit&& visit) {
+    taken += size_t(calls_++) * size_t(count_);
     for (int i = 0; i < count_; i++) {
       const int owner = (index_ + i) % count_;
-      const Range all = Worker(owner, count_, arrived_).share(items, unit);
+      const Range all = share_of(owner, items, unit);
       const int pieces = count_ == 1 ? 1 : kPieces,
                 size = (all.end - all.first + pieces * unit - 1) / (pieces * unit) * unit;
       for (int at;
@@ -47,9 +44,6 @@ class Worker {
         visit(Range{at, std::min(at + size, all.end)});
     }
   }
-
-  // Returns how many times this was called before.
-  int next_step() { return steps_++; }
 
   // Waits until every thread of the team has arrived. A step between two barriers takes microseconds, so nobody sleeps.
   void barrier() {
@@ -61,9 +55,15 @@ class Worker {
   }
 
  private:
+  Range share_of(int index, int items, int unit) const {
+    const int units = (items + unit - 1) / unit;
+    const int first = units * index / count_ * unit, end = units * (index + 1) / count_ * unit;
+    return {first, std::min(end, items)};
+  }
+
   static constexpr int kSpins = 20000;  // after that, another process may need this core
   static constexpr int kPieces = 8;     // of a thread's share
-  int index_, count_, goal_ = 0, steps_ = 0;
+  int index_, count_, goal_ = 0, calls_ = 0;
   std::atomic<int>& arrived_;
 };
 
