@@ -113,18 +113,21 @@ struct Float16 {
     high = wide(words >> 16);
   }
   static float one(Stored value) { return wide(Words{} + uint32_t(value))[0]; }
-  // The nearest number; one that is too large becomes infinite, and what is no number stays none.
+  // The nearest number, the even one of two; one that is too large becomes infinite, and what is no number stays none.
   static Stored rounded(float value) {
     uint32_t bits;
-    // Scaling moves the exponent to where half precision has it, and numbers too small for it below the normal ones;
-    // adding and taking away rounds to its fraction.
-    const float size = std::fabs(value), large = std::max(size, 0x1p-14f) * 0x1p13f;
-    const float kept = (size + large) - large;
-    const float moved = kept * 0x1p-112f;
-    std::memcpy(&bits, &moved, sizeof bits);
-    const uint32_t sign = std::signbit(value) ? 0x8000u : 0u;
-    if (!(size == size)) return Stored(sign | 0x7e00u);
-    return Stored(sign | (kept >= 65520.0f ? 0x7c00u : bits >> 13));
+    std::memcpy(&bits, &value, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) return Stored(sign | 0x7e00u);
+    if (size >= 0x47800000u) return Stored(sign | 0x7c00u);
+    // Below the normal numbers the steps are 2^-24, as those of a float beside one half, which adding rounds to.
+    if (size < 0x38800000u) {
+      const float moved = std::fabs(value) + 0.5f;
+      std::memcpy(&bits, &moved, sizeof bits);
+      return Stored(sign | (bits - 0x3f000000u));
+    }
+    // Thirteen bits of the fraction go; what a full fraction carries over is the exponent's, up to infinity.
+    return Stored(sign | ((size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13));
   }
 };
 
