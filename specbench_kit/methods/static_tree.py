@@ -79,11 +79,13 @@ class TreeShapes:
         if not self._best:
             return best, last
         best[0, 1], below = 1.0, self._best[-1].max(0)
+        exists = below > -np.inf
         for branch, chance in enumerate(self._chances, 1):
+            child = np.where(exists, chance * np.where(exists, below, 0.0), -np.inf)  # 0 times no tree is no tree either
             for nodes in range(2, size + 1):
                 # Split the nodes between the last child's subtree and the tree without that child.
                 child_sizes = np.arange(1, nodes)
-                sums = best[branch - 1, nodes - child_sizes] + chance * below[child_sizes]
+                sums = best[branch - 1, nodes - child_sizes] + child[child_sizes]
                 index = int(sums.argmax())
                 best[branch, nodes], last[branch, nodes] = sums[index], child_sizes[index]
         return best, last

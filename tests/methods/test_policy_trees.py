@@ -188,21 +188,26 @@ def test_what_a_shape_is_expected_to_give() -> None:
     assert (CHAIN.size, CHAIN.levels, FORK.size, FORK.levels) == (4, 4, 4, 3)
 
 
-def test_the_best_tree_of_every_size() -> None:
+def test_a_tree_of_a_size() -> None:
     results = TreeShapes(CHANCES, 8, 5)
     assert results.shape(4, 4) == CHAIN
     assert results.shape(4, 3) == FORK
     assert results.expected(4, 4) == pytest.approx(2.176)
     assert results.expected(4, 1) == float("-inf")
+
+
+@pytest.mark.parametrize("chances", [CHANCES, (0.7, 0.0), (0.0, 0.7)])
+def test_the_best_tree_of_every_size(chances: tuple[float, float]) -> None:
+    """Also where no token of a rank was ever the target's, as in every table that was measured on few tokens."""
+    results = TreeShapes(chances, 8, 5)
     for size in range(1, 9):
         for levels in range(1, 6):
-            if results.expected(size, levels) > 0:
+            best = max((tree.expected(chances) for tree in all_trees(size, levels)), default=float("-inf"))
+            assert results.expected(size, levels) == pytest.approx(best)
+            if best > 0:
                 shape = results.shape(size, levels)
-                assert shape.size == size
-                assert shape.levels <= levels
-                assert shape.expected(CHANCES) == pytest.approx(results.expected(size, levels))
-                best = max(tree.expected(CHANCES) for tree in all_trees(size, levels))
-                assert results.expected(size, levels) == pytest.approx(best)
+                assert (shape.size, shape.levels <= levels) == (size, True)
+                assert shape.expected(chances) == pytest.approx(best)
 
 
 def all_trees(size: int, levels: int) -> list[TreeShape]:
