@@ -71,6 +71,13 @@ MODELS = {
 }
 
 
+def rounded(values: Tensor, together: int) -> Tensor:
+    """Round to whole multiples of a scale per block of neighbours, of which the largest becomes 127."""
+    blocks = values.unflatten(-1, (-1, together))
+    scale = blocks.abs().amax(-1, keepdim=True) / 127
+    return ((blocks / scale.clamp_min(1e-30)).round() * scale).flatten(-2)
+
+
 def in_pieces(runner: Runner, text: Sequence[int], size: int) -> Tensor:
     """Logits after every token of a text that is fed `size` tokens at a time."""
     slot, found = runner.acquire(), []

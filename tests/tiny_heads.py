@@ -32,10 +32,10 @@ def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
     return dict.fromkeys(names, _beside[target])
 
 
-def put_beside(target: Runner, head: HeadModel) -> None:
-    """Let methods that draft with a head find this one."""
-    executor = make_executor(head.to(target.device), target.executor.slots, target.capacity, target.vocabulary)
-    _beside[target] = Runner(executor)
+def put_beside(target: Runner, head: HeadModel, executor: str | None = None) -> None:
+    """Let methods that draft with a head find this one, on the fastest executor or the named one."""
+    slots, placed = target.executor.slots, head.to(target.device)
+    _beside[target] = Runner(make_executor(placed, slots, target.capacity, target.vocabulary, executor))
 
 
 def untrained(target: Runner, seed: int = 0) -> HeadModel:

@@ -81,7 +81,8 @@ class TreeShapes:
         best[0, 1], below = 1.0, self._best[-1].max(0)
         exists = below > -np.inf
         for branch, chance in enumerate(self._chances, 1):
-            child = np.where(exists, chance * np.where(exists, below, 0.0), -np.inf)  # 0 times no tree is no tree either
+            # A chance of 0 times no tree, which is minus infinity, is no tree either.
+            child = np.where(exists, chance * np.where(exists, below, 0.0), -np.inf)
             for nodes in range(2, size + 1):
                 # Split the nodes between the last child's subtree and the tree without that child.
                 child_sizes = np.arange(1, nodes)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gguf.quants import dequantize
 from gguf_files import quantised, rewrite
-from native_models import in_a_tree, in_pieces
+from native_models import in_a_tree, in_pieces, rounded
 from nightly import nightly_except
 from numpy.typing import NDArray
 from tiny_models import AUTOREGRESSIVE, decode, fill, make_requests, outputs, random_prompts, tiny_llama
@@ -117,13 +117,6 @@ def builds() -> Iterator[str]:
 def use_build(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     build = next(library._find(name))
     monkeypatch.setattr(NativeBlocksExecutor, "library", classmethod(lambda _: build))
-
-
-def rounded(values: Tensor, together: int) -> Tensor:
-    """Round to whole multiples of a scale per block of neighbours, of which the largest becomes 127."""
-    blocks = values.unflatten(-1, (-1, together))
-    scale = blocks.abs().amax(-1, keepdim=True) / 127
-    return ((blocks / scale.clamp_min(1e-30)).round() * scale).flatten(-2)
 
 
 def as_in_the_file(path: Path, *, round_activations: bool) -> Any:

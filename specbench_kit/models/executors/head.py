@@ -49,7 +49,7 @@ class HeadExecutor(PaddedExecutor):
         return [LayerKV(attention.kv_heads, attention.head_dim, attention.head_dim)]
 
     def add_states(self, slot: int, states: Tensor) -> None:
-        self.states.add(slot, self.model.fc(states.to(self._dtype)))
+        self.states.append(slot, len(states))[:] = self.model.fc(states.to(self._dtype))
 
     def forget(self, slot: int) -> None:
         self.states.forget(slot)

@@ -27,11 +27,11 @@ class HeadStates:
         """Return the memory that the states take."""
         return self._table.nbytes
 
-    def add(self, slot: int, states: Tensor) -> None:
-        """Append the target's states [tokens, width] of the next tokens of a slot's text."""
+    def append(self, slot: int, count: int) -> Tensor:
+        """Return the memory [tokens, width] for the target's states of the next tokens of a slot's text."""
         first = self._lengths[slot]
-        self._table[slot, 0, first : first + len(states)] = states
-        self._lengths[slot] = first + len(states)
+        self._lengths[slot] = first + count
+        return self._table[slot, 0, first : first + count]
 
     def forget(self, slot: int) -> None:
         """Drop the target's states of a slot, whose next text is a new one."""

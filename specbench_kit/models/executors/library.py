@@ -26,7 +26,7 @@ class Shape(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int32) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "inner")),
-        *((name, c_int32) for name in ("vocabulary", "positions", "slots", "capacity", "outputs", "reads")),
+        *((name, c_int32) for name in ("vocabulary", "positions", "slots", "capacity", "outputs", "reads", "fused")),
         ("eps", c_float),
     ]
 
@@ -64,6 +64,12 @@ class Library(Protocol):
 
     def load_both_ends(self, decoder: Any, head: int, embedding: int | None, /) -> None:
         """Copy the output matrix and the embeddings, which are the rows of that matrix if they are None."""
+
+    def load_fusion(self, decoder: Any, rows: int, bias: int | None, /) -> None:
+        """Copy the matrix that makes a head's states of the target's."""
+
+    def fuse(self, decoder: Any, states: int, count: int, to: int, threads: int, /) -> None:
+        """Write the head's states of the target's: addresses of [count, width] in fp32."""
 
     def share_weights(self, decoder: Any, slots: int, capacity: int, /) -> Any:
         """Return another decoder over the same weights, with KV of its own."""
@@ -123,7 +129,7 @@ def _find(build: str) -> Iterator[Any]:
     for suffix in EXTENSION_SUFFIXES:
         with suppress(ImportError):  # missing, or left over from another version of Python
             module = _load(_place(build, suffix))
-            if hasattr(module, "load_both_ends"):  # else left over from an earlier version of the kit
+            if hasattr(module, "fuse"):  # else left over from an earlier version of the kit
                 yield module
 
 

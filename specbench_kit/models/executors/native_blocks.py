@@ -6,7 +6,7 @@ is, and lossless against its own plain decoding; its tokens are not those of `na
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -97,29 +97,41 @@ class NativeFourBitExecutor(NativeBlocksExecutor):
         return FILE_BLOCKS, partial(LentBlocks, cls.weight_bits)
 
 
-class LentBlocks:
-    """Tensors of a GGUF file, whose codes of more than `most_bits` the library rounds unless that is 0."""
+class LentRows:
+    """Matrices of rows of blocks, and vectors, that the library reads."""
 
-    def __init__(self, most_bits: int = 0) -> None:
+    def __init__(self) -> None:
         self._alive: list[Any] = []
-        self._most_bits = most_bits
 
-    def matrix(self, *weights: Tensor) -> int:
-        parts = [self._rows(_stored(weight)) for weight in weights]
-        lent = (FileRows * (len(parts) + 1))(*parts)  # the one behind them has no rows
+    def _matrix(self, parts: Sequence[tuple[NDArray[np.uint8], int, int, int]], most_bits: int = 0) -> int:
+        """Return the address of parts: their blocks, the number of their type, their rows, and `heads` of blocks.h."""
+        rows = [FileRows(self._lend(blocks), number, count, heads, most_bits) for blocks, number, count, heads in parts]
+        lent = (FileRows * (len(rows) + 1))(*rows)  # the one behind them has no rows
         self._alive.append(lent)
         return ctypes.addressof(lent)
 
-    def vector(self, *weights: Tensor | None) -> int | None:
-        present = [_stored(weight).numbers() for weight in weights if weight is not None]
-        return self._lend(np.concatenate(present)) if present else None
-
-    def _rows(self, blocks: StoredBlocks) -> FileRows:
-        return FileRows(self._lend(blocks.read()), blocks.type, blocks.shape[0], blocks.heads, self._most_bits)
+    def _vector(self, parts: Sequence[NDArray[np.float32]]) -> int | None:
+        return self._lend(np.concatenate(parts)) if parts else None
 
     def _lend(self, values: NDArray[Any]) -> int:
         self._alive.append(values)
         return int(values.ctypes.data)
+
+
+class LentBlocks(LentRows):
+    """Tensors of a GGUF file, whose codes of more than `most_bits` the library rounds unless that is 0."""
+
+    def __init__(self, most_bits: int = 0) -> None:
+        super().__init__()
+        self._most_bits = most_bits
+
+    def matrix(self, *weights: Tensor) -> int:
+        stored = [_stored(weight) for weight in weights]
+        parts = [(blocks.read(), blocks.type, blocks.shape[0], blocks.heads) for blocks in stored]
+        return self._matrix(parts, self._most_bits)
+
+    def vector(self, *weights: Tensor | None) -> int | None:
+        return self._vector([_stored(weight).numbers() for weight in weights if weight is not None])
 
 
 def _stored(weight: Tensor) -> StoredBlocks:

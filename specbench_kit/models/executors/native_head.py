@@ -20,12 +20,10 @@ from specbench_kit.models.heads.model import HeadModel
 class NativeHeadExecutor(NativeExecutor):
     """Runs feature heads with the extension of `native`."""
 
-    bitwise = False  # torch fuses the target's states, and its products depend on the batch
-
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, None)
         self.reads, self.vocabulary = model.config.layers, vocabulary
-        self._fuse, self._tokens, self._token_ids = model.fc, model.tokens, model.tokens.tolist()
+        self._tokens, self._token_ids = model.tokens, model.tokens.tolist()
         self._whole = model.config.layer.vocab_size
         self.states = HeadStates(slots, capacity, self._width, torch.float32, self.device)
 
@@ -35,7 +33,9 @@ class NativeHeadExecutor(NativeExecutor):
         return cls.missing() or ("" if computed else "runs feature heads on a CPU")
 
     def add_states(self, slot: int, states: Tensor) -> None:
-        self.states.add(slot, self._fuse(states.to(self._fuse.weight.dtype)))
+        told = states.float().contiguous()
+        fused = self.states.append(slot, len(told))
+        self._library.fuse(self._decoder, told.data_ptr(), len(told), fused.data_ptr(), torch.get_num_threads())
 
     def forget(self, slot: int) -> None:
         self.states.forget(slot)

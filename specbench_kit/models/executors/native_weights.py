@@ -96,6 +96,7 @@ def make_decoder(library: Library, model: Any, kind: int, lend: Callable[[], Len
         capacity,
         model.lm_head.out_features,
         _reads(decoder.layers[0]),
+        model.fc.in_features if hasattr(model, "fc") else 0,
         config.rms_norm_eps,
     )
     lent = lend()
@@ -105,6 +106,9 @@ def make_decoder(library: Library, model: Any, kind: int, lend: Callable[[], Len
     tied = model.lm_head.weight is decoder.embed_tokens.weight
     embedding = None if tied else lent.matrix(decoder.embed_tokens.weight)
     library.load_both_ends(made, lent.matrix(model.lm_head.weight), embedding)
+    if hasattr(model, "fc"):
+        lent = lend()
+        library.load_fusion(made, lent.matrix(model.fc.weight), lent.vector(model.fc.bias))
     for index, layer in enumerate(decoder.layers):
         lent = lend()
         library.load_layer(made, index, _layer_weights(layer, lent))

@@ -47,7 +47,7 @@ def runners(target: Any) -> tuple[Runner, Runner]:
 
 @pytest.fixture
 def pair(runners: tuple[Runner, Runner], head: Any) -> tuple[Runner, Runner]:
-    put_beside(runners[0], head)
+    put_beside(runners[0], head, "head")  # unrounded, since a test compares what it says
     return runners
 
 

@@ -237,13 +237,14 @@ class Matrix<FileBlocks> {
   bool reads_blocks() const { return blocks_; }
   bool reads_supers() const { return supers_; }
 
-  float one(int out, int in) const {
+  void row(int out, float* to) const {
     const Part& part = part_of(out / kGroup);
-    float weight = 0;
     with_type(part.type, [&]<BlockType kType>() {
-      weight = weight_of<kType>(unpack<kType>(part, out - part.first * kGroup, in / kBlockInputs), in % kBlockInputs);
+      for (int b = 0; b < int(count()); b++) {
+        const Block block = unpack<kType>(part, out - part.first * kGroup, b);
+        for (int i = 0; i < kBlockInputs; i++) to[b * kBlockInputs + i] = weight_of<kType>(block, i);
+      }
     });
-    return weight;
   }
 
   template <bool kAdd>
@@ -455,7 +456,7 @@ class Embedding<FileBlocks> {
  public:
   void load(const FileRows* rows, int count, int width) { rows_.pack(rows, count, width); }
   explicit operator bool() const { return rows_.inputs() > 0; }
-  float one(int row, int at) const { return rows_.one(row, at); }
+  void row(int index, float* to) const { rows_.row(index, to); }
 
  private:
   Matrix<FileBlocks> rows_;

@@ -87,9 +87,11 @@ class Matrix {
   int blocks() const { return padded(outputs_) / kBlock; }
   int inputs() const { return inputs_; }
 
-  // Whether the matrix holds its weights as they were given; then `one` returns that of an output and an input.
+  // Whether the matrix holds its weights as they were given; then `row` writes those of an output.
   static constexpr bool kExact = true;
-  float one(int out, int in) const { return Kind::one(data_[place(out, in)]); }
+  void row(int out, float* to) const {
+    for (int in = 0; in < inputs_; in++) to[in] = Kind::one(data_[place(out, in)]);
+  }
 
   // y[row][out] = x[row] . w[out], or += it, for the blocks from `first` to `end`.
   template <bool kAdd>
@@ -151,7 +153,9 @@ class Embedding {
     std::memcpy(&rows_[0], rows, sizeof(Stored) * size_t(count) * width_);
   }
   explicit operator bool() const { return bool(rows_); }
-  float one(int row, int at) const { return Kind::one(rows_[size_t(row) * width_ + size_t(at)]); }
+  void row(int index, float* to) const {
+    for (size_t at = 0; at < width_; at++) to[at] = Kind::one(rows_[size_t(index) * width_ + at]);
+  }
 
  private:
   Memory<Stored> rows_;

@@ -17,6 +17,7 @@ struct Shape {
   // What a layer reads: 0: embeddings; 1: embeddings and hidden states, and it adds to the state; 2: likewise, and it
   // adds to the normalised state.
   int32_t reads;
+  int32_t fused;  // numbers of the target's states that a head makes one state of; 0 without
   float eps;
 };
 
@@ -59,6 +60,10 @@ class Decoder {
   virtual void load_layer(int index, const LayerWeights& weights) = 0;
   // The embedding may be null where it is the output matrix.
   virtual void load_ends(const void* head_rows, const void* embedding_rows) = 0;
+  // Copies the matrix that makes a head's state of the target's states; the bias may be null.
+  virtual void load_fusion(const void* rows, const float* bias) = 0;
+  // Writes the head's states [count, hidden] of the target's [count, fused].
+  virtual void fuse(const float* states, int count, float* to, int threads) = 0;
   // Returns another decoder over the same weights, with KV of its own.
   virtual std::unique_ptr<Decoder> share_weights(int slots, int capacity) const = 0;
 
@@ -181,9 +186,9 @@ struct Weights {
   }
 
   std::vector<Layer<Kind>> layers;
-  Matrix<Kind> head;
+  Matrix<Kind> head, fusion;
   Embedding<Kind> embedding;  // empty if it is the output matrix, which holds it exactly
-  std::vector<float> norm, cosines, sines;
+  std::vector<float> norm, cosines, sines, fusion_bias;
 };
 
 template <class Kind>
@@ -207,6 +212,11 @@ class LlamaDecoder final : public Decoder {
     weights_->embedding.load(rows, shape.vocabulary, shape.hidden);
   }
 
+  void load_fusion(const void* rows, const float* bias) override {
+    weights_->fusion.pack(static_cast<const typename Kind::Stored*>(rows), shape.hidden, shape.fused);
+    weights_->fusion_bias = Weights<Kind>::copy(bias, shape.hidden);
+  }
+
   std::unique_ptr<Decoder> share_weights(int slots, int capacity) const override {
     Shape other = shape;
     other.slots = slots;
@@ -218,6 +228,22 @@ class LlamaDecoder final : public Decoder {
     for (auto& cache : caches_)
       for (int i = 0; i < count; i++)
         if (from[i] != to + i) cache.move(slot, from[i], to + i);
+  }
+
+  void fuse(const float* states, int count, float* to, int threads) override {
+    hidden_.resize(size_t(count) * padded(shape.hidden));
+    inputs_.reserve(count, shape.fused);
+    taken_ = std::vector<std::atomic<int>>(size_t(threads));
+    pool_.run(threads, [&](Worker& worker) {
+      multiply<false>(worker, weights_->fusion, states, shape.fused, count, hidden_.data(), padded(shape.hidden));
+      const auto mine = worker.share(count);
+      for (int t = mine.first; t < mine.end; t++) {
+        const float* from = row(hidden_, t, shape.hidden);
+        float* state = to + size_t(t) * shape.hidden;
+        std::memcpy(state, from, shape.hidden * sizeof(float));
+        for (size_t i = 0; i < weights_->fusion_bias.size(); i++) state[i] += weights_->fusion_bias[i];
+      }
+    });
   }
 
   void forward(Batch& batch) override {
@@ -270,11 +296,8 @@ class LlamaDecoder final : public Decoder {
 
   void embed(int token, float* to) const {
     if constexpr (Matrix<Kind>::kExact)
-      if (!weights_->embedding) {
-        for (int i = 0; i < shape.hidden; i++) to[i] = weights_->head.one(token, i);
-        return;
-      }
-    for (int i = 0; i < shape.hidden; i++) to[i] = weights_->embedding.one(token, i);
+      if (!weights_->embedding) return weights_->head.row(token, to);
+    weights_->embedding.row(token, to);
   }
 
   void step(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {

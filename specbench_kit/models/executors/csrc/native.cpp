@@ -180,6 +180,36 @@ PyObject* load_both_ends(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
+// load_fusion(decoder, rows, bias): copies the matrix that makes a head's states of the target's; addresses.
+PyObject* load_fusion(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  return guarded([&] {
+    const Arguments args = arguments(values, count, 3);
+    Decoder& decoder = *decoder_of(args[0]);
+    if (decoder.shape.fused <= 0) throw InvalidArgument{"states that it does not read"};
+    decoder.load_fusion(args.address(1), static_cast<const float*>(args.address(2)));
+    Py_RETURN_NONE;
+  });
+}
+
+// fuse(decoder, states, count, to, threads): writes the head's states [count, hidden] of the target's [count, fused].
+PyObject* fuse(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  return guarded([&] {
+    const Arguments args = arguments(values, count, 5);
+    Decoder& decoder = *decoder_of(args[0]);
+    const Decoder::Turn turn(decoder.in_use);
+    if (!turn.granted) throw InvalidArgument{"two forwards at once: a decoder computes one at a time"};
+    const auto* states = static_cast<const float*>(args.address(1));
+    auto* to = static_cast<float*>(args.address(3));
+    const int rows = args.number(2), threads = args.number(4);
+    if (decoder.shape.fused <= 0 || rows < 0) throw InvalidArgument{"states that it does not read"};
+    {
+      const WithoutGil released;
+      decoder.fuse(states, rows, to, threads);
+    }
+    Py_RETURN_NONE;
+  });
+}
+
 #if defined(SKIT_NARROW)
 // products(name): returns how products are computed from the next model on, after choosing `name` unless it is None.
 // The empty name says that this processor cannot run this build.
@@ -298,6 +328,8 @@ PyObject* move(PyObject*, PyObject* const* values, Py_ssize_t count) {
 PyMethodDef kFunctions[] = {method("make", make),
                             method("load_layer", load_layer),
                             method("load_both_ends", load_both_ends),
+                            method("load_fusion", load_fusion),
+                            method("fuse", fuse),
                             method("share_weights", share_weights),
                             method("forward", forward),
                             method("move", move),

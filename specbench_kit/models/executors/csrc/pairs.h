@@ -83,8 +83,9 @@ class Matrix<BFloat16Pairs> {
   int inputs() const { return inputs_; }
 
   static constexpr bool kExact = true;
-  float one(int out, int in) const {
-    return products_ == Products::kMultiplyAdd ? widened_.one(out, in) : BFloat16::one(data_[place(out, in)]);
+  void row(int out, float* to) const {
+    if (products_ == Products::kMultiplyAdd) return widened_.row(out, to);
+    for (int in = 0; in < inputs_; in++) to[in] = BFloat16::one(data_[place(out, in)]);
   }
 
   template <bool kAdd>
