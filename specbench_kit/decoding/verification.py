@@ -204,7 +204,10 @@ def committed_states(
 ) -> Tensor:
     """Return the hidden states [tokens, layers x width] of a row's newly committed tokens and accepted nodes."""
     states = forward.states(row, layers)
-    return states[_committed_rows(nodes, path, root=len(states) - len(nodes) - 1)]
+    rows = list(_committed_rows(nodes, path, root=len(states) - len(nodes) - 1))
+    first, end = rows[0], rows[-1] + 1
+    # Neighbours are taken as they lie: for any others torch wakes its threads, which then wait beside the executor's.
+    return states[first:end] if len(rows) == end - first else states[rows]
 
 
 def commit_verdict(target: Target, slot: int, verdict: Verdict) -> None:
