@@ -1,15 +1,13 @@
 """The known pair on its GGUF files beside llama.cpp's server on the same files. Optional: it needs xllamacpp."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import torch
 
 from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Seconds, Setting, Skipped, over_rounds, take_turns
+from benchmarks.llama_server import MODES, LlamaServer, require_server
 from benchmarks.peer_models import Kit
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
@@ -19,7 +17,6 @@ from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
-from specbench_kit.models.weights.blocks import blocks_of
 from specbench_kit.studies.bench.conversations import Conversation
 
 PAIR = "qwen2.5-coder"
@@ -34,14 +31,13 @@ Decode = Callable[[Request], int]
 
 def run(setting: Setting) -> Outcome:
     """Time whole answers to HumanEval's prompts in turns, and forwards of several tokens after a context."""
-    if find_spec("xllamacpp") is None:
-        raise Skipped("xllamacpp not installed: pip install --no-deps xllamacpp")
+    require_server()
     try:
         pairs = {executor: load_pair(PAIR, device="cpu", executor=executor) for executor in (EXACT, ROUNDED)}
     except SkitError as error:
         raise Skipped(str(error)) from error
     exact = pairs[EXACT]
-    requests = _requests(setting, exact)
+    requests = human_eval(setting, exact)
     capacity = max(CONTEXT, *(len(request.prompt_ids) for request in requests)) + setting.max_new_tokens + 64
     runners = {executor: pair.runners(1, capacity) for executor, pair in pairs.items()}
     kit = {
@@ -49,19 +45,19 @@ def run(setting: Setting) -> Outcome:
         **{f"kit, {policy}": _decoder(exact, runners[EXACT], policy) for policy in POLICIES},
         **{f"kit, {policy}, draft in 4 bits": _decoder(exact, runners[ROUNDED], policy) for policy in POLICIES},
     }
-    servers = _servers(exact, capacity)
-    others = {name: server.decode for name, server in servers.items()}
+    servers = {f"llama.cpp, {mode}": LlamaServer(exact, capacity, kind) for mode, kind in MODES.items()}
+    others = {name: server.answer for name, server in servers.items()}
     tokens: dict[str, list[int]] = {
         name: [decode(request) for request in requests] for name, decode in (kit | others).items()
     }
     seconds = take_turns(kit | others, requests, setting.rounds)
     plain, text = servers["llama.cpp, plain"], _text(requests)
-    own_ms, their_ms = _forwards(exact, runners[EXACT][0], text), plain.forwards(text[:CONTEXT])
+    own_ms, their_ms = _forwards(exact, runners[EXACT][0], text), _server_forwards(plain, text[:CONTEXT])
     figures = [*_answers(tokens, seconds), *_widths(own_ms, their_ms)]
     return Outcome(f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures)
 
 
-def _requests(setting: Setting, pair: Pair) -> list[Request]:
+def human_eval(setting: Setting, pair: Pair) -> list[Request]:
     dataset = load("humaneval", data_dir=None, allow_sample=True, limit=setting.prompts, seed=0)
     talks = (Conversation(prompt, pair.tokenizer, setting.max_new_tokens) for prompt in dataset.prompts)
     return [request for talk in talks if (request := talk.next_request()) is not None]
@@ -73,67 +69,19 @@ def _text(requests: Sequence[Request]) -> list[int]:
 
 
 def _decoder(pair: Pair, runners: tuple[Runner, Runner], method: str) -> Decode:
-    def decode(request: Request) -> int:
-        options = {"sampler": Sampler(), "seed": 0, "eos_ids": pair.eos_ids, "batch_size": 1}
-        engine = live_engine(parse_method(method), *runners, **options)
+    return lambda request: answer_all(pair, runners, method, [request])
+
+
+def answer_all(pair: Pair, runners: tuple[Runner, Runner], method: str, requests: Sequence[Request]) -> int:
+    """Answer some requests together and return the number of tokens."""
+    options = {"sampler": Sampler(), "seed": 0, "eos_ids": pair.eos_ids, "batch_size": len(requests)}
+    engine = live_engine(parse_method(method), *runners, **options)
+    for request in requests:
         engine.submit(request)
-        records = []
-        while not engine.idle:
-            records += engine.step()
-        return len(records[0].output_ids)
-
-    return decode
-
-
-class _Server:
-    """A server of llama.cpp in this process, without its HTTP."""
-
-    def __init__(self, pair: Pair, capacity: int, speculation: str = "") -> None:
-        import xllamacpp
-
-        options = xllamacpp.CommonParams()
-        options.model.path = _file(pair.target.shell)
-        options.n_ctx, options.n_parallel = capacity, 1
-        threads = torch.get_num_threads()
-        options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
-        if speculation:
-            options.speculative.types = [getattr(xllamacpp.common_speculative_type, speculation)]
-        if speculation == DRAFTING:
-            draft = options.speculative.draft
-            draft.mparams.path = _file(pair.needed_draft.shell)
-            draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = threads
-        self._server = xllamacpp.Server(options)
-
-    def complete(self, prompt: Sequence[int], limit: int) -> Mapping[str, Any]:
-        asked = {"prompt": list(prompt), "max_tokens": limit, "temperature": 0, "cache_prompt": False}
-        answer = self._server.handle_completions(asked)
-        found: Mapping[str, Any] = answer if isinstance(answer, dict) else json.loads(answer)
-        return found
-
-    def decode(self, request: Request) -> int:
-        return int(self.complete(request.prompt_ids, request.max_new_tokens)["usage"]["completion_tokens"])
-
-    def forwards(self, context: Sequence[int]) -> dict[int, list[float]]:
-        """Return milliseconds of a prompt, under 0, and of a token behind it, under 1, by its own clock."""
-        timings = [self.complete(context, 17)["timings"] for _ in range(REPEATS)]
-        return {
-            0: [timing["prompt_ms"] for timing in timings],
-            1: [timing["predicted_per_token_ms"] for timing in timings],
-        }
-
-
-DRAFTING = "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE"
-MODES = {"plain": "", "the draft model": DRAFTING, "n-grams": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE"}
-
-
-def _servers(pair: Pair, capacity: int) -> dict[str, _Server]:
-    return {f"llama.cpp, {mode}": _Server(pair, capacity, speculation) for mode, speculation in MODES.items()}
-
-
-def _file(shell: Any) -> str:
-    blocks = blocks_of(next(iter(shell.parameters())))
-    assert blocks is not None
-    return str(blocks.file)
+    records = []
+    while not engine.idle:
+        records += engine.step()
+    return sum(len(record.output_ids) for record in records)
 
 
 def _forwards(pair: Pair, runner: Runner, text: Sequence[int]) -> dict[int, list[float]]:
@@ -145,6 +93,15 @@ def _forwards(pair: Pair, runner: Runner, text: Sequence[int]) -> dict[int, list
         for width in WIDTHS:
             times[width].append(_timed(lambda width=width: peer.verify(text[CONTEXT : CONTEXT + width])))
     return times
+
+
+def _server_forwards(server: LlamaServer, context: Sequence[int]) -> dict[int, list[float]]:
+    """Return milliseconds of a prompt, under 0, and of a token behind it, under 1, by the server's own clock."""
+    timings = [server.complete(context, 17)["timings"] for _ in range(REPEATS)]
+    return {
+        0: [timing["prompt_ms"] for timing in timings],
+        1: [timing["predicted_per_token_ms"] for timing in timings],
+    }
 
 
 def _timed(action: Callable[[], object]) -> float:
