@@ -13,6 +13,8 @@ from specbench_kit.profilers.cards import Amount, Rate
 
 TOKEN_BYTES = 4
 """Size of one token id on the link."""
+IMPOSSIBLE = "IMPOSSIBLE: faster than its device can be"
+"""What the origin of latencies says where the data sheet of their device refutes them."""
 RECORDED = "recorded"
 """The name of the machine that recorded a trace."""
 Placement = Literal["edge", "server"]

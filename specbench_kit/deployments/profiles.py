@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.base import IMPOSSIBLE
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import bundled_device
@@ -37,7 +38,7 @@ def origin(profile: Profile) -> str:
         parts.append(f"DISTURBED MACHINE: {', '.join(profile.disturbances)}")
     verdict = judge(profile)
     if verdict.kind == "impossible":
-        parts.append("IMPOSSIBLE: faster than its device can be")
+        parts.append(IMPOSSIBLE)
     if verdict.slow:
         parts.append(f"SLOW: {max(verdict.slow.values()):.0f} times the least that its device needs for some batches")
     return "; ".join(parts)

@@ -52,7 +52,7 @@ class ServingOptions:
     label: Annotated[tuple[str, ...], Option("Name of each system in the report.", RUN)] = ()
     deployment: Annotated[
         tuple[str, ...], Option(f"Deployment: a name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT)
-    ] = ("wisp",)
+    ] = ("wisp-roofline",)
     fleet: Annotated[
         str | None,
         Option(
@@ -124,8 +124,8 @@ class ServingOptions:
     slo: Annotated[
         tuple[str, ...],
         Option(
-            "Promised token speed: a class from 1 to 4 (2, 4, 6 or 8 tokens/s), a speed such as 7.5/s, or a mix of "
-            "classes with their shares, 1:0.5,4:0.5. May be given several times.",
+            "Promised token speed: a speed such as 7.5tok/s, WISP's class 1, 2, 3 or 4 (2, 4, 6 or 8 tokens/s), or a "
+            "mix with shares, 1:0.5,4:0.5. May be given several times.",
             LOAD,
         ),
     ] = ("2",)

@@ -1,15 +1,12 @@
 """Service level objectives: the token speeds promised to devices, and the time they leave for a verification."""
 
 from bisect import bisect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isclose, isfinite
 
 from specbench_kit.core.errors import SkitError
-
-CLASSES: Mapping[str, float] = {"1": 2.0, "2": 4.0, "3": 6.0, "4": 8.0}
-"""Tokens per second of WISP's classes."""
+from specbench_kit.core.slo_names import CLASSES, speed_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class SloMix:
 def parse_slo(text: str) -> SloMix:
     """Return the mix that a text names.
 
-    `4` is one class, `1:0.25,2:0.75` are several with their shares, `7.5/s` is a speed in place of a class.
+    `4` is one class, `1:0.25,2:0.75` are several with their shares, `7.5tok/s` is a speed in place of a class.
     """
     parts = [part.partition(":") for part in text.split(",")]
     names = tuple(name.strip() for name, _, _ in parts)
@@ -51,14 +48,10 @@ def verification_budget_s(expected_tokens: float, speed: float, draft_s: float, 
 
 
 def _speed(name: str) -> float:
-    if name in CLASSES:
-        return CLASSES[name]
-    number, slash, unit = name.partition("/")
-    speed = _number(number)
-    if not (slash and unit == "s" and speed is not None and speed > 0):
-        raise SkitError(
-            f"unknown SLO class '{name}'; known: {', '.join(CLASSES)}, or a speed in tokens per second such as 7.5/s"
-        )
+    speed = speed_of(name)
+    if speed is None:
+        known = ", ".join(f"{number} ({speed:g} tokens/s)" for number, speed in CLASSES.items())
+        raise SkitError(f"unknown SLO class '{name}'; known: {known}, or a speed in tokens per second such as 7.5/s")
     return speed
 
 

@@ -65,8 +65,8 @@ def test_a_class_that_cannot_be_served_is_said_beside_the_others(tmp_path: Path)
     assert served["bounded"]
     assert refused["capacity"]["mean"] == 0
     assert "no batch can meet the SLO '60/s'" in refused["refused"]
-    assert "AT LEAST: wisp, SLO 4" in said
-    assert "REFUSED: wisp, SLO 60/s" in said
+    assert "AT LEAST: wisp, 8 tokens/s" in said
+    assert "REFUSED: wisp, 60 tokens/s" in said
 
 
 def test_capacity_against_the_estimators_error(tmp_path: Path) -> None:

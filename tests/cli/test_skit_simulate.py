@@ -216,7 +216,7 @@ c_s = 0.01
         (["--devices", "0"], "a simulation needs at least 1 device, not 0"),
         (["--devices", "few"], "--devices takes numbers such as 20"),
         (["--slo", "60/s"], "no batch can meet the SLO '60/s' of 60 tokens/s"),
-        (["--slo", "5"], "unknown SLO class '5'; known: 1, 2, 3, 4"),
+        (["--slo", "5"], "unknown SLO class '5'; known: 1 (2 tokens/s), 2 (4 tokens/s)"),
         (["--prompt-tokens", "50000"], "exceeds the model's context of 40960"),
         (["--kv-tokens", "100", "--prompt-tokens", "200"], "exceeds the server's KV memory of 100 tokens"),
         (["--kv-tokens", "much"], "--kv-tokens takes a number of tokens, auto or unlimited, not 'much'"),

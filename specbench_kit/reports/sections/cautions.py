@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.deployments.base import RECORDED
+from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.sections import machine, sampling_check
@@ -19,6 +19,7 @@ def setting_cautions(run: RunFile) -> list[str]:
         name = dataset.get("name")
         lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
     if run.get("time_kind") == "modelled":
+        lines += impossible_times(run)
         deployment = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock.")
     if link := run.get("shaped_link"):
@@ -34,6 +35,22 @@ def setting_cautions(run: RunFile) -> list[str]:
         notes = "; ".join([f"which tokens were accepted comes from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")
     return [*lines, *_model_cautions(run.get("models") or {}), *_predictor_cautions(run)]
+
+
+def impossible_times(run: RunFile) -> list[str]:
+    """Return a line on every deployment one of whose devices is taken to be faster than it can be."""
+    deployments = run.get("deployments") or ({"": run["deployment"]} if run.get("deployment") else {})
+    ends = [
+        (deployment["name"], deployment[part])
+        for deployment in deployments.values()
+        for part in ("drafter", "verifier")
+        if IMPOSSIBLE in deployment[part]["origin"]
+    ]
+    return [
+        f"IMPOSSIBLE TIMES: '{name}' takes an {end['device']} to be faster than its data sheet allows, so that what "
+        "comes of it is too good; `skit list deployments` says which deployment stands for the same devices."
+        for name, end in ends
+    ]
 
 
 def shorter_drafts(limits: Mapping[str, JsonObject]) -> list[str]:

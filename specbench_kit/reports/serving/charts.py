@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
 
@@ -12,7 +14,7 @@ NAMES = {
     "estimator_factor": "estimated over true time",
     "estimator_noise": "noise of the estimator (log-normal)",
     "guard_s": "guard time (s)",
-    "slo": "SLO",
+    "slo": "promised speed",
 }
 """The label of each axis; the first axis with several values becomes the horizontal one."""
 SHORT = {"slo_scale": "SLO x", "estimator_factor": "estimate x", "estimator_noise": "noise ", "guard_s": "guard "}
@@ -44,9 +46,9 @@ class Chart:
         """True if some line has several points; a chart without lines is drawn as bars."""
         return any(len(line.rows) > 1 for line in self.lines)
 
-    def x(self, line: ChartLine) -> list[float]:
+    def x(self, line: ChartLine) -> list[Any]:
         """Return the values of the axis at a line's rows; those of the SLO axis are names."""
-        return [row[self.axis] for row in line.rows]
+        return [row[self.axis] if self.numeric else slo_in_words(str(row[self.axis])) for row in line.rows]
 
 
 def chart(rows: Sequence[Row]) -> Chart:
@@ -76,7 +78,7 @@ def axis_values(row: Row, axes: Sequence[str]) -> str:
 
 def _axis_value(axis: str, value: object) -> str:
     if axis == "slo":
-        return f"SLO {value}"
+        return slo_in_words(str(value))
     if axis == "devices":
         return f"{value} devices"
     return f"{SHORT[axis]}{value:g}{' s' if axis == 'guard_s' else ''}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.reports.serving.axes import PUBLISHED, FigureOf, bars, curves, frame, height, legend
 from specbench_kit.reports.serving.charts import NAMES, Chart, chart
@@ -170,7 +171,10 @@ def _capacity(lines: Chart, summary: Summary) -> Picture:
         if lines.numeric:
             curves(axes, lines, "capacity", 1)
         else:
-            capacities = {line.label: {str(row["slo"]): row["capacity"] for row in line.rows} for line in lines.lines}
+            capacities = {
+                line.label: dict(zip(lines.x(line), (row["capacity"] for row in line.rows), strict=True))
+                for line in lines.lines
+            }
             estimates = {label: [by_slo.get(name) for name in names] for label, by_slo in capacities.items()}
             _mark_published(axes, published, names, bars(axes, lines, estimates, names))
         axes.set(xlabel=NAMES[lines.axis], ylabel=capacity_unit(summary))
@@ -188,7 +192,8 @@ def _mark_published(
 ) -> None:
     """Draw a diamond at every published number whose bar is drawn."""
     groups = {name: number for number, name in enumerate(names)}
-    bars_of = [((pair["series"], groups.get(pair["where"].get("slo", ""), -1)), pair["value"]) for pair in published]
+    places = [groups.get(slo_in_words(pair["where"].get("slo", "")), -1) for pair in published]
+    bars_of = [((pair["series"], place), pair["value"]) for pair, place in zip(published, places, strict=True)]
     points = [(middles[bar], value) for bar, value in bars_of if bar in middles]
     if points:
         x, y = zip(*points, strict=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports.document import (
     Block,
@@ -121,11 +122,14 @@ def row_axes(rows: Sequence[Row]) -> list[str]:
 
 def point_cells(row: Row, axes: Sequence[str]) -> list[Cell]:
     """Return the cells that name a row: its series and its values of these axes."""
-    values = ((axis, row[axis]) for axis in axes)
-    return [
-        code(row["series"]),
-        *(ABSENT if value is None else f"{value:g}" if isinstance(value, float) else str(value) for _, value in values),
-    ]
+    return [code(row["series"]), *(axis_cell(axis, row[axis]) for axis in axes)]
+
+
+def axis_cell(axis: str, value: object) -> str:
+    """Return a row's value of an axis."""
+    if axis == "slo":
+        return slo_in_words(str(value))
+    return ABSENT if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _simulation(summary: Summary) -> Blocks:

@@ -1,5 +1,6 @@
 """The sections on how a simulation was set up."""
 
+from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.reports.document import Block, Blocks, BulletList, Column, Heading, Paragraph, Table, code, facts
 from specbench_kit.reports.sections import deployment
 from specbench_kit.reports.sections.wording import dataset_sentence
@@ -20,7 +21,7 @@ def setting(run: RunFile) -> Blocks:
     uplink = config["shared_up_bytes_per_s"]
     rows = [
         ("arrivals", f"{config['arrivals']}{faster}"),
-        ("SLO", ", ".join(config["slo"])),
+        ("promised speed (SLO)", "; ".join(map(slo_in_words, config["slo"]))),
         (
             "SLO applies to",
             "token speed end to end" if config["objective"] == "speed" else "time per token after the first",

@@ -24,6 +24,7 @@ SIMULATED = (
     ServingColumn("busy", "share", "figures.server.utilisation"),
 )
 AXIS_TITLES = {
+    "slo": "promised speed",
     "slo_scale": "SLO\nscale",
     "estimator_factor": "estimate\nfactor",
     "estimator_noise": "estimate\nnoise",
@@ -40,7 +41,7 @@ def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
     blocks: list[Block] = [Note(setting), _results(run, summary)]
     if summary.get("published"):
         blocks.append(_published(run, summary))
-    blocks += paragraphs(*map(wording.guard_sentence, summary["guards"]))
+    blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary["guards"]))
     blocks += caution([*setting_cautions(run), *wording.golden_cautions(run), *wording.cautions(summary)])
     render_terminal.show(console, blocks)
 

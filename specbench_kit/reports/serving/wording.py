@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.document import Cell, Column, Estimate
@@ -56,7 +57,7 @@ def cautions(summary: Summary) -> list[str]:
     """Return what a reader must know before quoting a number, beyond what holds for every modelled run."""
     lines = []
     for row in summary["rows"]:
-        where = f"{row['series']}, SLO {row['slo']}"
+        where = f"{row['series']}, {slo_in_words(row['slo'])}"
         if "refused" in row:
             lines.append(f"REFUSED: {where}: {row['refused']}.")
         if row.get("bounded"):
@@ -114,7 +115,7 @@ def thrashing(summary: Summary) -> list[str]:
 def guard_sentence(guard: Row) -> str:
     """Return which guard time compensates for a wrong estimator."""
     error = f"times {guard['estimator_factor']:g}, noise {guard['estimator_noise']:g}"
-    subject = f"{guard['series']}, SLO {guard['slo']}, estimator {error}"
+    subject = f"{guard['series']}, {slo_in_words(guard['slo'])}, estimator {error}"
     if guard["guard_s"] is None:
         return f"{subject}: no guard time that was tried compensates for it."
     return f"{subject}: a guard time of {guard['guard_s']:g} s compensates for it."
@@ -160,9 +161,65 @@ def _simulated(summary: Summary) -> Sequence[Row]:
     return [row for row in summary["rows"] if "figures" in row]
 
 
+def winners(run: RunFile, summary: Summary) -> list[str]:
+    """Return a sentence on the best of several series, for every promised speed and other setting of a search.
+
+    Of simulations it is the one under the highest load.
+    """
+    is_search = run["command"] == "capacity"
+    axes = AXES[1:] if is_search else AXES
+    places: dict[tuple[object, ...], list[Row]] = {}
+    for row in summary["rows"]:
+        if row.get("refused") or (not is_search and estimate(look_up(row, BROKEN)) is None):
+            continue
+        places.setdefault(tuple(row.get(axis) for axis in axes), []).append(row)
+    compared = [rows for rows in places.values() if len(rows) > 1]
+    if not is_search:
+        compared = compared[-1:]
+    say = _most_served if is_search else _fewest_broken
+    named = [axis for axis in axes if axis in varied(summary["rows"])] or (["slo"] if is_search else ["devices", "slo"])
+    return [say(rows, axis_values(rows[0], named)) for rows in compared[:MOST_WINNERS]]
+
+
+BROKEN = "figures.overall.violation_rate"
+MOST_WINNERS = 6
+"""Settings of a search for each of which the headline names the best series."""
+
+
+def _most_served(rows: Sequence[Row], where: str) -> str:
+    best, next_best, *_ = sorted(rows, key=lambda row: row["capacity"]["mean"], reverse=True)
+    most, second, unit = best["capacity"], next_best["capacity"], best["unit"]
+    if not most["mean"]:
+        return f"At {where} none of them serves any {unit}."
+    if second["high"] is not None and most["low"] is not None and second["high"] >= most["low"]:
+        return (
+            f"At {where} no difference is shown between {best['series']}, which serves {capacity(best)}, and "
+            f"{next_best['series']}: run more --seeds, or take either."
+        )
+    return f"At {where} take {best['series']}: it serves {capacity(best)}, {_lead(most, second)} {next_best['series']}."
+
+
+def _lead(most: Row, second: Row) -> str:
+    if not second["mean"]:
+        return "where nothing is served by"
+    ratio = most["mean"] / second["mean"]
+    return f"{ratio:.1f} times as many as" if ratio >= 2 else f"{ratio - 1:.0%} more than"
+
+
+def _fewest_broken(rows: Sequence[Row], where: str) -> str:
+    best, next_best, *_ = sorted(rows, key=lambda row: look_up(row, BROKEN)["mean"])
+    least, second = (look_up(row, BROKEN) for row in (best, next_best))
+    told = f"{best['series']} breaks {estimate_text(least, 'share')} of its promises"
+    if least["high"] is not None and second["low"] is not None and second["low"] <= least["high"]:
+        return f"At {where} no difference from {next_best['series']} is shown: {told}."
+    return f"At {where} take {best['series']}: it {told.partition(' ')[2]}, {next_best['series']} " + (
+        f"{estimate_text(second, 'share')}."
+    )
+
+
 def headlines(run: RunFile, summary: Summary) -> list[str]:
-    """Return the result of every series in one sentence."""
-    rows, lines = summary["rows"], []
+    """Return which series is best, then the result of every series in one sentence."""
+    rows, lines = summary["rows"], winners(run, summary)
     by_series: dict[str, list[Row]] = {}
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)

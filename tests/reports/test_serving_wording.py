@@ -1,0 +1,112 @@
+"""What a search for capacity, or a simulation, says first."""
+
+from typing import Any
+
+import pytest
+
+from specbench_kit.core.slo_names import slo_in_words, speed_of
+from specbench_kit.reports.sections.cautions import impossible_times
+from specbench_kit.reports.serving.wording import winners
+
+CAPACITY: dict[str, Any] = {"command": "capacity"}
+SIMULATION: dict[str, Any] = {"command": "simulate"}
+POINT = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
+
+
+def interval(low: float, mean: float, high: float) -> dict[str, float]:
+    return {"low": low, "mean": mean, "high": high}
+
+
+def searched(series: str, low: float, mean: float, high: float, slo: str = "4", **changes: Any) -> dict[str, Any]:
+    found = {"series": series, "slo": slo, "unit": "devices", "capacity": interval(low, mean, high)}
+    return POINT | found | changes
+
+
+def simulated(series: str, devices: int, low: float, mean: float, high: float) -> dict[str, Any]:
+    figures = {"overall": {"violation_rate": interval(low, mean, high)}}
+    return POINT | {"series": series, "slo": "2", "devices": devices, "figures": figures}
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentences"),
+    [
+        ([searched("wisp", 80, 90, 100)], []),
+        (
+            [searched("wisp", 80, 90, 100), searched("sled", 8, 9, 10), searched("fixed", 145, 150, 155)],
+            ["At 8 tokens/s take fixed: it serves 150 (145–155) devices, 67% more than wisp."],
+        ),
+        (
+            [searched("wisp", 80, 90, 100), searched("sled", 8, 9, 10)],
+            ["At 8 tokens/s take wisp: it serves 90 (80–100) devices, 10.0 times as many as sled."],
+        ),
+        (
+            [searched("wisp", 80, 90, 100), searched("sled", 70, 75, 81)],
+            [
+                "At 8 tokens/s no difference is shown between wisp, which serves 90 (80–100) devices, and sled: "
+                "run more --seeds, or take either."
+            ],
+        ),
+        (
+            [searched("wisp", 80, 90, 100), searched("sled", 0, 0, 0)],
+            ["At 8 tokens/s take wisp: it serves 90 (80–100) devices, where nothing is served by sled."],
+        ),
+        (
+            [searched("wisp", 0, 0, 0), searched("sled", 0, 0, 0)],
+            ["At 8 tokens/s none of them serves any devices."],
+        ),
+        ([searched("wisp", 80, 90, 100), searched("sled", 0, 0, 0, refused="no batch can meet it")], []),
+        (
+            [searched(name, 10 * n, 11 * n, 12 * n, slo) for slo in ("1", "4") for name, n in (("a", 1), ("b", 2))],
+            [
+                "At 2 tokens/s take b: it serves 22 (20–24) devices, 2.0 times as many as a.",
+                "At 8 tokens/s take b: it serves 22 (20–24) devices, 2.0 times as many as a.",
+            ],
+        ),
+    ],
+)
+def test_a_search_names_the_system_that_serves_most_and_what_it_leads_by(
+    rows: list[dict[str, Any]], sentences: list[str]
+) -> None:
+    assert winners(CAPACITY, {"rows": rows}) == sentences
+
+
+def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_highest_load() -> None:
+    rows = [simulated("a", 8, 0, 0, 0), simulated("b", 8, 0, 0, 0)]
+    rows += [simulated("a", 16, 0.2, 0.25, 0.3), simulated("b", 16, 0.05, 0.1, 0.15)]
+    assert winners(SIMULATION, {"rows": rows}) == [
+        "At 16 devices take b: it breaks 10.0% (5.0%–15.0%) of its promises, a 25.0% (20.0%–30.0%)."
+    ]
+    assert winners(SIMULATION, {"rows": [row | {"figures": {"overall": {}}} for row in rows]}) == []
+    rows[-1] = simulated("b", 16, 0.05, 0.1, 0.22)
+    assert winners(SIMULATION, {"rows": rows}) == [
+        "At 16 devices no difference from a is shown: b breaks 10.0% (5.0%–22.0%) of its promises."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slo", "words"),
+    [
+        ("4", "8 tokens/s"),
+        ("7.5/s", "7.5 tokens/s"),
+        ("8tok/s", "8 tokens/s"),
+        ("8 tokens/s", "8 tokens/s"),
+        ("1:0.25,7.5/s:0.75", "2 tokens/s for 25%, 7.5 tokens/s for 75%"),
+    ],
+)
+def test_a_promise_is_said_in_tokens_per_second(slo: str, words: str) -> None:
+    assert slo_in_words(slo) == words
+
+
+@pytest.mark.parametrize("name", ["5", "0/s", "x/s", "7.5", "tok/s", "-1/s", "8 tok"])
+def test_what_is_no_speed(name: str) -> None:
+    assert speed_of(name) is None
+
+
+def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
+    fine = {"device": "A100", "origin": "measured"}
+    fast = {"device": "A100", "origin": "published; IMPOSSIBLE: faster than its device can be; SLOW: 6 times"}
+    run = {"deployments": {"one": {"name": "one", "drafter": fine, "verifier": fast}}}
+    (line,) = impossible_times(run)
+    assert line.startswith("IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows")
+    assert impossible_times({"deployment": {"name": "two", "drafter": fine, "verifier": fine}}) == []
+    assert impossible_times({"deployment": None}) == []
