@@ -6,7 +6,7 @@ import pytest
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.reports.sections.cautions import impossible_times
-from specbench_kit.reports.serving.wording import winners
+from specbench_kit.reports.serving.wording import acceptance_cautions, winners
 
 CAPACITY: dict[str, Any] = {"command": "capacity"}
 SIMULATION: dict[str, Any] = {"command": "simulate"}
@@ -110,3 +110,31 @@ def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
     assert line.startswith("IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows")
     assert impossible_times({"deployment": {"name": "two", "drafter": fine, "verifier": fine}}) == []
     assert impossible_times({"deployment": None}) == []
+
+
+def series(method: str, submitted: float, acceptance: str | None = None) -> dict[str, Any]:
+    return {
+        "label": "edge",
+        "method": method,
+        "acceptance": acceptance,
+        "typical": {"submitted": submitted, "longest": 8},
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (series("wisp", 7.97), ["FIXED LENGTH: edge: wisp drafts 8 tokens in every round here, as fixed-k:k=8 does."]),
+        (series("wisp", 7.5), []),
+        (series("fixed-k:k=8", 8.0), []),
+        (series("wisp", 8.0, "iid:alpha=0.8,length=8"), []),
+    ],
+)
+def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, Any], words: list[str]) -> None:
+    assert acceptance_cautions({"series": [entry], "models": {"target": {"name": "smollm2"}}}) == words
+
+
+def test_the_acceptance_of_the_toy_pair_is_said_beside_other_models_times() -> None:
+    (line,) = acceptance_cautions({"series": [], "models": {"target": {"name": "bundled/target"}}})
+    assert line.startswith("TOY PAIR: how often drafts are right is that of the small bundled pair")
+    assert acceptance_cautions({"series": [], "models": {}}) == []

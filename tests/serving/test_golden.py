@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.reports.serving.wording import golden_cautions
+from specbench_kit.reports.serving.wording import acceptance_cautions
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.golden import golden_curves, golden_length, read_curve
 from specbench_kit.serving.round_sources import TypicalRound
@@ -103,8 +103,12 @@ def test_lengths_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_report_says_that_a_mean_ranks_no_policies() -> None:
-    stated = [{"label": "a", "acceptance": "golden:glm-5.2-mtp"}, {"label": "b", "acceptance": None}]
-    (line,) = golden_cautions({"series": stated})
+    drafting = {"method": "fixed-k", "typical": {"submitted": 2, "longest": 2}}
+    stated = [
+        {"label": "a", "acceptance": "golden:glm-5.2-mtp"} | drafting,
+        {"label": "b", "acceptance": None} | drafting,
+    ]
+    (line,) = acceptance_cautions({"series": stated})
     assert line.startswith("GOLDEN ACCEPTANCE: a: ")
     assert "cannot rank policies" in line
-    assert golden_cautions({"series": stated[1:]}) == []
+    assert acceptance_cautions({"series": stated[1:]}) == []

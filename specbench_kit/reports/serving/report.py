@@ -100,7 +100,7 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
         f"{preset['name']}: {preset['summary']}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
         [BulletList(wording.headlines(run, summary))],
-        caution([*setting_cautions(run), *wording.golden_cautions(run), *wording.cautions(summary)]),
+        caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
         _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
         _published(run, summary),
         [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)] if guards else [],

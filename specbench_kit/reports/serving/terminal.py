@@ -42,7 +42,7 @@ def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
     if summary.get("published"):
         blocks.append(_published(run, summary))
     blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary["guards"]))
-    blocks += caution([*setting_cautions(run), *wording.golden_cautions(run), *wording.cautions(summary)])
+    blocks += caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)])
     render_terminal.show(console, blocks)
 
 

@@ -42,7 +42,42 @@ def capacity(row: Row) -> str:
     return f"{estimate_text(row['capacity'], 'count' if row['unit'] == 'devices' else 'number')} {row['unit']}"
 
 
-def golden_cautions(run: RunFile) -> list[str]:
+def acceptance_cautions(run: RunFile) -> list[str]:
+    """Return what limits the acceptance that a simulation goes by."""
+    return [*_toy_cautions(run), *_fixed_cautions(run), *_golden_cautions(run)]
+
+
+def _toy_cautions(run: RunFile) -> list[str]:
+    target = ((run.get("models") or {}).get("target") or {}).get("name", "")
+    if not target.startswith("bundled"):
+        return []
+    return [
+        "TOY PAIR: how often drafts are right is that of the small bundled pair, whose answers are nonsense, beside "
+        "the times of other models; `skit fetch qwen2.5-coder` brings a real pair."
+    ]
+
+
+def _fixed_cautions(run: RunFile) -> list[str]:
+    """Return a line on every method that decides how far to draft and always drafted as far as it may."""
+    stopped_by_nothing = [
+        (entry, entry["typical"]["longest"])
+        for entry in run["series"]
+        if entry["acceptance"] is None and _decides(entry["method"])
+        # Drafts at the end of an answer are shorter than a method would have them.
+        if entry["typical"]["submitted"] > 0.98 * entry["typical"]["longest"] > 0
+    ]
+    return [
+        f"FIXED LENGTH: {entry['label']}: {entry['method']} drafts {longest:g} tokens in every round here, as "
+        f"fixed-k:k={longest:g} does."
+        for entry, longest in stopped_by_nothing
+    ]
+
+
+def _decides(method: str) -> bool:
+    return method.partition(":")[0] not in ("fixed-k", "autoregressive")
+
+
+def _golden_cautions(run: RunFile) -> list[str]:
     """Return a line on the series whose acceptance is a published mean."""
     named = [entry["label"] for entry in run["series"] if str(entry["acceptance"]).startswith(GOLDEN)]
     if not named:
