@@ -60,9 +60,8 @@ class ${kind}Policy(Policy):
         """Extend the draft of each request of the batch by a token per step, as long as its last token is sure."""
         growing = list(drafter.drafts)
         for _ in range(self.longest):
-            if not growing:
-                return
-            drafter.extend(growing)
+            # What comes back had room for a token; the others, at the end of their context, stay as they are.
+            growing = drafter.extend(growing)
             growing = [draft for draft in growing if draft.tree.probability(draft.tree.last) >= self.sure]
 '''
 
@@ -73,8 +72,13 @@ import pytest
 
 import specbench_kit.api as skit
 from specbench_kit.core.errors import SkitError
+from specbench_kit.api.testing import check_method
 
 LONGEST = 3
+
+
+def test_it_loses_nothing_with_any_drafter_and_at_the_end_of_the_context():
+    check_method("$name")
 
 
 def test_$module(tmp_path):

@@ -142,7 +142,11 @@ class TokenTree:
     def source(self, node: int) -> tuple[Distributions, int]:
         """Return the distributions that a drafted node came from, and its row among them."""
         source = self._sources[node]
-        assert source is not None
+        if source is None:
+            raise PolicyError(
+                "it asked for statistics of the root, which was not drafted: `drafter.extend` returns the drafts that "
+                "had room for a token, the others stay as they are"
+            )
         return source
 
     def distribution_stats(self, node: int) -> DistributionStats:

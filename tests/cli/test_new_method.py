@@ -25,6 +25,7 @@ def test_the_template_passes_its_own_test(package: Path, tmp_path: Path, monkeyp
     module, _, kind = project["entry-points"]["specbench_kit.methods"]["my-rule"].partition(":")
     assert methods.register("my-rule")(getattr(import_module(module), kind)) is methods.all()["my-rule"]
     own = import_module(f"test_{module}")
+    own.test_it_loses_nothing_with_any_drafter_and_at_the_end_of_the_context()
     own.test_skit_my_rule(tmp_path)
     own.test_a_longest_draft_of_no_token_is_refused()
 
