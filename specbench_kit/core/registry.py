@@ -2,13 +2,15 @@
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_line
 
 T = TypeVar("T")
 
@@ -25,6 +27,8 @@ class Registry(Generic[T]):
         self.package = package
         self.group = group or package
         self._entries: dict[str, T] = {}
+        self._broken: dict[str, str] = {}
+        """Why an installed entry cannot be imported, by its name."""
         self._discovered = False
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -41,6 +45,8 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Return the entry called `name`; SkitError with the valid names if there is none."""
         entries = self.all()
+        if name in self._broken:
+            raise SkitError(self._broken[name])
         if name not in entries:
             variants = [entry for entry in entries if entry.startswith(f"{name}-")]
             similar = variants or get_close_matches(name, entries, n=1)
@@ -62,8 +68,17 @@ class Registry(Generic[T]):
                 try:
                     self.register(point.name)(point.load())
                 except (ImportError, AttributeError) as error:
-                    raise SkitError(f"the installed {self.kind} '{point.name}' cannot be imported: {error}") from error
+                    self._leave_out(point, error)
         return dict(sorted(self._entries.items()))
+
+    def _leave_out(self, point: EntryPoint, error: Exception) -> None:
+        """Warn of an installed entry that cannot be imported; nothing else depends on it, so that all others serve."""
+        package = point.dist.name if point.dist else point.module
+        self._broken[point.name] = (
+            f"the installed {self.kind} '{point.name}' cannot be imported: {error}: install its package again, or "
+            f"remove it with pip uninstall {package}"
+        )
+        print(f"LEFT OUT: {one_line(self._broken[point.name])}", file=sys.stderr)
 
 
 @cache

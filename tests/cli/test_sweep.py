@@ -187,6 +187,10 @@ WAN = ["--deployment", "wan"]
     [
         (["--method", "fixed-k"], "nothing to sweep over: give --set with several values"),
         (["--method", "fixed-k", "--set", "link.rtt_s=1,2"], "--set link.rtt_s: only a modelled deployment has fields"),
+        (
+            ["--method", "specedge", *WAN],
+            "specedge drafts trees, and a sweep replays a trace, which holds chains: leave",
+        ),
         (["--method", "fixd-k", *WAN], "unknown method 'fixd-k' (did you mean 'fixed-k'?)"),
         (["--method", "fixed-k", *WAN, "--set", "link.rtt=1,2"], "the deployment wan with link.rtt=1, [link] has unkn"),
         (["--method", "fixed-k", *WAN, "--set", "fixed-k.k=0,2"], "fixed-k: k must be at least 1, not 0"),

@@ -60,10 +60,25 @@ def test_it_is_listed_beside_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        ("pairs = elsewhere_trios:Pairs", "the installed method 'pairs' cannot be imported: No module named"),
-        ("pairs = elsewhere_pairs:Trios", "the installed method 'pairs' cannot be imported: module 'elsewhere_pairs'"),
-        ("fixed-k = elsewhere_pairs:Pairs", "two methods are called 'fixed-k': rename one of them"),
+        ("pairs = elsewhere_trios:Pairs", "No module named 'elsewhere_trios'"),
+        ("pairs = elsewhere_pairs:Trios", "module 'elsewhere_pairs' has no attribute 'Trios'"),
     ],
 )
-def test_one_that_cannot_be_had_is_one_line(tmp_path: Path, entry: str, reason: str) -> None:
-    assert error_line(skit("list", "methods", env=install(tmp_path, entry))).startswith(reason)
+def test_one_that_is_gone_is_left_out_with_a_line(tmp_path: Path, entry: str, reason: str) -> None:
+    """As after the removal of a folder that was installed with --editable."""
+    env = install(tmp_path, entry)
+    listed = skit("list", "methods", "--json", env=env)
+    names = {row["name"] for row in json.loads(listed.stdout)}
+    assert "threshold" in names
+    assert "pairs" not in names
+    line = (
+        f"the installed method 'pairs' cannot be imported: {reason}: install its package again, or remove it with pip "
+        "uninstall elsewhere-pairs"
+    )
+    assert listed.stderr == f"LEFT OUT: {line}\n"
+    assert error_line(skit("bench", "--method", "pairs", env=env)).endswith(line)
+
+
+def test_two_of_one_name_are_one_line(tmp_path: Path) -> None:
+    env = install(tmp_path, "fixed-k = elsewhere_pairs:Pairs")
+    assert error_line(skit("list", "methods", env=env)) == "two methods are called 'fixed-k': rename one of them"

@@ -102,7 +102,11 @@ class SweepSettings(SweepOptions):
     def _point(self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]) -> SweepPoint:
         specs = {spec: with_options(spec, values) for spec in series}
         for spec in specs.values():
-            parse_method(spec)
+            require(
+                self.synthetic or not parse_method(spec).submits_trees,
+                f"{spec} drafts trees, and a sweep replays a trace, which holds chains: leave it out, or sweep a "
+                "synthetic pair, which decodes at every point (--target synthetic)",
+            )
         if len(set(specs.values())) < len(specs):
             raise SkitError("two methods become the same in this sweep: name each --method once")
         fields = {axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft}
