@@ -37,6 +37,7 @@ from benchmarks import (
     speedup,
     start_up,
     step_times,
+    steps,
     widths,
     wire,
 )
@@ -66,6 +67,7 @@ MODULES = (
     serving,
     serving_log,
     step_times,
+    steps,
     specedge,
     calibration,
     wire,

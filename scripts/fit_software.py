@@ -8,10 +8,10 @@ from scipy.optimize import least_squares
 from benchmarks.step_times import INTERCONNECTS, Step, measured
 from specbench_kit.profilers.software import AchievedSpeed, Software
 
-STARTS = product((0.5, 0.8), (0.5, 0.6, 0.8), (0.1, 0.5), (3e-4, 5e-4), (1e-4, 3e-4))
-"""Efficiencies of compute, bandwidth and interconnect; seconds per layer and per request on the host."""
-NAMES = ("compute", "bandwidth", "interconnect", "launch_s", "request_s")
-LEAST, MOST, SCALE = (0.1, 0.1, 0.02, 0, 0), (1, 1, 1, 5e-3, 5e-3), (1, 1, 1, 1e-4, 1e-4)
+STARTS = product((0.5, 0.8), (0.5, 0.8), (0.1, 0.5), (3e-4, 5e-4), (1e-4, 3e-4), (1.6,))
+"""Shares of compute, bandwidth and interconnect; seconds per layer and per request on the host; the corner."""
+NAMES = ("compute", "bandwidth", "interconnect", "launch_s", "request_s", "corner")
+LEAST, MOST, SCALE = (0.1, 0.1, 0.02, 0, 0, 1), (1, 1, 1, 5e-3, 5e-3, 8), (1, 1, 1, 1e-4, 1e-4, 1)
 OUTLIER = 0.05
 """Deviation of a logarithm beyond which an outlier counts less than its square."""
 
@@ -30,7 +30,9 @@ def _fitted(start: tuple[float, ...], steps: list[Step]) -> tuple[float, list[fl
     """Return the cost and the numbers of a robust fit to the logarithms of the ratios."""
 
     def apart(numbers: np.ndarray) -> list[float]:
-        software = Software("", "", "", anywhere=AchievedSpeed(**dict(zip(NAMES, map(float, numbers), strict=True))))
+        software = Software(
+            "", "", "", anywhere=AchievedSpeed(**dict(zip(NAMES, map(float, numbers), strict=True)), overlap=1.0)
+        )
         return [float(np.log(step.modelled_s(software) / step.measured_s)) for step in steps]
 
     found = least_squares(apart, start, bounds=(LEAST, MOST), x_scale=SCALE, loss="soft_l1", f_scale=OUTLIER)

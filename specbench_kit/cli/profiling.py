@@ -22,6 +22,7 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     from rich.progress import TimeRemainingColumn
 
     from specbench_kit.cli.progress import stepping_bar
+    from specbench_kit.profilers.base import DERIVED
     from specbench_kit.reports.profile.report import print_profiles
     from specbench_kit.reports.sections.profiles import analytic_line
     from specbench_kit.studies.profiling.run import run_profiling
@@ -32,7 +33,7 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     with kept_when_interrupted(lambda: kept), stepping_bar(TimeRemainingColumn()) as report:
         outcome = run_profiling(settings, report)
     for profile in outcome.summary["profiles"].values():
-        if profile["source"] == "roofline":
+        if profile["source"] in DERIVED:
             say(console, analytic_line(profile), style="bold black on yellow")
     print_profiles(console, outcome.run, outcome.summary)
     for role, path in outcome.saved.items():

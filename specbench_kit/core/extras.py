@@ -12,6 +12,7 @@ EXTRA_OF_MODULE = {
     "llama_cpp": "llama-cpp",
     "mlflow": "mlflow",
     "ray": "ray",
+    "aiconfigurator_core": "silicon",
     "wandb": "wandb",
 }
 """The extra by the name of a top-level Python module."""
@@ -21,6 +22,7 @@ PURPOSES = {
     "llama-cpp": "the comparison with llama.cpp in make benchmark",
     "mlflow": "skit export --format mlflow",
     "ray": "skit simulate --backend ray",
+    "silicon": "skit profile-verifier --from silicon for models whose kernels do not come with the kit",
     "wandb": "skit export --format wandb",
 }
 """What each extra is for."""

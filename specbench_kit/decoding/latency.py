@@ -1,7 +1,7 @@
 """Predicts how long a forward takes from what it has to compute."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -141,19 +141,78 @@ class WorkModel(LatencyModel):
         return self.forward_s + (moved_s + self.head_s * sums.logit_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class HostedModel(WorkModel):
-    """The longer of two times: of a device's work as in `WorkModel`, and of launching it from the host.
+def beside_host_s(card_s: float, host_s: float, overlap: float) -> float:
+    """Return the seconds of a step of which `card_s` are the card's and `host_s` the host's.
 
-    `host_s` are seconds per forward, `host_request_s` those per request.
+    With an `overlap` of 1 the host prepares a step while the card computes another one, and the slower of the two
+    decides; with 0 they wait for each other.
+    """
+    return card_s + host_s - overlap * min(card_s, host_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedModel(LatencyModel):
+    """A roofline with a rounded corner: (operations^corner + traffic^corner)^(1/corner), and what idles besides.
+
+    Operations take `token_s` per new token, `pair_s` per pair of a new token and one before it, and `head_s` per row of
+    logits. Traffic takes `weights_s` per forward, `kv_s` per token of KV that is read or written, and `experts_s` if
+    every expert of a mixture is read; each token leaves an expert out with probability `missed`. A step lasts
+    `forward_s` longer, and `wide_s` more if any request has more than one new token; reductions between cards take
+    `reduced_s` per new token. The host takes `host_s` per step and `host_request_s` per request, in parallel to the
+    card as far as `overlap` says.
     """
 
-    host_request_s: float
-    host_s: float
-    additive: ClassVar[bool] = False
+    token_s: float
+    pair_s: float
+    head_s: float
+    weights_s: float
+    kv_s: float
+    forward_s: float
+    wide_s: float = 0.0
+    reduced_s: float = 0.0
+    experts_s: float = 0.0
+    host_request_s: float = 0.0
+    host_s: float = 0.0
+    missed: float = 0.0
+    corner: float = 1.6
+    overlap: float = 0.0
 
     def of_sums(self, sums: BatchSums) -> float:
-        return max(WorkModel.of_sums(self, sums), self.host_s + self.host_request_s * sums.requests)
+        rounded_s = (self.operations_s(sums) ** self.corner + self.traffic_s(sums) ** self.corner) ** (1 / self.corner)
+        card_s = rounded_s + self.forward_s + self.reduced_s * sums.linear
+        if sums.longest > 1:
+            card_s += self.wide_s
+        return beside_host_s(card_s, self.host_s + self.host_request_s * sums.requests, self.overlap)
+
+    def operations_s(self, sums: BatchSums) -> float:
+        """Return the seconds of the operations if no memory were read."""
+        return self.token_s * sums.linear + self.pair_s * sums.pairs + self.head_s * sums.logit_rows
+
+    def traffic_s(self, sums: BatchSums) -> float:
+        """Return the seconds of the traffic if nothing were computed."""
+        experts_s = self.experts_s * (1 - self.missed**sums.linear) if self.experts_s else 0.0
+        return self.weights_s + experts_s + self.kv_s * (sums.linear + sums.cached)
+
+    def parts(self, sums: BatchSums) -> dict[str, float]:
+        """Return the seconds of a step by what takes them; operations and traffic share the rounded corner."""
+        operations, traffic = self.operations_s(sums) ** self.corner, self.traffic_s(sums) ** self.corner
+        rounded_s = (operations + traffic) ** (1 / self.corner)
+        share = operations / (operations + traffic) if operations else 0.0
+        parts = {
+            "operations": share * rounded_s,
+            "traffic": (1 - share) * rounded_s,
+            "idle": self.forward_s + (self.wide_s if sums.longest > 1 else 0.0),
+            "reductions": self.reduced_s * sums.linear,
+        }
+        return {**parts, "host": self.of_sums(sums) - sum(parts.values())}
+
+    def scaled(self, factor: float) -> "RoundedModel":
+        """Return the model of a card that takes `factor` times as long; the host takes as long as before."""
+        return replace(self, **{name: factor * getattr(self, name) for name in CARD_TERMS})
+
+
+CARD_TERMS = ("token_s", "pair_s", "head_s", "weights_s", "kv_s", "forward_s", "wide_s", "reduced_s", "experts_s")
+"""The coefficients of `RoundedModel` that are seconds of the card."""
 
 
 @dataclass(frozen=True, slots=True)

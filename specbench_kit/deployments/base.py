@@ -46,7 +46,7 @@ class Endpoint:
 
     A verifier's price counts for the whole run, a drafter's for the time in which it works. A verifier may be a
     pipeline of `stages`, each of which takes an equal share of `latency`. `power_w` is the power draw under load, 0 if
-    it is not known.
+    it is not known. `range` are the latency models at the fast and the slow end of what a derived latency may be.
     """
 
     device: str
@@ -56,6 +56,7 @@ class Endpoint:
     origin: str = ""
     hand_over: HandOver = HandOver()
     power_w: float = 0.0
+    range: tuple[LatencyModel, LatencyModel] | None = None
 
     def pass_s(self, rows: Sequence[Row]) -> float:
         """Return the seconds of one forward, through all stages one after the other."""

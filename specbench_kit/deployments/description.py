@@ -64,16 +64,20 @@ def _without_zeros(value: object) -> object:
 
 
 def _endpoint(endpoint: Endpoint) -> dict[str, object]:
-    latency = endpoint.latency
     return {
         "device": endpoint.device,
         "price_per_hour": endpoint.price_per_hour,
         "power_w": endpoint.power_w,
         "stages": endpoint.stages,
         "origin": endpoint.origin,
-        "latency": {"form": _FORMS[type(latency)], **asdict(latency)},  # type: ignore[call-overload]
+        "latency": _latency(endpoint.latency),
         "hand_over": finite(endpoint.hand_over),
+        **({"range": list(map(_latency, endpoint.range))} if endpoint.range else {}),
     }
+
+
+def _latency(model: LatencyModel) -> dict[str, object]:
+    return {"form": _FORMS[type(model)], **asdict(model)}  # type: ignore[call-overload]
 
 
 def finite(record: Link | HandOver) -> dict[str, object]:

@@ -42,6 +42,11 @@ def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Pat
         if sections[1:] == ["coefficients"] and isinstance(endpoint, dict) and "profile" in endpoint:
             # One coefficient is replaced, so the others have to be spelled out.
             profile = find_profile(endpoint.pop("profile"), folder, f"--set {key}")
+            if profile.kernels is not None:
+                raise SkitError(
+                    f"--set {key}: the profile '{profile.name}' holds measured kernels, which have no coefficients; "
+                    f"set {sections[0]}.host_s, host_request_s or overlap, or another profile"
+                )
             zeros = dict.fromkeys(COEFFICIENTS[profile.form], 0.0)
             endpoint["coefficients"] = {"form": profile.form, **zeros, **profile.coefficients}
         table = copy

@@ -3,22 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import shown
-from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.kernel_latency import KernelModel
+from specbench_kit.decoding.latency import LatencyModel, RoundedModel
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link, Placement
 from specbench_kit.deployments.forms import COEFFICIENTS, MODELS
 from specbench_kit.deployments.profiles import find_profile, origin, power_of
 from specbench_kit.profilers import cards
+from specbench_kit.profilers.base import DEFAULTS
 from specbench_kit.profilers.cards import Amount, Size, Text
 
 Table = Mapping[str, object]
 OWN = "coefficients in the deployment itself"
 OWN_PRICE = "as the deployment says"
+HOST = ("host_s", "host_request_s", "overlap")
+"""The fields of a derived latency model that are those of the machine beside the card."""
 PAIR_BYTES, PROBABILITY_BYTES = 8, 2
 """Sizes of a candidate token with its probability, and of one of the probabilities of a whole vocabulary."""
 
@@ -41,8 +45,19 @@ class _ModelTable(Struct):
 
 
 class _EndpointTable(_ModelTable):
+    """`host_s`, `host_request_s` and `overlap` replace those of a derived latency, at both ends of its range too."""
+
     price_per_hour: Amount = 0.0
     power_w: Amount | None = None
+    host_s: Amount | None = None
+    host_request_s: Amount | None = None
+    overlap: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    @property
+    def host(self) -> dict[str, float]:
+        """The fields of the host that are given."""
+        given = {"host_s": self.host_s, "host_request_s": self.host_request_s, "overlap": self.overlap}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class _DrafterTable(_EndpointTable):
@@ -112,23 +127,44 @@ def parse(content: Table, folder: Path, label: str) -> Deployment:
     )
 
 
+def _with_host(latency: LatencyModel, host: Mapping[str, float], label: str) -> LatencyModel:
+    """Return a derived latency model beside another host; raise SkitError for a model that knows no host."""
+    if not isinstance(latency, RoundedModel | KernelModel):
+        raise SkitError(
+            f"{label}: {' and '.join(host)} belong to derived profiles alone, which say what the card takes"
+        )
+    return replace(latency, **{name: host.get(name, getattr(latency, name)) for name in HOST})
+
+
 def _endpoint(table: _ModelTable, folder: Path, label: str) -> Endpoint:
     """Return the endpoint with the latency of the named profile, or of the coefficients in its place."""
     require(
         (table.profile is None) != (table.coefficients is None),
         f"{label} needs a profile or a table of coefficients, and not both",
     )
-    latency: LatencyModel
     if table.profile is not None:
         profile = find_profile(table.profile, folder, f"{label}: profile")
-        latency, source, power_w = profile.latency(), origin(profile), power_of(profile)
+        endpoint = Endpoint(
+            table.device, profile.latency(), origin=origin(profile), power_w=power_of(profile), range=profile.range()
+        )
     else:
-        form, numbers = cards.parse_coefficients(COEFFICIENTS, table.coefficients or {}, f"{label}, coefficients")
-        latency, source, power_w = MODELS[form](**numbers), OWN, 0.0
-    endpoint = Endpoint(table.device, latency, origin=source, power_w=power_w)
+        own = table.coefficients or {}
+        defaults = DEFAULTS.get(str(own.get("form")))
+        form, numbers = cards.parse_coefficients(COEFFICIENTS, own, f"{label}, coefficients", defaults=defaults)
+        endpoint = Endpoint(table.device, MODELS[form](**numbers), origin=OWN)
     if isinstance(table, _EndpointTable):
         power_w = endpoint.power_w if table.power_w is None else table.power_w
         endpoint = replace(endpoint, price_per_hour=table.price_per_hour, power_w=power_w)
+        if table.host:
+            endpoint = replace(
+                endpoint,
+                latency=_with_host(endpoint.latency, table.host, label),
+                range=endpoint.range
+                and (
+                    _with_host(endpoint.range[0], table.host, label),
+                    _with_host(endpoint.range[1], table.host, label),
+                ),
+            )
     if isinstance(table, _VerifierTable):
         hand_over = cards.parse_table(HandOver, table.hand_over, f"{label}, hand_over")
         endpoint = replace(endpoint, stages=table.stages, hand_over=hand_over)

@@ -28,7 +28,9 @@ def power_of(profile: Profile) -> float:
 def origin(profile: Profile) -> str:
     """Return the source of a profile's numbers, with a warning if its device cannot be so fast or should be faster."""
     parts = [f"profile {profile.name}, {profile.source}"]
-    if profile.software:
+    if profile.source == "silicon":
+        parts.append(f"stands for {profile.software}")
+    elif profile.software:
         parts.append(f"stands for {describe(profile.software, profile.device)}")
     if profile.reference:
         parts.append(profile.reference)

@@ -1,11 +1,13 @@
 """Reads a deployment from `run.json`: the inverse of `description.describe`."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link, Placement
 from specbench_kit.deployments.description import STORED_MODELS
 
@@ -13,7 +15,7 @@ Numbers = dict[str, int | float | None]
 
 
 class _StoredLatency(Struct):
-    form: Literal["interactions", "context", "work", "hosted", "served", "leaps", "table"]
+    form: Literal["interactions", "context", "work", "served", "rounded", "kernels", "leaps", "table"]
 
 
 class _StoredEndpoint(Struct):
@@ -24,19 +26,25 @@ class _StoredEndpoint(Struct):
     latency: dict[str, object]
     hand_over: Numbers
     power_w: float = 0.0
+    range: tuple[dict[str, object], dict[str, object]] | None = None
 
     def endpoint(self) -> Endpoint:
         """Return the endpoint that is described."""
-        model = STORED_MODELS[convert(_StoredLatency, self.latency).form]
         return Endpoint(
             device=self.device,
-            latency=convert(model, self.latency),
+            latency=_latency(self.latency),
             price_per_hour=self.price_per_hour,
             stages=self.stages,
             origin=self.origin,
             hand_over=convert(HandOver, _limited(self.hand_over)),
             power_w=self.power_w,
+            range=(_latency(self.range[0]), _latency(self.range[1])) if self.range else None,
         )
+
+
+def _latency(described: Mapping[str, object]) -> LatencyModel:
+    model = STORED_MODELS[convert(_StoredLatency, described).form]
+    return convert(model, described)
 
 
 class _StoredDeployment(Struct):

@@ -18,6 +18,16 @@ Amount = Annotated[float, Meta(ge=0, le=float_info.max)]
 Rate = Annotated[float, Meta(ge=1, le=float_info.max)]
 """A finite number from 1 up, of bytes or operations per second."""
 Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Factor = Annotated[float, Meta(gt=0, le=100)]
+"""A factor on a time."""
+_UnitShare = Annotated[float, Meta(ge=0, le=1)]
+_NOT_SECONDS = {
+    "tile": Rate,
+    "corner": Annotated[float, Meta(ge=1, le=100)],
+    "missed": _UnitShare,
+    "overlap": _UnitShare,
+}
+"""The types of coefficients that are no seconds. A tile is a number of tokens: without any it could not be filled."""
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -47,20 +57,26 @@ def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
 
 
 def parse_coefficients(
-    forms: Mapping[str, Sequence[str]], table: Mapping[str, object], label: str, *, not_given: Iterable[str] = ()
+    forms: Mapping[str, Sequence[str]],
+    table: Mapping[str, object],
+    label: str,
+    *,
+    not_given: Iterable[str] = (),
+    defaults: Mapping[str, float] | None = None,
 ) -> tuple[str, dict[str, float]]:
     """Return the form of a latency model and its coefficients by name, from a TOML table that holds both.
 
-    `forms` names the coefficients of every form. Those in `not_given` have to be absent.
+    `forms` names the coefficients of every form. Those in `not_given` have to be absent, those in `defaults` may be.
     """
     form = table.get("form")
     if not isinstance(form, str) or form not in forms:
         raise SkitError(f"{label}: form must be {' or '.join(map(repr, forms))}, not {shown(form)}")
-    # A tile is a number of tokens and no time: without tokens it could not be filled.
-    types = [(name, Rate if name == "tile" else Amount) for name in forms[form] if name not in not_given]
-    numbers = {key: value for key, value in table.items() if key != "form"}
+    types = [(name, _NOT_SECONDS.get(name, Amount)) for name in forms[form] if name not in not_given]
+    numbers = {**(defaults or {}), **{key: value for key, value in table.items() if key != "form"}}
     coefficients = structs.asdict(parse_table(defstruct("Coefficients", types), numbers, label))
-    if not any(value for name, value in coefficients.items() if name != "tile"):
+    # A form all of whose seconds may be left out has others: those of its kernels.
+    needs_time = any(name not in (defaults or {}) for name in coefficients)
+    if needs_time and not any(value for name, value in coefficients.items() if name not in _NOT_SECONDS):
         raise SkitError(f"{label}: all coefficients are 0, so that no forward would take any time; give one above 0")
     return form, coefficients
 

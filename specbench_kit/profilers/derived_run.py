@@ -1,50 +1,146 @@
-"""A profiling run by the data sheet of a device that this machine lacks."""
+"""A profiling run without the device: by measured kernels of such a card, or by the law from its data sheet."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
-from specbench_kit.decoding.latency import HostedModel
-from specbench_kit.profilers.base import Form, Profile
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.kernel_latency import KernelModel
+from specbench_kit.decoding.latency import RoundedModel
+from specbench_kit.profilers.base import Corner, Form, Profile, Source
 from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.fit import Observation, evaluated
+from specbench_kit.profilers.host import STEP_RANGE_S, Host
 from specbench_kit.profilers.interconnects import find_interconnect
+from specbench_kit.profilers.kernels import MeasuredKernels, find_kernels
 from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, name_profile
 from specbench_kit.profilers.profiled_device import ProfiledDevice
 from specbench_kit.profilers.roofline import Roofline
-from specbench_kit.profilers.settings import ProfileSettings
+from specbench_kit.profilers.settings import AUTO, SILICON, ProfileSettings
+from specbench_kit.profilers.silicon import DTYPE, INTERCONNECTS, measured_kernels
 from specbench_kit.profilers.software import find_software
 from specbench_kit.profilers.subject import require_architecture
+
+
+@dataclass(frozen=True, slots=True)
+class _Derivation:
+    """The latency model of a derived profile, its origin, and both ends of its range."""
+
+    source: Source
+    form: Form
+    model: RoundedModel | KernelModel
+    coefficients: Mapping[str, float]
+    reference: str
+    software: str
+    fast: Corner
+    slow: Corner
 
 
 def derive(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart, date: str
 ) -> ProfileResult:
-    """Return the profile of a part whose coefficients are its roofline, at the shares that its software achieves."""
-    shapes, software, members = require_architecture(part.subject), find_software(settings.software), settings.cards
-    interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
-    model = Roofline(card.combined(members), shapes, device.dtype).estimate(software, members, interconnect)
-    together = f", {members} of them over {interconnect.title}" if interconnect else ""
+    """Return the profile of a part by measured kernels where there are such, else by the law from the data sheet."""
+    kernels = _kernels(settings, device, card, part)
+    derived = _by_kernels(settings, kernels) if kernels else _by_law(settings, device, card, part)
     name = name_profile(part, settings, device)
     if not settings.name:
-        name += f"-tp{members}" if members > 1 else ""
-        name += "-roofline" if settings.is_fused else f"-{settings.software}-roofline"
-    form: Form = "hosted" if isinstance(model, HostedModel) else "work"
+        name += f"-tp{settings.cards}" if settings.cards > 1 else ""
+        name += "" if settings.is_default_software else f"-{settings.software}"
+        name += "" if settings.is_default_engine else f"-{settings.engine}"
+        name += f"-{derived.source}"
     profile = Profile(
         name=name,
         role=part.role,
         device=card.name,
         model=part.subject.name,
         dtype=device.dtype,
-        source="roofline",
-        form=form,
-        coefficients={},
-        reference=f"derived from the data sheet of {card.title}{together}, not measured",
+        source=derived.source,
+        form=derived.form,
+        coefficients=derived.coefficients,
+        reference=derived.reference,
         date=date,
-        software=software.name,
-        tensor_parallel=members,
-        architecture=None if part.subject.is_card else shapes,
+        software=derived.software,
+        tensor_parallel=settings.cards,
+        architecture=None if part.subject.is_card else require_architecture(part.subject),
         device_card=None if bundled_device(card.name) == card else card,
+        kernels=kernels.kernels if kernels else None,
+        fast=derived.fast,
+        slow=derived.slow,
     )
     observations = [
-        Observation(configuration, model.seconds(configuration.rows)) for configuration in part.configurations
+        Observation(configuration, derived.model.seconds(configuration.rows)) for configuration in part.configurations
     ]
-    return ProfileResult(profile, evaluated(form, asdict(model), observations))
+    return ProfileResult(profile, evaluated(derived.form, derived.coefficients, observations, derived.model))
+
+
+def _kernels(
+    settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart
+) -> MeasuredKernels | None:
+    """Return the measured kernels that the settings ask for; by default those that come with the kit, if there are."""
+    if settings.origin not in (AUTO, SILICON) or not settings.is_default_software:
+        return None
+    is_measured = device.dtype == DTYPE and (
+        settings.cards == 1 or INTERCONNECTS.get(card.name) == settings.interconnect
+    )
+    if (settings.origin == SILICON or not settings.is_default_engine) and not is_measured:
+        over = "" if settings.cards == 1 else f" over {INTERCONNECTS.get(card.name, 'one card alone')}"
+        raise SkitError(f"--from silicon: kernels on {card.name} were measured in {DTYPE}{over}, not as asked for")
+    bundled = None
+    if is_measured and part.subject.is_card:
+        bundled = find_kernels(part.subject.name, card.name, settings.engine, settings.cards)
+    if bundled or (settings.origin == AUTO and settings.is_default_engine):
+        return bundled
+    shapes = require_architecture(part.subject)
+    return measured_kernels(part.subject.name, shapes, card.name, settings.engine, settings.cards)
+
+
+def _by_kernels(settings: ProfileSettings, kernels: MeasuredKernels) -> _Derivation:
+    host, (low, high) = settings.host, kernels.spread
+    coefficients = {"host_request_s": host.request_s, "host_s": host.step_s, "overlap": host.overlap}
+    return _Derivation(
+        source="silicon",
+        form="kernels",
+        model=KernelModel(kernels.kernels, **coefficients),
+        coefficients=coefficients,
+        reference=f"the sum of measured kernels under {kernels.engine} ({kernels.source}), not measured as a whole",
+        software=f"{kernels.engine}-kernels",
+        fast=Corner(low, {"host_s": _least_host_s(host)}),
+        slow=Corner(high, {"host_s": _most_host_s(host)}),
+    )
+
+
+def _by_law(settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart) -> _Derivation:
+    software, members, host = find_software(settings.software), settings.cards, settings.host
+    interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
+    roofline = Roofline(card.combined(members), require_architecture(part.subject), device.dtype)
+    model = roofline.estimate(software, members, interconnect, host)
+    slow = roofline.estimate(
+        software, members, interconnect.slow if interconnect else None, host.with_step_s(_most_host_s(host))
+    )
+    fast = roofline.estimate(software, members, interconnect, host.with_step_s(_least_host_s(host)))
+    coefficients = {name: float(value) for name, value in asdict(model).items()}
+    low, high = software.on(card.name).spread or (1.0, 1.0)
+    together = f", {members} of them over {interconnect.title}" if interconnect else ""
+    return _Derivation(
+        source="roofline",
+        form="rounded",
+        model=model,
+        coefficients=coefficients,
+        reference=f"derived from the data sheet of {card.title}{together}, not measured",
+        software=software.name,
+        fast=Corner(low, _changes(coefficients, fast)),
+        slow=Corner(high, _changes(coefficients, slow)),
+    )
+
+
+def _changes(coefficients: Mapping[str, float], model: RoundedModel) -> dict[str, float]:
+    """Return the coefficients of a model that differ from those given."""
+    return {name: value for name, value in asdict(model).items() if value != coefficients[name]}
+
+
+def _least_host_s(host: Host) -> float:
+    """Return the host's seconds per step at the fast end: none, unless the user has stated them."""
+    return host.step_s or STEP_RANGE_S[0]
+
+
+def _most_host_s(host: Host) -> float:
+    return host.step_s or STEP_RANGE_S[1]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.latency import sums_of
+from specbench_kit.decoding.kernel_latency import KernelModel
+from specbench_kit.decoding.latency import RoundedModel, sums_of
 from specbench_kit.profilers.base import COEFFICIENTS, Form, features, terms
 from specbench_kit.profilers.workload import Configuration
 
@@ -35,7 +36,8 @@ class Observation:
 class Fit:
     """A fitted latency model: seconds by the name of each coefficient.
 
-    `estimates` are plain least squares, `coefficients` least squares with none below 0.
+    `estimates` are plain least squares, `coefficients` least squares with none below 0. `derived` is the latency model
+    itself where nothing was fitted, and the form is no sum.
     """
 
     form: Form
@@ -44,10 +46,18 @@ class Fit:
     intervals: Mapping[str, tuple[float, float]]
     cross_validation: Mapping[str, float]
     observations: Sequence[Observation]
+    derived: RoundedModel | KernelModel | None = None
 
     def predict(self, configuration: Configuration) -> float:
         """Return the predicted seconds of one forward."""
-        return float(sum(terms(self.form, self.coefficients, sums_of(configuration.rows))))
+        return sum(self.parts(configuration).values())
+
+    def parts(self, configuration: Configuration) -> dict[str, float]:
+        """Return the predicted seconds of one forward by coefficient, or by what takes them if nothing was fitted."""
+        sums = sums_of(configuration.rows)
+        if self.derived is not None:
+            return self.derived.parts(sums)
+        return dict(zip(self.coefficients, map(float, terms(self.form, self.coefficients, sums)), strict=True))
 
     def accuracy(self, part: str, regime: str | None = None) -> dict[str, float | None]:
         """Return the metrics on the configurations of a part, or only on those of one regime."""
@@ -68,10 +78,10 @@ class Fit:
     def shares(self, regime: str) -> dict[str, float]:
         """Return the average share of each term in the predicted time."""
         configurations = [observation.configuration for observation in self.observations]
-        batches = [configuration.rows for configuration in configurations if configuration.regime == regime]
-        parts = np.array([terms(self.form, self.coefficients, sums_of(rows)) for rows in batches])
-        means = (parts / parts.sum(axis=1, keepdims=True)).mean(axis=0)
-        return dict(zip(self.coefficients, map(float, means), strict=True))
+        parts = [self.parts(configuration) for configuration in configurations if configuration.regime == regime]
+        seconds = np.array([list(part.values()) for part in parts])
+        means = (seconds / seconds.sum(axis=1, keepdims=True)).mean(axis=0)
+        return dict(zip(parts[0], map(float, means), strict=True))
 
     def describe(self) -> dict[str, object]:
         """Return the whole fit for JSON."""
@@ -118,10 +128,15 @@ def fit(form: Form, observations: Sequence[Observation], seed: int = 0) -> Fit:
     )
 
 
-def evaluated(form: Form, coefficients: Mapping[str, float], observations: Sequence[Observation]) -> Fit:
+def evaluated(
+    form: Form,
+    coefficients: Mapping[str, float],
+    observations: Sequence[Observation],
+    derived: RoundedModel | KernelModel,
+) -> Fit:
     """Return coefficients that were not fitted but derived, as a fit; the observations are their own predictions."""
     exact = {name: (value, value) for name, value in coefficients.items()}
-    return Fit(form, coefficients, coefficients, exact, {}, observations)
+    return Fit(form, coefficients, coefficients, exact, {}, observations, derived)
 
 
 def least_squares(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:

@@ -1,41 +1,53 @@
 """Interconnects between the cards that hold one model, and the duration of an all-reduce over them."""
 
-from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct, structs
 
 from specbench_kit.profilers import cards
+from specbench_kit.profilers.cards import Amount, Rate, Text
 
 REDUCTIONS_PER_LAYER = 2
 """One all-reduce after the attention, one after the feed-forward network (Megatron-LM)."""
+_FILE = Path(__file__).with_name("interconnects.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Interconnect:
-    """Bytes per second of one card in one direction, as its maker states them, and the latency of an all-reduce."""
+class Interconnect(Struct, frozen=True, forbid_unknown_fields=True):
+    """Bytes per second of one card in one direction, and the latency of an all-reduce.
 
-    name: str
-    title: str
-    bytes_per_s: float
-    latency_s: float
+    The fields that begin with `slow_` are those of the slow end of the range: of cards without peer access, say.
+    """
+
+    name: Text
+    title: Text
+    bytes_per_s: Rate
+    latency_s: Amount
+    slow_bytes_per_s: Rate
+    slow_latency_s: Amount
 
     def per_byte_s(self, members: int) -> float:
         """Return the seconds per byte of a ring all-reduce: each member sends all but its own share, twice."""
         return 2 * (members - 1) / members / self.bytes_per_s
 
+    @property
+    def slow(self) -> "Interconnect":
+        """The interconnect at the slow end of its range."""
+        return structs.replace(self, bytes_per_s=self.slow_bytes_per_s, latency_s=self.slow_latency_s)
 
-INTERCONNECTS = {
-    interconnect.name: interconnect
-    for interconnect in (
-        Interconnect("nvlink3", "NVLink of an A100", 300e9, 10e-6),
-        Interconnect("nvlink4", "NVLink of an H100", 450e9, 10e-6),
-        Interconnect("pcie4", "PCIe 4.0 x16", 31.5e9, 20e-6),
-        Interconnect("pcie3", "PCIe 3.0 x16", 15.75e9, 20e-6),
-    )
-}
-"""Latencies are assumed: of the order that NCCL reports for small messages."""
+
+@cache
+def bundled_interconnects() -> dict[str, Interconnect]:
+    """Return every interconnect that the kit knows, by name."""
+    return {
+        name: cards.parse_table(Interconnect, {"name": name, **entry}, f"the interconnect '{name}' in {_FILE}")
+        for name, entry in cards.read_toml(_FILE).items()
+    }
 
 
 def find_interconnect(name: str) -> Interconnect:
     """Return the interconnect of that name; an unknown name lists the known ones."""
-    if name not in INTERCONNECTS:
-        raise cards.unknown_name("interconnect", name, INTERCONNECTS)
-    return INTERCONNECTS[name]
+    interconnects = bundled_interconnects()
+    if name not in interconnects:
+        raise cards.unknown_name("interconnect", name, interconnects)
+    return interconnects[name]

@@ -1,17 +1,18 @@
 """Latency profiles on disk: bundled ones, the user's own, and those in any TOML file."""
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import JsonObject, shown
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, Role
+from specbench_kit.profilers.base import COEFFICIENTS, DEFAULTS, Form, Profile, Role
 from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
@@ -101,7 +102,11 @@ def _read(path: Path, _modified_ns: int) -> Profile:
         raise SkitError(f"{label}: coefficients must be a table, and its not_given a list, not {shown(table)}")
     numbers = {key: value for key, value in table.items() if key != "not_given"}
     form, coefficients = cards.parse_coefficients(
-        COEFFICIENTS, numbers, f"{label}, [coefficients]", not_given=not_given
+        COEFFICIENTS,
+        numbers,
+        f"{label}, [coefficients]",
+        not_given=not_given,
+        defaults=DEFAULTS.get(str(numbers.get("form"))),
     )
     profile = cards.parse_table(Profile, {**content, "form": form, "coefficients": coefficients}, label)
     test = profile.fit.get("test", {})
@@ -119,7 +124,7 @@ def save(path: Path, profile: Profile) -> None:
     import tomli_w
 
     content = {
-        name: structs.asdict(value) if isinstance(value, Struct) else value
+        name: to_builtins(value) if isinstance(value, Struct) or is_dataclass(value) else value
         for name, value in structs.asdict(profile).items()
     }
     coefficients = {"form": content.pop("form"), **profile.coefficients}

@@ -1,15 +1,16 @@
 """The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from specbench_kit.decoding.latency import BatchSums, HostedModel, Row, WorkModel, sums_of
+from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures
-from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, terms
+from specbench_kit.profilers.base import COEFFICIENTS, LOOKED_UP, Form, Profile, terms
 from specbench_kit.profilers.devices import BYTES, Device, bundled_device
+from specbench_kit.profilers.host import NO_HOST, Host
 from specbench_kit.profilers.interconnects import REDUCTIONS_PER_LAYER, Interconnect
 from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
@@ -36,18 +37,31 @@ class Roofline:
     @property
     def weight_bytes(self) -> int:
         """The size of all weights."""
-        return self.architecture.parameters * BYTES[self.dtype]
+        shapes = self.architecture
+        layers = shapes.dense_parameters + shapes.experts * shapes.expert_parameters
+        tables = shapes.head_parameters * (1 if shapes.tied else 2)
+        return round(layers * self._weight_bytes + tables * BYTES[self.dtype])
+
+    @property
+    def kv_token_bytes(self) -> float:
+        """The size of one token's keys and values."""
+        bits = self.architecture.kv_bits
+        return self.architecture.kv_numbers * (BYTES[self.dtype] if bits is None else bits / 8)
 
     @property
     def per_forward_s(self) -> float:
-        """The seconds for reading the weights once."""
-        weights = self.architecture.layer_parameters + self.architecture.head_parameters
-        return weights * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
+        """The seconds for reading the weights once; of a mixture those that a single token needs."""
+        return self._dense_s + self.architecture.active_experts * self._expert_s
 
     @property
     def per_token_s(self) -> float:
         """The seconds for a multiplication and an addition with each weight, the output layer included."""
         return 2 * (self.architecture.layer_parameters + self.architecture.head_parameters) / self._peak
+
+    def matrices_s(self, tokens: int) -> float:
+        """Return the least seconds of the layers' matrices for so many tokens, without attention and output layer."""
+        head_s = self.architecture.head_parameters * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
+        return max(self.per_forward_s - head_s, 2 * self.architecture.layer_parameters * tokens / self._peak)
 
     def compute_s(self, sums: BatchSums) -> float:
         """Return the seconds of all operations at peak; a token attends to itself too."""
@@ -67,28 +81,35 @@ class Roofline:
         """Return the seconds that no implementation undercuts, for a batch with these sums."""
         return max(self.compute_s(sums), self.traffic_s(sums))
 
-    def estimate(self, software: Software, members: int = 1, interconnect: Interconnect | None = None) -> WorkModel:
-        """Return the latency model of a software: operations and traffic add up, at the shares that it achieves.
+    def estimate(
+        self, software: Software, members: int = 1, interconnect: Interconnect | None = None, host: Host = NO_HOST
+    ) -> RoundedModel:
+        """Return the latency model of a software: operations and traffic at the shares of the data sheet it achieves.
 
-        Several `members` reduce each layer's results over their `interconnect`.
+        Several `members` reduce each layer's results over their `interconnect`. The `host` takes time beside what the
+        software takes there for each layer and each request.
         """
         shapes, speed = self.architecture, software.on(self.device.name)
-        flop_s, kv_s = 1 / (self._peak * speed.compute), self._kv_s / speed.bandwidth
+        flop_s = 1 / (self._peak * speed.compute)
         reductions = REDUCTIONS_PER_LAYER * shapes.layers if interconnect and members > 1 else 0
         per_byte_s = interconnect.per_byte_s(members) / speed.interconnect if interconnect else 0.0
-        reduced_s = reductions * shapes.hidden_size * BYTES[self.dtype] * per_byte_s
-        work = WorkModel(
-            token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s + kv_s + reduced_s,
+        latency_s = interconnect.latency_s if interconnect else 0.0
+        return RoundedModel(
+            token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s,
             pair_s=shapes.attention_flops * flop_s,
-            cached_s=kv_s,
             head_s=2 * shapes.head_parameters * flop_s,
-            forward_s=self.per_forward_s / speed.bandwidth
-            + (speed.step_s + shapes.layers * speed.layer_s)
-            + reductions * (interconnect.latency_s if interconnect else 0.0),
+            weights_s=self._dense_s / speed.bandwidth,
+            kv_s=self._kv_s / speed.bandwidth,
+            forward_s=speed.step_s + shapes.layers * speed.layer_s + reductions * latency_s,
+            wide_s=shapes.layers * speed.wide_layer_s,
+            reduced_s=reductions * shapes.hidden_size * BYTES[self.dtype] * per_byte_s,
+            experts_s=shapes.experts * self._expert_s / speed.bandwidth,
+            host_request_s=speed.request_s + host.request_s,
+            host_s=shapes.layers * speed.launch_s + host.step_s,
+            missed=1 - shapes.active_experts / shapes.experts if shapes.experts else 0.0,
+            corner=speed.corner,
+            overlap=host.overlap if speed.overlap is None else speed.overlap,
         )
-        if not speed.is_hosted:
-            return work
-        return HostedModel(**asdict(work), host_request_s=speed.request_s, host_s=shapes.layers * speed.launch_s)
 
     def bounds(self, form: Form) -> dict[str, float]:
         """Return the least value of each coefficient if the others have theirs.
@@ -99,22 +120,44 @@ class Roofline:
         per_pair_s = self.architecture.attention_flops / self._peak
         head_s = 2 * self.architecture.head_parameters / self._peak
         work = (per_token_s, per_pair_s, self._kv_s, head_s, self.per_forward_s)
-        limits = {
+        limits: dict[Form, tuple[float, ...]] = {
             "interactions": (per_token_s, per_pair_s / 2, self._kv_s, self.per_forward_s),
             "context": (per_pair_s, per_token_s, self.per_forward_s),
             "work": work,
-            "hosted": (*work, 0.0, 0.0),
             "served": (*work[:-1], 0.0, work[-1]),
         }
-        return dict(zip(COEFFICIENTS[form], limits[form], strict=True))
+        if form in limits:
+            return dict(zip(COEFFICIENTS[form], limits[form], strict=True))
+        if form == "kernels":
+            return {}
+        terms = {"token_s": per_token_s, "pair_s": per_pair_s, "head_s": head_s}
+        return {**terms, "weights_s": self._dense_s, "kv_s": self._kv_s}
 
     @property
     def _peak(self) -> float:
         return self.device.peak(self.dtype)
 
     @property
+    def _weight_bytes(self) -> float:
+        """The bytes of one weight of the layers."""
+        bits = self.architecture.weight_bits
+        return BYTES[self.dtype] if bits is None else bits / 8
+
+    @property
+    def _dense_s(self) -> float:
+        """The seconds for reading the weights that every token needs; the output layer is not quantised."""
+        shapes = self.architecture
+        size = shapes.dense_parameters * self._weight_bytes + shapes.head_parameters * BYTES[self.dtype]
+        return size / self.device.bandwidth_bytes_per_s
+
+    @property
+    def _expert_s(self) -> float:
+        """The seconds for reading one expert of every layer."""
+        return self.architecture.expert_parameters * self._weight_bytes / self.device.bandwidth_bytes_per_s
+
+    @property
     def _kv_s(self) -> float:
-        return self.architecture.kv_numbers * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
+        return self.kv_token_bytes / self.device.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +194,7 @@ def roofline_of(profile: Profile) -> Roofline | str:
 
 def domain(profile: Profile) -> tuple[Configuration, ...]:
     """Return the configurations that a profile is meant to predict."""
-    if profile.form == "interactions" or (profile.form in ("work", "hosted", "served") and profile.role == "verifier"):
+    if profile.form == "interactions" or (profile.form != "context" and profile.role == "verifier"):
         return workload.verification()
     return workload.steps(DRAFT_STEP if profile.role == "drafter" else VERIFY_STEP)
 
@@ -168,10 +211,12 @@ def judge(profile: Profile) -> RooflineVerdict:
         return RooflineVerdict("unchecked", roofline)
     bounds = roofline.bounds(profile.form)
     coefficients = {**bounds, **profile.coefficients}
+    latency = profile.latency()
     predicted: dict[str, list[tuple[float, float]]] = {}
     for configuration in (*domain(profile), *workload.batches()):
         sums = _sums(configuration)
-        seconds = sum(terms(profile.form, coefficients, sums))
+        is_sum = profile.form not in LOOKED_UP
+        seconds = sum(terms(profile.form, coefficients, sums)) if is_sum else latency.of_sums(sums)
         predicted.setdefault(configuration.regime, []).append((seconds, roofline.floor_of(sums)))
     regimes = {name: sum(s for s, _ in pairs) / sum(f for _, f in pairs) for name, pairs in predicted.items()}
     slow = {name: ratio for name, ratio in regimes.items() if ratio > SLOW and not roofline.device.is_cpu}
@@ -184,7 +229,7 @@ def judge(profile: Profile) -> RooflineVerdict:
     low = {
         name: (value, bounds[name])
         for name, value in profile.coefficients.items()
-        if value < (1 - TOLERANCE) * bounds[name]
+        if value < (1 - TOLERANCE) * bounds.get(name, 0.0)
     }
     impossible = min(regimes.values()) < 1 - TOLERANCE
     return RooflineVerdict(

@@ -9,7 +9,9 @@ from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.profilers.base import Profile
+from specbench_kit.decoding.kernel_latency import KernelModel
+from specbench_kit.decoding.latency import sums_of
+from specbench_kit.profilers.base import DERIVED, Profile
 from specbench_kit.profilers.fit import Fit
 from specbench_kit.profilers.loading import data_folder, save
 from specbench_kit.profilers.parts import ProfileResult
@@ -20,6 +22,8 @@ from specbench_kit.runs import provenance
 
 SAVED = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
 """The fields of a fit that its profile keeps."""
+TIMED_CONTEXT, TIMED_REQUESTS, TIMED_NEW = 512, (1, 8, 16, 32, 64), (1, 2, 5, 9, 17)
+"""The steps that a summary of a derived profile shows: cached tokens, requests, and new tokens of each request."""
 NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference", "software")
 
 
@@ -53,7 +57,7 @@ def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profi
 def complete_profile(result: ProfileResult, run: JsonObject, policy: JsonObject) -> Profile:
     """Return the profile of a result with its coefficients, and with the quality of the fit if it was measured."""
     profile, coefficients = result.profile, dict(result.fit.coefficients)
-    if profile.source == "roofline":
+    if profile.source in DERIVED:
         return structs.replace(profile, coefficients=coefficients)
     described = result.fit.describe()
     facts = {**{name: described[name] for name in SAVED}, **run["workload"][profile.role], **result.facts}
@@ -79,7 +83,27 @@ def summarise_profile(profile: Profile, result: ProfileResult) -> dict[str, obje
             "slow": dict(verdict.slow),
         },
         "steps": steps(result.fit) if profile.form == "context" else [],
+        "times": times(profile) if profile.source in DERIVED else [],
     }
+
+
+def times(profile: Profile) -> list[dict[str, object]]:
+    """Return the seconds of some steps by a derived profile, the ends of their range, and where each comes from."""
+    latency, ends = profile.latency(), profile.range()
+    timed: list[dict[str, object]] = []
+    for requests in TIMED_REQUESTS:
+        for new in TIMED_NEW:
+            sums = sums_of([(new, TIMED_CONTEXT)] * requests)
+            timed.append(
+                {
+                    "requests": requests,
+                    "new": new,
+                    "seconds": latency.of_sums(sums),
+                    "range_s": [end.of_sums(sums) for end in ends] if ends else None,
+                    "origin": latency.origin(sums) if isinstance(latency, KernelModel) else "law",
+                }
+            )
+    return timed
 
 
 def steps(fit: Fit) -> list[dict[str, object]]:

@@ -2,17 +2,23 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from specbench_kit.core.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import MODELS, OUTPUT, RUN, Option, options_in
-from specbench_kit.profilers.software import FUSED
+from specbench_kit.profilers.host import Host
+from specbench_kit.profilers.kernels import KernelEngine
+from specbench_kit.profilers.software import KERNELS
 
 OF_MEASURED = ("budget_s", "runs", "seed", "resume", "force")
 """Options that a profile derived from a data sheet does not have."""
-OF_DERIVED = ("software", "cards", "interconnect")
+OF_DERIVED = ("origin", "engine", "software", "cards", "interconnect", "host_s", "host_request_s", "overlap")
 """Options that a measured profile does not have."""
+
+Origin = Literal["auto", "silicon", "data-sheet"]
+AUTO, SILICON, DATA_SHEET = get_args(Origin)
+"""Sources of derived times: measured kernels if the kit has them, measured kernels, or the law from a data sheet."""
 
 Budget = Annotated[
     float, Option("Seconds that the measurement may take; requests get shorter to fit.", RUN, flag="budget")
@@ -40,9 +46,14 @@ class ProfileSettings:
     draft: str | None = None
     gpu: str | None = None
     require_measured: bool = False
-    software: str = FUSED
+    origin: Origin = AUTO
+    engine: KernelEngine = "vllm"
+    software: str = KERNELS
     cards: int = 1
     interconnect: str | None = None
+    host_s: float = 0.0
+    host_request_s: float = 0.0
+    overlap: float = 0.0
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     budget_s: Budget = 420.0
@@ -66,8 +77,18 @@ class ProfileSettings:
             raise SkitError(f"--seed must not be negative, but is {self.seed}")
         if self.cards < 1 or (self.cards > 1) != (self.interconnect is not None):
             raise SkitError("--cards above 1 needs the --interconnect between the cards, and a single card has none")
-        if self.gpu is None and (self.cards > 1 or not self.is_fused):
-            raise SkitError("--software and --cards apply to a derived profile only: name its --gpu")
+        given = [
+            option.shown_name(field.name)
+            for field, _, option in options_in(type(self))
+            if field.name in OF_DERIVED and getattr(self, field.name) != field.default
+        ]
+        if self.gpu is None and given:
+            raise SkitError(f"{' and '.join(given)} applies to a derived profile only: name its --gpu")
+        if self.origin == SILICON and not self.is_default_software:
+            raise SkitError("--software is for profiles by the law: leave it out beside --from silicon")
+        if self.origin == DATA_SHEET and not self.is_default_engine:
+            raise SkitError("--engine is for measured kernels: leave it out beside --from data-sheet")
+        Host(self.host_s, self.host_request_s, self.overlap)  # which refuses what no host can take
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
             raise SkitError(f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes")
         if self.gpu is not None and self.device != "auto":
@@ -93,9 +114,19 @@ class ProfileSettings:
             )
 
     @property
-    def is_fused(self) -> bool:
-        """True if a derived profile assumes kernels at the speed of the data sheet."""
-        return self.software == FUSED
+    def host(self) -> Host:
+        """The host beside the card of a derived profile."""
+        return Host(self.host_s, self.host_request_s, self.overlap)
+
+    @property
+    def is_default_software(self) -> bool:
+        """True if no software is named whose speed a derived profile is to assume."""
+        return self.software == KERNELS
+
+    @property
+    def is_default_engine(self) -> bool:
+        """True if no other engine's kernels are asked for."""
+        return self.engine == "vllm"
 
     @property
     def command(self) -> str:
@@ -113,15 +144,32 @@ class VerifierProfileSettings(ProfileSettings):
             "Device card such as a100, or a .toml file; without such a device here, its data sheet is used.", MODELS
         ),
     ] = None
+    origin: Annotated[
+        Origin,
+        Option(
+            "Source of a derived profile: silicon (measured kernels), data-sheet (the law), or auto: measured kernels "
+            "where the kit has those of the model, else the law.",
+            MODELS,
+            flag="from",
+        ),
+    ] = AUTO
+    engine: Annotated[KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)] = "vllm"
     software: Annotated[
-        str, Option("Serving software whose speed a derived profile assumes: a name from `skit list software`.", MODELS)
-    ] = FUSED
+        str, Option("Serving software whose speed the law assumes: a name from `skit list software`.", MODELS)
+    ] = KERNELS
     cards: Annotated[
         int, Option("Number of cards that hold the model of a derived profile (tensor parallel).", MODELS)
     ] = 1
     interconnect: Annotated[
-        str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie4 or pcie3.", MODELS)
+        str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie5, pcie4 or pcie3.", MODELS)
     ] = None
+    host_s: Annotated[float, Option("Seconds that the host of a derived profile takes per step.", MODELS)] = 0.0
+    host_request_s: Annotated[
+        float, Option("Seconds that the host of a derived profile takes per request of a step.", MODELS)
+    ] = 0.0
+    overlap: Annotated[
+        float, Option("Share of the shorter of the host's and the card's time that is hidden, 0 to 1.", MODELS)
+    ] = 0.0
     require_measured: Annotated[
         bool, Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS)
     ] = False

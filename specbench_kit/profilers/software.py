@@ -8,10 +8,11 @@ from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.cards import Amount
+from specbench_kit.profilers.cards import Amount, Factor
 from specbench_kit.profilers.devices import bundled_devices
 
-FUSED = "fused"
+KERNELS = "kernels"
+"""The software card that a derived profile assumes by default."""
 Share = Annotated[float, Meta(gt=0, le=1)]
 """A share of what the data sheet states."""
 _FILE = Path(__file__).with_name("software.toml")
@@ -20,23 +21,24 @@ _FILE = Path(__file__).with_name("software.toml")
 class AchievedSpeed(Struct, frozen=True, forbid_unknown_fields=True):
     """Shares of a card's peak, its bandwidth and its interconnect's, and seconds added to each forward and layer.
 
-    The host takes `launch_s` per layer and `request_s` per request, in parallel to the device; a forward takes as long
-    as the slower of the two.
+    `corner` says how far operations and traffic hide each other, 1 not at all; `wide_layer_s` are seconds per layer of
+    steps in which a request has several new tokens. The host takes `launch_s` per layer and `request_s` per request, in
+    parallel to the device as far as `overlap` says. `spread` are the factors on a time between which nine of ten
+    measured ones lie.
     """
 
     compute: Share = 1.0
     bandwidth: Share = 1.0
+    corner: Annotated[float, Meta(ge=1, le=100)] = 1.6
     step_s: Amount = 0.0
     layer_s: Amount = 0.0
+    wide_layer_s: Amount = 0.0
     interconnect: Share = 1.0
     launch_s: Amount = 0.0
     request_s: Amount = 0.0
+    overlap: Annotated[float, Meta(ge=0, le=1)] | None = None
+    spread: tuple[Factor, Factor] | None = None
     source: str = ""
-
-    @property
-    def is_hosted(self) -> bool:
-        """True if a forward may have to wait for the host."""
-        return self.launch_s > 0 or self.request_s > 0
 
 
 class Software(Struct, frozen=True):
@@ -60,6 +62,7 @@ class Software(Struct, frozen=True):
         speed = self.on(device)
         added_us = [f"{1e6 * speed.step_s:g} us a step"] * (speed.step_s > 0)
         added_us += [f"{1e6 * speed.layer_s:g} us a layer"] * (speed.layer_s > 0)
+        added_us += [f"{1e6 * speed.wide_layer_s:g} us more for several tokens"] * (speed.wide_layer_s > 0)
         added_us += [f"no less than {1e6 * speed.launch_s:g} us a layer on the host"] * (speed.launch_s > 0)
         added_us += [f"{1e6 * speed.request_s:g} us a request there"] * (speed.request_s > 0)
         return (

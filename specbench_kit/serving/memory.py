@@ -10,7 +10,6 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.deployments.profiles import find_profile
 from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.devices import BYTES
 from specbench_kit.profilers.roofline import roofline_of
 from specbench_kit.serving.arrays import Integers
 
@@ -41,7 +40,7 @@ def kv_capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         raise SkitError(f"the memory for KV is unknown, {roofline}: give the number of tokens")
-    memory, per_token = roofline.device.memory_bytes, roofline.architecture.kv_numbers * BYTES[profile.dtype]
+    memory, per_token = roofline.device.memory_bytes, roofline.kv_token_bytes
     tokens = ((1 - reserved) * memory - roofline.weight_bytes) // per_token
     if tokens < 1:
         raise SkitError(f"the weights of {profile.model} in {profile.dtype} leave no room for KV on a {profile.device}")

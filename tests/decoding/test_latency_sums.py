@@ -17,12 +17,12 @@ from specbench_kit.decoding.latency import (
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.roofline import Roofline
-from specbench_kit.profilers.software import FUSED, find_software
+from specbench_kit.profilers.software import KERNELS, find_software
 
 INTERACTIONS = InteractionModel(a_s=33.14e-6, b_compute_s=34.5e-9, b_read_s=4.62e-6, c_s=14.86e-3)
 CONTEXT = ContextModel(alpha_s=2e-7, gamma_s=4e-4, delta_s=8e-3)
 LIMIT = Roofline(find_device("a100"), bundled_architectures()["qwen3-32b"], "bfloat16")
-ROOFLINE = LIMIT.estimate(find_software(FUSED))
+ROOFLINE = LIMIT.estimate(find_software(KERNELS))
 ROWS: list[Row] = [(3, 10), (1, 7), (20, 0)]
 
 

@@ -17,6 +17,7 @@ from specbench_kit.deployments.restoring import restore
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.interconnects import find_interconnect
+from specbench_kit.profilers.kernels import find_kernels
 from specbench_kit.profilers.loading import read
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
 from specbench_kit.profilers.software import find_software
@@ -87,10 +88,11 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
     assert deployment.description.endswith(".")
     described = json.loads(json.dumps(describe(deployment), allow_nan=False))
     for role in ("drafter", "verifier"):
-        assert described[role]["latency"]["form"] in ("interactions", "context", "work", "leaps")
+        assert described[role]["latency"]["form"] in ("interactions", "context", "rounded", "kernels", "leaps")
         assert getattr(deployment, role).latency.seconds([(1, 100)]) > 0
         assert described[role]["origin"]
-        assert (", roofline" in described[role]["origin"]) == ("stands for " in described[role]["origin"])
+        derived = any(f", {source}" in described[role]["origin"] for source in ("roofline", "silicon"))
+        assert derived == ("stands for " in described[role]["origin"])
 
 
 def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> None:
@@ -126,12 +128,17 @@ def test_derived_profiles_follow_from_the_data_sheets(path: Path) -> None:
     profile = read(path)
     roofline = roofline_of(profile)
     assert profile.name == path.stem
-    assert profile.source == "roofline"
     assert "not measured" in profile.reference
     assert isinstance(roofline, Roofline)
     assert judge(profile).kind == "possible"
+    if profile.source == "silicon":
+        kernels = find_kernels(profile.model, profile.device, "vllm", profile.tensor_parallel)
+        assert kernels is not None
+        assert profile.kernels == kernels.kernels
+        return
     over = find_interconnect("nvlink3") if profile.tensor_parallel > 1 else None
     estimate = roofline.estimate(find_software(profile.software), profile.tensor_parallel, over)
+    assert profile.source == "roofline"
     assert asdict(estimate) == pytest.approx(profile.coefficients)
 
 

@@ -1,17 +1,18 @@
 """What the limit of a device charges, and what cross-validation says of nothing."""
 
+from math import hypot
 from typing import Any
 
 import numpy as np
 import pytest
 
-from specbench_kit.decoding.latency import sums_of
+from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.fit import Observation, fit
 from specbench_kit.profilers.interconnects import Interconnect
 from specbench_kit.profilers.roofline import Roofline
-from specbench_kit.profilers.software import FUSED, AchievedSpeed, Software, find_software
+from specbench_kit.profilers.software import AchievedSpeed, Software
 from specbench_kit.profilers.workload import verification
 
 # 2 layers: attention 4 x 2 x (2 x 2 + 2 x 1) = 48 and 3 x 4 x 8 = 96 weights each, 288 in all; head 4 x 10 = 40.
@@ -35,25 +36,49 @@ def test_traffic_counts_weights_once_and_kv_that_is_read_and_written() -> None:
     assert ROOFLINE.traffic_s(sums_of([(3, 5), (1, 2)])) == pytest.approx((2 * (288 + 40) + 16 * (3 + 5 + 1 + 2)) / 8)
 
 
-def test_an_estimate_adds_compute_traffic_and_the_gaps_between_kernels() -> None:
-    rows = [(3, 5)]
+@pytest.mark.parametrize("rows", [[(3, 5)], [(3, 5), (4, 0), (1, 9)]])
+def test_an_estimate_rounds_the_corner_of_compute_and_traffic(rows: list[Row]) -> None:
+    software = Software("s", "S", "", cards={"d": AchievedSpeed(corner=2.0)})
     compute_s, traffic_s = ROOFLINE.compute_s(sums_of(rows)), ROOFLINE.traffic_s(sums_of(rows))
-    estimate = ROOFLINE.estimate(find_software(FUSED))
-    assert estimate.seconds(rows) - compute_s - traffic_s == pytest.approx(2 * 10 * 2.5e-6)
-    prompts_too = [(3, 5), (4, 0), (1, 9)]
-    both_s = ROOFLINE.compute_s(sums_of(prompts_too)) + ROOFLINE.traffic_s(sums_of(prompts_too))
-    assert estimate.seconds(prompts_too) - both_s == pytest.approx(2 * 10 * 2.5e-6)
+    assert ROOFLINE.estimate(software).seconds(rows) == pytest.approx(hypot(compute_s, traffic_s))
     assert ROOFLINE.floor_s(rows) == max(compute_s, traffic_s)
 
 
 def test_a_software_reaches_its_share_of_a_card_and_adds_its_steps_and_reductions() -> None:
     """Half the peak and a quarter of the bandwidth; 4 reductions of 8 bytes a token, 1.5 times each over 2 bytes/s."""
-    software = Software("s", "S", "", cards={"d": AchievedSpeed(0.5, 0.25, 3.0, 0.5)})
-    rows, wire = [(3, 5)], Interconnect("w", "W", 2.0, 7.0)
-    plain_s = 2 * ROOFLINE.compute_s(sums_of(rows)) + 4 * ROOFLINE.traffic_s(sums_of(rows)) + 3.0 + 2 * 0.5
+    speed = AchievedSpeed(0.5, 0.25, corner=1.0, step_s=3.0, layer_s=0.5, wide_layer_s=0.25)
+    software = Software("s", "S", "", cards={"d": speed})
+    rows, wire = [(3, 5)], Interconnect("w", "W", 2.0, 7.0, 1.0, 14.0)
+    plain_s = 2 * ROOFLINE.compute_s(sums_of(rows)) + 4 * ROOFLINE.traffic_s(sums_of(rows)) + 3.0 + 2 * 0.75
     assert ROOFLINE.estimate(software).seconds(rows) == pytest.approx(plain_s)
     spread = ROOFLINE.estimate(software, 4, wire).seconds(rows)
     assert spread - plain_s == pytest.approx(4 * (7.0 + 3 * 8 * 1.5 / 2.0))
+    slow = ROOFLINE.estimate(software, 4, wire.slow).seconds(rows)
+    assert slow - plain_s == pytest.approx(2 * (spread - plain_s))
+
+
+def test_a_mixture_reads_the_experts_that_its_tokens_hit() -> None:
+    """3 of 4 experts per token: 3 tokens leave an expert out once in 64, and a token alone reads 3 quarters of them."""
+    shapes = Architecture(**{**TINY, "family": "qwen3_moe"}, experts=4, active_experts=3, expert_size=5)
+    roofline = Roofline(ROOFLINE.device, shapes, "float16")
+    one = 2 * 3 * 4 * 5
+    assert (shapes.expert_parameters, shapes.dense_parameters) == (one, 2 * (48 + 4 * 4))
+    assert shapes.layer_parameters == shapes.dense_parameters + 3 * one
+    assert shapes.parameters == shapes.dense_parameters + 4 * one + 40
+    model = roofline.estimate(Software("s", "S", "", anywhere=AchievedSpeed()))
+    dense_bytes, expert_bytes = 2 * (shapes.dense_parameters + 40), 2 * 4 * one
+    for tokens, share in ((1, 3 / 4), (3, 63 / 64)):
+        traffic = dense_bytes + share * expert_bytes + 16 * (tokens + 5)
+        assert model.traffic_s(sums_of([(tokens, 5)])) == pytest.approx(traffic / 8)
+    assert roofline.per_forward_s == pytest.approx((dense_bytes + 3 / 4 * expert_bytes) / 8)
+
+
+def test_quantised_weights_and_keys_are_read_in_fewer_bytes_and_computed_alike() -> None:
+    quantised = Roofline(ROOFLINE.device, Architecture(**TINY, weight_bits=4.0, kv_bits=8.0), "float16")
+    sums = sums_of([(3, 5)])
+    assert quantised.compute_s(sums) == ROOFLINE.compute_s(sums)
+    assert quantised.traffic_s(sums) == pytest.approx((288 / 2 + 2 * 40 + 8 * (3 + 5)) / 8)
+    assert quantised.weight_bytes == 288 // 2 + 2 * 40
 
 
 def test_what_a_device_needs_for_a_token_a_forward_and_its_weights() -> None:

@@ -176,16 +176,41 @@ def test_a_profile_of_a_disturbed_machine_is_marked_and_used_only_where_it_is_na
 def test_an_absent_gpu_gives_a_derived_profile_and_says_so(tmp_path: Path) -> None:
     done = skit_here("profile-verifier", "--gpu", "a100", "--target", "qwen3-32b", "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
-    assert "ANALYTIC, NOT MEASURED: this machine has no a100-80" in done.stderr
-    profile = load("qwen3-32b-a100-80-bf16-verifier-roofline")
-    assert (profile.source, profile.model_hash, profile.samples) == ("roofline", None, None)
+    assert "FROM KERNELS, NOT MEASURED: this machine has no a100-80" in done.stderr
+    profile = load("qwen3-32b-a100-80-bf16-verifier-silicon")
+    assert (profile.source, profile.model_hash, profile.samples) == ("silicon", None, None)
     assert "not measured" in profile.reference
-    assert profile.coefficients["forward_s"] == pytest.approx(33e-3, rel=0.02)
+    assert 44e-3 < profile.latency().seconds([(1, 512)]) < 47e-3
     assert judge(profile).kind == "possible"
-    assert "ANALYTIC, NOT MEASURED" in next(tmp_path.glob("*/report.md")).read_text()
+    assert "FROM KERNELS, NOT MEASURED" in next(tmp_path.glob("*/report.md")).read_text()
     listed = skit_here("list", "profiles", "--json")
     entry = next(row for row in json.loads(listed.stdout) if row["name"] == profile.name)
-    assert (entry["source"], entry["verdict"]) == ("roofline", "possible")
+    assert (entry["source"], entry["verdict"]) == ("silicon", "possible")
+    (time,) = (
+        time
+        for time in json.loads(done.stdout)["summary"]["profiles"]["verifier"]["times"]
+        if (time["requests"], time["new"]) == (1, 1)
+    )
+    assert time["origin"] == "silicon"
+    assert time["seconds"] == pytest.approx(profile.latency().seconds([(1, 512)]))
+    assert time["range_s"][0] < time["seconds"] < time["range_s"][1] - 3e-3
+
+
+@ABSENT
+@pytest.mark.usefixtures("home")
+def test_a_model_without_kernels_gets_the_law_of_the_data_sheet(tmp_path: Path) -> None:
+    command = ("profile-verifier", "--target", "qwen3-32b", "--out", tmp_path)
+    unknown, sheet = ("--gpu", "rtx3090"), ("--gpu", "a100", "--from", "data-sheet")
+    for options, name in ((unknown, "rtx3090"), (sheet, "a100-80")):
+        done = skit_here(*command, *options)
+        assert done.returncode == 0, done.stderr
+        assert "by the law from its data sheet" in " ".join(done.stdout.split())
+        profile = load(f"qwen3-32b-{name}-bf16-verifier-roofline")
+        assert (profile.source, profile.form, judge(profile).kind) == ("roofline", "rounded", "possible")
+        ends = profile.range()
+        assert ends is not None
+        fast_s, slow_s = (end.seconds([(1, 512)]) for end in ends)
+        assert fast_s < profile.latency().seconds([(1, 512)]) < slow_s - 3e-3
 
 
 @ABSENT
@@ -200,6 +225,12 @@ def test_an_absent_gpu_gives_a_derived_profile_and_says_so(tmp_path: Path) -> No
         ("--target nowhere.toml", "cannot read nowhere.toml"),
         ("--device cuda:7", "device 'cuda:7' is not there"),
         ("--resume", "holds no unfinished run"),
+        ("--from silicon --software papers --gpu a100", "--software is for profiles by the law"),
+        ("--from data-sheet --engine sglang --gpu a100", "--engine is for measured kernels"),
+        ("--from silicon --gpu a100 --dtype float16", "--from silicon: kernels on a100-80 were measured in bfloat16"),
+        ("--gpu a100 --host-s -1", "--host-s must not be negative"),
+        ("--gpu a100 --overlap 1.5", "--overlap must be between 0 and 1"),
+        ("--host-s 0.001", "--host-s applies to a derived profile only: name its --gpu"),
     ],
 )
 def test_bad_input_is_one_line(options: str, problem: str, home: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_profile_of_another_model_is_refused(tmp_path: Path) -> None:
 
 BAD = {
     "role": ("judge", 'role must be "drafter" or "verifier", not "judge"'),
-    "source": ("guessed", 'source must be "measured" or "published" or "roofline"'),
+    "source": ("guessed", 'source must be "calibrated" or "measured" or "published"'),
     "colour": ("red", "unknown keys: colour"),
     "coefficients.delta_s": (-1e-3, "delta_s must be a number >= 0.0, not -0.001"),
     "coefficients.alpha_s": (float("nan"), "alpha_s must be a number >= 0.0, not NaN"),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.base import DERIVED, Profile
 from specbench_kit.profilers.fit import Fit, Observation
+from specbench_kit.reports.sections.profiles import PARTS as TITLES
 from specbench_kit.reports.sections.profiles import SYMBOLS, UNITS
 from specbench_kit.reports.writing.drawing import logarithmic, plot
 from specbench_kit.reports.writing.palette import COLOURS, GREY, HATCHES, LINES, MARKERS
@@ -24,7 +25,7 @@ def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
     where = f"{profile.model} as {profile.role} on {profile.device}, {profile.dtype}, {profile.source}"
     with plot(folder / f"{profile.role}_shares.png", (8, 0.6 * len(fit.regimes) + 1.8)) as axes:
         _shares(axes, fit, f"Parts of the predicted time\n({where})")
-    if profile.source == "roofline":
+    if profile.source in DERIVED:
         return
     with plot(folder / f"{profile.role}_predicted.png", (6.4, 6)) as axes:
         _scatter(axes, fit, residuals=False)
@@ -95,9 +96,10 @@ def _regimes(panels: "Iterable[Axes]", fit: Fit, title: str) -> None:
 def _shares(axes: "Axes", fit: Fit, title: str) -> None:
     shares = {regime: fit.shares(regime) for regime in fit.regimes}
     left = np.zeros(len(shares))
-    for index, name in enumerate(fit.coefficients):
+    names = next(iter(shares.values())) if fit.derived else fit.coefficients
+    for index, name in enumerate(names):
         widths = np.array([parts[name] * 100 for parts in shares.values()])
-        label = f"{SYMBOLS[name]}, per {UNITS[name].partition(' (')[0]}"
+        label = TITLES[name] if fit.derived else f"{SYMBOLS[name]}, per {UNITS[name].partition(' (')[0]}"
         hatch = HATCHES[index % len(HATCHES)]
         axes.barh(
             range(len(shares)), widths, left=left, label=label, edgecolor="black", color=COLOURS[index], hatch=hatch

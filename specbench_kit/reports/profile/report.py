@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specbench_kit.profilers.base import DERIVED
+from specbench_kit.profilers.saving import TIMED_CONTEXT
 from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     FORMATS,
@@ -43,12 +45,25 @@ METRICS = {
 }
 """Title and unit of each metric of a fit."""
 RULE = "Lengths are multiplied by one factor: the largest of a fixed list that context, memory and time budget allow."
-ESTIMATE = (
-    "A forward takes the time of its operations plus the time of its bytes, at the shares of peak and bandwidth that "
-    "the software reaches, plus the software's overhead per step and per layer; or the time that the host takes to "
-    "launch all that, if it is longer. Real kernels partly overlap operations and bytes. Nothing was fitted: the "
-    "coefficients are those of the roofline."
+ESTIMATES = {
+    "roofline": "A forward takes the larger of the times of its operations and its bytes, at the shares of peak and "
+    "bandwidth that the software reaches, rounded where both are alike, plus what idles per step and per layer. The "
+    "shares were fitted to measured kernels of other models and cards, not to this device running this model.",
+    "silicon": "A forward takes the sum of its kernels' measured times, looked up by new tokens, rows of logits and "
+    "context. Each time says whether its shape was measured (silicon), lies between measured ones "
+    "(interpolated) or beyond them (law). Kernels were timed one by one; what an engine adds is the host's time.",
+}
+TIMES = f"Milliseconds per forward after {TIMED_CONTEXT} cached tokens, with their range and origin:"
+RANGE = (
+    "The range is that of the source's spread, of a host that takes 0 to 3 ms per step unless it was given, and of "
+    "interconnects with and without peer access."
 )
+NUMBERS = {
+    "missed": ("missed", "the chance that a token leaves an expert out, no time"),
+    "corner": ("q", "the exponent of the rounded corner, no time"),
+    "overlap": ("overlap", "the share of the shorter of host and card that is hidden, no time"),
+}
+"""Symbols and meanings of the coefficients that are no seconds."""
 DEFINITIONS = (
     "new: tokens that a forward computes, summed over its requests",
     "cached: tokens whose KV is already cached",
@@ -78,12 +93,16 @@ def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
     """Print coefficients, accuracy and cautions of every profile."""
     blocks: list[Block] = [*caution(machine.warnings(run), severe=True)]
     for profile in summary["profiles"].values():
-        blocks += [Paragraph(f"**{headlines.of_profile(profile)}**"), _coefficient_table(profile)]
+        derived = profile["source"] in DERIVED
+        table = _times_table(profile, with_range=False) if derived else _coefficient_table(profile)
+        blocks += [Paragraph(f"**{headlines.of_profile(profile)}**"), table]
         if profile["source"] == "measured":
             blocks.append(_regime_table(profile))
         blocks.append(Paragraph(f"physical limit: {wording.verdict_of(profile)}"))
         # The headline of a derived profile already says that it is analytic.
-        blocks += caution([line for line in wording.cautions(run, profile) if not line.startswith("ANALYTIC")])
+        blocks += caution(
+            [line for line in wording.cautions(run, profile) if not line.startswith(("ANALYTIC", "FROM KERNELS"))]
+        )
     if summary["policy"]:
         blocks += paragraphs(f"a stop rule costs {seconds(summary['policy']['per_token_s'])} per drafted token")
     render_terminal.show(console, blocks)
@@ -95,14 +114,18 @@ def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
         (f"{role} model", model_sentence(model) + (", random weights" if model.get("weights") == "random" else ""))
         for role, model in run["models"].items()
     ]
-    time = "measured by this machine's clock" if measured else "derived from a data sheet; nothing was run"
+    time = "measured by this machine's clock" if measured else "derived; nothing was run on the device"
     rows += [("device", config["device"]), ("dtype", config["dtype"]), ("time", time)]
     for profile in profiles:
         factor = significant(run["workload"][profile["role"]]["factor"])
         counts = f"{profile['train']['count']} configurations to fit and {profile['test']['count']} to test"
         rows.append((f"workload of the {profile['role']}", f"{counts}, lengths x {factor}"))
     if not measured:
-        return [Heading("What was run"), facts(rows), Paragraph(ESTIMATE)]
+        return [
+            Heading("What was run"),
+            facts(rows),
+            *(Paragraph(ESTIMATES[profile["source"]]) for profile in profiles),
+        ]
     rows.append(("hardware", hardware_sentence(run.get("hardware") or {})))
     protocol = [
         f"Ten untimed forwards, then {config['runs']} passes through the workload, each in its own order and with its "
@@ -122,11 +145,14 @@ def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
 
 def _coefficients(profile: Summary) -> Blocks:
     terms = [(regime, *profile["shares"][regime].values()) for regime in profile["shares"]]
-    symbols = [Column(wording.SYMBOLS[name], "share") for name in profile["coefficients"]]
+    derived = profile["source"] in DERIVED
+    parts = next(iter(profile["shares"].values()))
+    symbols = [Column(wording.PARTS[name] if derived else wording.SYMBOLS[name], "share") for name in parts]
     blocks: list[Block] = [
         Heading(f"{profile['role'].capitalize()}: coefficients"),
         Paragraph(f"`{wording.EQUATIONS[profile['form']]}`, summed over the batch."),
-        _coefficient_table(profile),
+        _derived_table(profile) if derived else _coefficient_table(profile),
+        *(_times(profile) if derived else []),
         Paragraph("Share of the predicted time:"),
         Table(("", *symbols), terms),
         _figure(profile, "shares"),
@@ -156,6 +182,37 @@ def _coefficient_table(profile: Summary) -> Table:
     estimates = (Column("profile", "seconds"), Column("least squares", "seconds"))
     bounds = ("95% interval (1,000 resamples)", Column("physical bound", "seconds"))
     return Table(("", "seconds per", *estimates, *bounds), rows)
+
+
+def _derived_table(profile: Summary) -> Table:
+    """Return the coefficients that were derived; those without a symbol are no seconds."""
+    rows = []
+    for name, value in profile["coefficients"].items():
+        symbol, bound = wording.SYMBOLS.get(name), profile["limits"].get(name)
+        if symbol:
+            rows.append((code(symbol), wording.UNITS[name], seconds(value), seconds(bound) if bound else ABSENT))
+        else:
+            rows.append((code(NUMBERS[name][0]), NUMBERS[name][1], significant(value), ABSENT))
+    return Table(("", "seconds per", "profile", "physical bound"), rows)
+
+
+def _times(profile: Summary) -> Blocks:
+    return [Paragraph(TIMES), _times_table(profile), Paragraph(RANGE)]
+
+
+def _times_table(profile: Summary, *, with_range: bool = True) -> Table:
+    """Return the milliseconds of steps by requests and new tokens, each with its origin and, if wanted, its range."""
+    new = list(dict.fromkeys(time["new"] for time in profile["times"]))
+    cells = {(time["requests"], time["new"]): _time(time, with_range) for time in profile["times"]}
+    rows = [(requests, *(cells[requests, count] for count in new)) for requests in dict.fromkeys(r for r, _ in cells)]
+    titles = [f"{count} new token{'s' * (count > 1)}" for count in new]
+    return Table(("requests", *titles), rows)
+
+
+def _time(time: Summary, with_range: bool) -> str:
+    has_range = with_range and time["range_s"]
+    ends = f" ({' to '.join(f'{1e3 * end:.3g}' for end in time['range_s'])})" if has_range else ""
+    return f"{1e3 * time['seconds']:.3g} ms{ends} {time['origin']}"
 
 
 def _accuracy(profile: Summary) -> Blocks:

@@ -15,13 +15,14 @@ from specbench_kit.metrics.verdicts import (
     may_win,
     verdict,
 )
+from specbench_kit.profilers.base import DERIVED
 from specbench_kit.profilers.software import describe
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.writing.formatting import count, interval, rate, share, significant, times
+from specbench_kit.reports.writing.formatting import count, interval, rate, seconds, share, significant, times
 
 NAMED = 3
 """Methods that a sentence names one by one; of more, it gives the number."""
@@ -117,7 +118,12 @@ def of_profile(profile: Summary) -> str:
     """Return what was profiled, and how good the fit is."""
     test, train = profile["test"], profile["train"]
     subject = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
-    if profile["source"] == "roofline":
-        return f"{subject}, the roofline of its data sheet: {describe(profile['software'], profile['device'])}."
+    if profile["source"] in DERIVED:
+        step = next(time for time in profile["times"] if (time["requests"], time["new"]) == (1, 1))
+        low, high = step["range_s"] or (step["seconds"],) * 2
+        time = f"a plain step takes {seconds(step['seconds'])} ({seconds(low)} to {seconds(high)}; {step['origin']})"
+        if profile["source"] == "silicon":
+            return f"{subject}, by {profile['reference']}: {time}."
+        return f"{subject}, by the law from its data sheet: {time}; {describe(profile['software'], profile['device'])}."
     fit = f"test R² {profiles.score(test['r2'])} (train {profiles.score(train['r2'])}), MAPE {share(test['mape'])}"
     return f"{subject}, measured: {fit}."

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from specbench_kit.profilers.base import DERIVED
 from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import seconds, share, significant
 
@@ -19,6 +20,11 @@ COEFFICIENTS = {
     "head_s": ("head", "row of logits"),
     "request_s": ("request", "request"),
     "forward_s": ("forward", "forward"),
+    "weights_s": ("weights", "forward, for reading the weights"),
+    "kv_s": ("kv", "token of KV that is read or written"),
+    "wide_s": ("wide", "forward in which a request has several new tokens"),
+    "reduced_s": ("reduced", "new token, between the cards"),
+    "experts_s": ("experts", "forward, if every expert is read"),
     "host_request_s": ("request", "request, on the host"),
     "host_s": ("host", "forward, on the host"),
 }
@@ -29,16 +35,35 @@ EQUATIONS = {
     "interactions": "T = a * new + b_compute * interactions + b_read * cached + c (WISP, Eq. 18 and 19)",
     "context": "T = alpha * context + gamma * new + delta (AdaSpec)",
     "work": "T = token * new + pair * context + read * cached + head * rows of logits + forward",
-    "hosted": "T = token * new + pair * context + read * cached + head * rows of logits + forward, or "
-    "request * requests + host where that is larger",
     "served": "T = token * new + pair * context + read * cached + head * rows of logits + request * requests + forward",
+    "rounded": "T = (operations^q + traffic^q)^(1/q) + forward + wide + reduced * new, and the host beside it; "
+    "operations = token * new + pair * context + head * rows of logits; "
+    "traffic = weights + experts * share hit + kv * (cached + new)",
+    "kernels": "T = matrices(new) + output layer(rows of logits) + attention(requests, context, new), and the host "
+    "beside it",
 }
+PARTS = {
+    "operations": "operations",
+    "traffic": "traffic",
+    "idle": "idle between kernels",
+    "reductions": "reductions between cards",
+    "host": "host",
+    "matrices": "matrices, norms, reductions",
+    "output layer": "output layer",
+    "attention": "attention",
+}
+"""The titles of the parts of a derived time."""
 REACHED_R2, REACHED_GAP = 0.95, 0.05
 """R² on test configurations, and its loss from training to test, that WISP's profiles reach (Appendix C)."""
 
 
 def analytic_line(profile: Summary) -> str:
     """Return the line that no reader of an analytic profile may miss."""
+    if profile["source"] == "silicon":
+        return (
+            f"FROM KERNELS, NOT MEASURED: this machine has no {profile['device']}; this profile of {profile['model']} "
+            f"in {profile['dtype']} is {profile['reference']}. --require-measured forbids this."
+        )
     return (
         f"ANALYTIC, NOT MEASURED: this machine has no {profile['device']}; this profile of {profile['model']} in "
         f"{profile['dtype']} is a roofline {profile['reference']}. --require-measured forbids this."
@@ -79,8 +104,9 @@ def score(r2: float | None) -> str:
 
 def cautions(run: RunFile, profile: Summary) -> list[str]:
     """Return what limits the use of a profile."""
-    lines = [analytic_line(profile)] if profile["source"] == "roofline" else []
-    return [*lines, *_fit_cautions(profile), *_measurement_cautions(run, profile), *_limit_cautions(run, profile)]
+    if profile["source"] in DERIVED:
+        return [analytic_line(profile), *_limit_cautions(run, profile)]
+    return [*_fit_cautions(profile), *_measurement_cautions(run, profile), *_limit_cautions(run, profile)]
 
 
 def _fit_cautions(profile: Summary) -> list[str]:

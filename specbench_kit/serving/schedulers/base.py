@@ -99,15 +99,16 @@ class BatchBuilder:
 
     def take_all(self, requests: Sequence[WaitingRound], now_s: float) -> bool:
         """Add all requests, or none: none as soon as it is not certain that `take` would add each of them in turn."""
-        if not self._additive or len(requests) > self.free_slots:
+        if len(requests) > self.free_slots:
             return False
         tokens = sum(request.new + request.cached for request in requests)
-        seconds = self.seconds + sum(request.isolated_s for request in requests) - len(requests) * self._idle_s
+        seconds = self._seconds_with_all(requests)
         deadline_s = min(map(self._deadline_of, requests), default=inf)
         if tokens > self._free_kv_tokens or now_s + seconds > min(deadline_s, self._deadline_s):
             return False
         self._free_kv_tokens, self.seconds = self._free_kv_tokens - tokens, seconds
         self._deadline_s = min(deadline_s, self._deadline_s)
+        self._count(requests)
         self.requests += requests
         return True
 
@@ -138,15 +139,26 @@ class BatchBuilder:
         self.seconds = seconds
         self.requests.append(request)
         self._free_kv_tokens -= request.new + request.cached
+        self._count((request,))
+
+    def _count(self, requests: Sequence[WaitingRound]) -> None:
+        """Add requests to the sums, which only latency models that are no sum of requests need."""
         if not self._additive:
-            self._sums = self._sums.plus((request.new, request.cached))
-            self._error_s += request.error_s
+            self._sums = self._sums.plus(*((request.new, request.cached) for request in requests))
+            self._error_s += sum(request.error_s for request in requests)
 
     def _seconds_with(self, request: WaitingRound) -> float:
         if self._additive:
             return self.seconds + request.isolated_s - self._idle_s
         sums = self._sums.plus((request.new, request.cached))
         return self._estimator.of_sums(sums) + self._error_s + request.error_s
+
+    def _seconds_with_all(self, requests: Sequence[WaitingRound]) -> float:
+        if self._additive:
+            return self.seconds + sum(request.isolated_s for request in requests) - len(requests) * self._idle_s
+        sums = self._sums.plus(*((request.new, request.cached) for request in requests))
+        error_s = self._error_s + sum(request.error_s for request in requests)
+        return self._estimator.of_sums(sums) + error_s
 
 
 class Queue(ABC):

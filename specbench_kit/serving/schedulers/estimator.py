@@ -41,7 +41,7 @@ class Estimator:
         self._model, self._error = error.model or model, error
         self._random = Random(f"{seed}/estimator")
         self.additive = self._model.additive
-        self.idle_s = error.factor * self._model.of_sums(NOTHING) if self.additive else 0.0
+        self.idle_s = error.factor * self._model.of_sums(NOTHING)
         self._isolated_s = lru_cache(CACHED_SHAPES)(lambda new, cached: self.of_sums(NOTHING.plus((new, cached))))
 
     def estimate(self, *requests: WaitingRound) -> None:

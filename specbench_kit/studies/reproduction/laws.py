@@ -15,7 +15,7 @@ from specbench_kit.profilers.base import MODELS
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
-from specbench_kit.profilers.software import FUSED, find_software
+from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.round_sources import acceptance_rate_of
 from specbench_kit.studies.reproduction.serving import Rows
 
@@ -151,10 +151,10 @@ def joint_prefill_by_data_sheet(
 ) -> float:
     """Return the ratio of `joint_prefill_by_profile` by the data sheet of `cards` cards that share the model.
 
-    Kernels are fused, and reductions between the cards take no time.
+    Kernels are as fast as measured ones on average, and reductions between the cards take no time.
     """
     roofline = Roofline(find_device(device).combined(cards), bundled_architectures()[model], dtype)
-    return _joint_over_alone(roofline.estimate(find_software(FUSED)), new, (beside_new, beside_cached))
+    return _joint_over_alone(roofline.estimate(find_software(KERNELS)), new, (beside_new, beside_cached))
 
 
 LAWS: Mapping[str, Callable[..., float]] = {

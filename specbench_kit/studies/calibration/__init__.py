@@ -1,0 +1,1 @@
+"""Fits what a step costs to the log of a real server."""
