@@ -27,6 +27,8 @@ def write_inputs(folder: Path, tiny: TinyPair) -> Mapping[str, str]:
         "tuned": _write_tuned(folder / "tuned.json"),
         "arrivals": _write_arrivals(folder / "azure.csv"),
         "link_trace": _write_links(folder / "links.csv"),
+        "log": _write_log(folder / "log.jsonl", 0.02),
+        "slow_log": _write_log(folder / "slow-log.jsonl", 0.03),
         "answers": _write_answers(folder / "answers.jsonl", accepted=3),
         "plain_answers": _write_answers(folder / "plain.jsonl", accepted=1),
     }
@@ -99,6 +101,21 @@ def _write_links(path: Path) -> Path:
     """A link that is slow now and then."""
     path.write_text("time_s,rtt_s,bytes_per_s\n0,0.02,1e6\n5,0.5,1e5\n10,0.02,1e6\n", encoding="utf-8")
     return path
+
+
+def _write_log(path: Path, step_s: float) -> Path:
+    """The log of a server that takes so long for each of ten tokens."""
+    rows = (
+        {
+            "queued_ts": 0.05 * number,
+            "first_token_ts": 0.05 * number + 3 * step_s,
+            "last_token_ts": 0.05 * number + 12 * step_s,
+            "input_toks": 200 + number,
+            "output_toks": 10,
+        }
+        for number in range(36)
+    )
+    return write_rows(path, *rows)
 
 
 def _write_results(path: Path, step_s: float, failed: int = 0, count: int = 8) -> Path:

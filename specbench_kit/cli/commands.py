@@ -109,6 +109,12 @@ COMMANDS = {
         "profile_server:profile_server",
         "Profile a `skit serve` server over the network: the time of its verifications and of messages.",
     ),
+    "calibrate": CommandEntry(
+        "calibrate:calibrate",
+        "Fit what a step costs to the log of a real server, and save it as a profile.",
+        "The first third of the log is fitted by simulating it; the rest tells how far simulated times are off.",
+        example="skit calibrate log.jsonl --gpu rtx4090 --target llama3.1-8b",
+    ),
     "measure-ranks": CommandEntry(
         "measure_ranks:measure_ranks",
         "Measure how often the target's token is the draft model's 1st, 2nd, ... choice, for `--method sequoia`.",

@@ -1,0 +1,29 @@
+"""`skit calibrate`: what a step costs on a server, fitted to its log."""
+
+import json
+from dataclasses import asdict
+
+from specbench_kit.cli.common import say
+from specbench_kit.cli.options import JsonOption
+from specbench_kit.studies.calibration.settings import CalibrationSettings
+
+
+def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> None:
+    """Fit the first third of the log, print how the rest compares, and save the profile."""
+    from rich.console import Console
+
+    from specbench_kit.cli.progress import counting_bar
+    from specbench_kit.reports import render_terminal
+    from specbench_kit.studies.calibration.report import blocks
+    from specbench_kit.studies.calibration.run import calibrate as run
+    from specbench_kit.studies.calibration.run import fitted_numbers
+
+    console = Console(stderr=as_json)
+    with counting_bar("fitting") as report:
+        outcome = run(settings, report)
+    render_terminal.show(console, blocks(outcome))
+    say(console, f"profile: {outcome.path}")
+    if as_json:
+        agreements = {name: [asdict(metric) for metric in rest] for name, rest in outcome.agreements.items()}
+        content = {"file": str(outcome.path), "fitted": fitted_numbers(outcome.speed), "rest": agreements}
+        print(json.dumps(content, allow_nan=False))
