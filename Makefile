@@ -231,6 +231,7 @@ reference-serving: $(INSTALLED)
 	done
 	$(BIN)/python -m benchmarks serving_log --out results/reference/serving_log
 	$(BIN)/python -m benchmarks step_times --out results/reference/step_times
+	$(BIN)/python -m benchmarks steps --out results/reference/steps
 
 PAIRS := --target synthetic --draft synthetic:spread=0.5 --deployment specedge \
 	--set draft.ranks=0.3,0.5,0.7,0.9,0.5+0.25+0.12,0.7+0.15+0.08 --set link.rtt_s=0.005,0.05,0.2

@@ -296,3 +296,34 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "ray", None)
     done = skit_here("simulate", *ODDS, *SHORT, "--backend", "ray", "--out", tmp_path)
     assert error_line(done) == "--backend ray needs Ray: pip install 'specbench-kit[ray]'"
+
+
+def test_derived_times_show_their_range_and_whether_a_verdict_holds(tmp_path: Path) -> None:
+    command = ("simulate", "--deployment", "wisp-roofline", "--system", "wisp", "--system", "centralized")
+    load = ("--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", "200", "--output-tokens", "64")
+    short = ("--devices", "4", "--duration", "20", "--warm-up", "5", "--seeds", "1", "--out", tmp_path, "--json")
+    done = skit_here(*command, *load, *short)
+    assert done.returncode == 0, done.stderr
+    ranges = {row["series"]: row for row in json.loads(done.stdout)["summary"]["ranges"]}
+    assert set(ranges["wisp"]["ends"]) == {"fast verifier", "slow verifier"}
+    for row in ranges.values():
+        slow, fast = row["throughput"]
+        assert slow == row["ends"]["slow verifier"]["throughput"] < fast
+    assert ranges["wisp"]["throughput_ratio"] is None
+    low, high = ranges["centralized"]["throughput_ratio"]
+    holds = low > 1 or high < 1
+    text = " ".join(done.stderr.split())
+    assert "DERIVED TIMES: what profiles, host and interconnects may be leaves, at 4 devices: wisp" in text
+    assert ("(over the whole range)" in text) == holds
+    assert ("(the verdict does not hold over the range)" in text) != holds
+
+
+def test_published_times_are_simulated_once(tmp_path: Path) -> None:
+    command = ("simulate", "--deployment", "wisp", "--acceptance", "iid:alpha=0.8,length=4", "--devices", "2")
+    lengths = ("--prompt-tokens", "200", "--output-tokens", "64")
+    done = skit_here(
+        *command, *lengths, "--duration", "20", "--warm-up", "5", "--seeds", "1", "--out", tmp_path, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["ranges"] == []
+    assert "DERIVED TIMES" not in done.stderr

@@ -4,12 +4,16 @@ from collections.abc import Mapping
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
+from specbench_kit.deployments.restoring import restore
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.sections import machine, sampling_check
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing.formatting import count
+from specbench_kit.reports.writing.formatting import count, seconds
 from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
+
+PLAIN_STEP = ((1, 512),)
+"""New and cached tokens of the step that tells how far derived times may be off."""
 
 
 def setting_cautions(run: RunFile) -> list[str]:
@@ -22,6 +26,8 @@ def setting_cautions(run: RunFile) -> list[str]:
         lines += impossible_times(run)
         deployment = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock.")
+        # A simulation shows the range of its results, which says more than that of single steps.
+        lines += derived_steps(run.get("deployment") or {}) if run.get("command") != "simulate" else []
     if link := run.get("shaped_link"):
         values = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
         lines.append(
@@ -50,6 +56,24 @@ def impossible_times(run: RunFile) -> list[str]:
         f"IMPOSSIBLE TIMES: '{name}' takes an {end['device']} to be faster than its data sheet allows, so that what "
         "comes of it is too good; `skit list deployments` says which deployment stands for the same devices."
         for name, end in ends
+    ]
+
+
+def derived_steps(deployment: JsonObject) -> list[str]:
+    """Return the line about devices whose times are derived, with what a plain step of each may take."""
+    roles = [role for role in ("verifier", "drafter") if (deployment.get(role) or {}).get("range")]
+    if not roles:
+        return []
+    restored = restore(deployment)
+    parts = []
+    for role in roles:
+        endpoint = restored.verifier if role == "verifier" else restored.drafter
+        assert endpoint.range is not None
+        step_s, low_s, high_s = (model.seconds(PLAIN_STEP) for model in (endpoint.latency, *endpoint.range))
+        parts.append(f"{seconds(step_s)} at the {role}, {seconds(low_s)} to {seconds(high_s)} over its range")
+    return [
+        f"DERIVED TIMES: a plain step after {PLAIN_STEP[0][1]} tokens takes {'; '.join(parts)}, by its profile, its "
+        "host and its interconnect; a verdict that such a change could reverse is open."
     ]
 
 

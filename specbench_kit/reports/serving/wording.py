@@ -9,7 +9,7 @@ from specbench_kit.reports.document import Cell, Column, Estimate
 from specbench_kit.reports.experiments.wording import outcome
 from specbench_kit.reports.serving.charts import axis_values
 from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
 
 NOT_AT_HAND = "not at hand"
 GOLDEN = "golden:"
@@ -107,7 +107,28 @@ def cautions(summary: Summary) -> list[str]:
                 f"NOT STEADY: {where}: {share(1 - row['steady'])} of the runs still drifted after twice their time and "
                 "count as not served; simulate for longer."
             )
-    return lines + unsteady(summary) + livelocks(summary) + thrashing(summary)
+    return [*lines, *derived_range(summary), *unsteady(summary), *livelocks(summary), *thrashing(summary)]
+
+
+def derived_range(summary: Summary) -> list[str]:
+    """Return one line on what the figures may be where times are derived, at each series' last point."""
+    last = {row["series"]: row for row in summary.get("ranges") or ()}
+    if not last:
+        return []
+    parts = []
+    for series, row in last.items():
+        low, high = row["throughput"] or (0.0, 0.0)
+        late = "" if row["violation_rate"] is None else f" with {' to '.join(map(share, row['violation_rate']))} late"
+        part = f"{series} {significant(low)} to {significant(high)} tokens/s{late}"
+        if row["throughput_ratio"]:
+            slowest, fastest = row["throughput_ratio"]
+            holds = "over the whole range" if slowest > 1 or fastest < 1 else "the verdict does not hold over the range"
+            part += f", {times(slowest)} to {times(fastest)} {row['against']} ({holds})"
+        parts.append(part)
+    devices = next(iter(last.values()))["devices"]
+    return [
+        f"DERIVED TIMES: what profiles, host and interconnects may be leaves, at {devices} devices: {'; '.join(parts)}."
+    ]
 
 
 def unsteady(summary: Summary) -> list[str]:

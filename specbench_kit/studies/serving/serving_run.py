@@ -24,6 +24,7 @@ from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.serving import capacity, simulation_grid
 from specbench_kit.studies.serving.derived_rows import derived_rows
 from specbench_kit.studies.serving.presets import describe_preset
+from specbench_kit.studies.serving.range_runs import simulate_ranges
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredLimit
@@ -85,7 +86,8 @@ class ServingRun:
                 sink,
                 self._step("simulating"),
             )
-        summary = simulation_grid.summarise(rows)
+            ranges = simulate_ranges(self.settings, builder, self._step("simulating the range of derived times"))
+        summary = {**simulation_grid.summarise(rows), "ranges": ranges}
         write_text(folder / "simulate.csv", simulation_grid.to_csv(summary["rows"]))
         return self._finish("simulate", folder, builder, summary)
 
