@@ -28,6 +28,7 @@ BILLIONS = {
     "vicuna-68m": 0.0680,
     "vicuna-160m": 0.1624,
     "llama3.3-70b": 70.55,
+    "qwen3-30b-a3b": 30.53,
 }
 """As the models' own pages give them."""
 
@@ -57,7 +58,7 @@ def test_a_card_builds_a_model_of_its_size() -> None:
 
 
 def test_every_required_device_has_a_card() -> None:
-    required = "a100-40 a100-80 h100 h200 l40 l40s rtx4090 rtx3090 rtx4070ti-super rtx2080ti cpu"
+    required = "a100-40 a100-80 h100 h200 b200 rtx-pro-6000 l40 l40s rtx4090 rtx3090 rtx4070ti-super rtx2080ti cpu"
     assert set(required.split()) <= set(bundled_devices())
     assert find_device("a100") is find_device("A100-80")
     a100, l40s = device_reported_as("NVIDIA A100-SXM4-40GB"), device_reported_as("NVIDIA L40S")
