@@ -3,10 +3,10 @@
 import gc
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from by_file import ByFile
 from command_line import HOME, QUIET, READINGS, TinyPair
 from xdist.scheduler import LoadScopeScheduling
 
@@ -23,21 +23,6 @@ TEMPLATE = (
 SLOW_TIMEOUT_S = 300
 """The limit of a slow test with its fixtures, in seconds; pyproject.toml has that of the others."""
 
-DIVISIBLE = {"test_method_contract.py", "test_readme.py"}
-"""Files whose tests may run in different processes; those of any other share what they have prepared."""
-
-
-class _ByFile(LoadScopeScheduling):
-    """Hand out whole files, those with most tests first, and single tests of `DIVISIBLE` files at the end.
-
-    The single tests fill the time in which other processes finish their last file. `--dist worksteal` would do so too,
-    but a stolen test makes its file's fixtures anew: models, runs and servers that take longer than the test.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return nodeid if Path(file).name in DIVISIBLE else file
-
 
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than processors, since many tests wait for servers, sockets and other processes."""
@@ -46,7 +31,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Who gets which tests where several processes share them."""
-    return _ByFile(config, log)
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
