@@ -1,5 +1,6 @@
 """The kit from Python: the same runs as the commands make, without a word on the terminal."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -78,6 +79,88 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         skit.simulate(devices="many")
     with pytest.raises(SkitError, match="unknown method"):
         skit.bench("fixed-kk", out=tmp_path)
+
+
+def test_a_value_of_another_kind_is_one_line() -> None:
+    for name, value, words in (
+        ("limit", "1", "a whole number, not '1'"),
+        ("limit", True, "a whole number, not True"),
+        ("batch_size", 2.5, "a whole number, not 2.5"),
+        ("batch_size", None, "a whole number, not None"),
+        ("temperature", "hot", "a number, not 'hot'"),
+        ("baseline", 1, "True or False, not 1"),
+        ("target", ["bundled"], "a text, not ['bundled']"),
+        ("out", 3, "a path, not 3"),
+        ("launch", "rocket", "virtual or processes, not 'rocket'"),
+    ):
+        with pytest.raises(SkitError, match=rf"^--{name.replace('_', '-')} must be {re.escape(words)}$"):
+            skit.bench("fixed-k", **{name: value})
+    with pytest.raises(SkitError, match=r"^--deployment must be a text, not True$"):
+        skit.simulate(deployment=["wan", True])
+
+
+REFUSED = {
+    "bench": (skit.bench, {"methods": "fixed-k"}, [("top_k", 3), ("top_p", 0.5), ("draft_top_n", 2)]),
+    "replay": (
+        skit.replay,
+        {"methods": "fixed-k", "trace": "no.parquet"},
+        [
+            *[("limit", 1), ("target", "bundled"), ("draft", "bundled"), ("device", "cpu"), ("dtype", "float32")],
+            *[("executor", "cache"), ("max_new_tokens", 4), ("top_k", 3), ("draft_answers", True), ("link", "rtt_s=1")],
+            *[("temperature", 0.5), ("resume", True), ("exclude_seen", True), ("token_view", True), ("repeats", 2)],
+        ],
+    ),
+    "sweep": (
+        skit.sweep,
+        {"methods": "fixed-k", "trace": "no.parquet", "deployment": "wan", "replaced": "link.rtt_s=0.01,0.1"},
+        [("dataset", "gsm8k"), ("data_dir", "."), ("sample", False), ("limit", 1), ("executor", "cache")],
+    ),
+    "synthetic sweep": (
+        skit.sweep,
+        {"methods": "fixed-k", "target": "synthetic", "deployment": "wan", "replaced": "link.rtt_s=0.01,0.1"},
+        [("dataset", "gsm8k"), ("sample", False), ("device", "cpu"), ("max_draft", 3)],
+    ),
+    "simulate": (
+        skit.simulate,
+        {"acceptance": "iid:alpha=0.8,length=4"},
+        [("dataset", "gsm8k"), ("sample", False), ("limit", 1), ("target", "bundled"), ("max_new_tokens", 4)],
+    ),
+    "train": (
+        skit.train,
+        {"trace": "no.parquet"},
+        [("dataset", "gsm8k"), ("data_dir", "."), ("limit", 1), ("executor", "cache"), ("max_new_tokens", 4)],
+    ),
+}
+"""Functions, options that are given, and options that have no effect beside them, as for the commands."""
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"), [(name, *option) for name, (_, _, options) in REFUSED.items() for option in options]
+)
+def test_an_option_without_effect_is_refused_before_any_work(
+    name: str, option: str, value: object, tmp_path: Path
+) -> None:
+    function, given, _ = REFUSED[name]
+    flag = f"--{'no-' if value is False else ''}{option.replace('_', '-')}"
+    with pytest.raises(SkitError, match=rf"(^{flag} |leave out .*{flag}\b|{flag} measures again)"):
+        function(**{**given, option: value, "out": tmp_path / "out"})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(SkitError, match="a dataset is given twice"):
+        skit.bench("fixed-k", ["gsm8k", "gsm8k"], limit=1, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_of_a_synthetic_pair_needs_no_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unexpected(*_: object, **__: object) -> None:
+        raise AssertionError("a synthetic pair answers random tokens")
+
+    monkeypatch.setattr(skit, "load_dataset", unexpected)
+    pair = {"target": "synthetic", "draft": "synthetic", "deployment": "wan", "replaced": "link.rtt_s=0.01,0.1"}
+    study = skit.sweep("fixed-k", **pair, limit=1, max_new_tokens=4, out=tmp_path)
+    assert len(study.to_pandas()) == 4
 
 
 def test_nothing_is_printed_and_nothing_heavy_loads_before_it_is_used() -> None:

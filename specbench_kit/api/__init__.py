@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from specbench_kit.api.result import Result
 from specbench_kit.api.study import Study
 from specbench_kit.core.option import from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.without_effect import flag_of, refuse_without_effect
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.deployments.base import Deployment
@@ -20,20 +23,48 @@ from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
+from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings, require_distinct
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.sweep.run import run_sweep
 from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.training.run import run_training
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
+from specbench_kit.studies.without_effect import RULES
 
 __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
 
 Names = str | Sequence[str]
 RequestCallback = Callable[[Progress], None]
+Parameters = ParamSpec("Parameters")
+Outcome = TypeVar("Outcome")
 
 
+def _with_effect(
+    command: str, trace: str = "trace"
+) -> Callable[[Callable[Parameters, Outcome]], Callable[Parameters, Outcome]]:
+    """Return a decorator of a function that does what a command does, and refuses the same options without effect.
+
+    `trace` is the command's name for the function's parameter of that name.
+    """
+
+    def decorate(function: Callable[Parameters, Outcome]) -> Callable[Parameters, Outcome]:
+        parameters = signature(function)
+
+        @wraps(function)
+        def checked(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Outcome:
+            bound = parameters.bind(*arguments, **keywords).arguments
+            options = {**bound, **bound.get("options", {})}
+            given = {trace if name == "trace" else name: value for name, value in options.items() if value is not None}
+            refuse_without_effect(RULES.get(command, ()), given, flag_of)
+            return function(*arguments, **keywords)
+
+        return checked
+
+    return decorate
+
+
+@_with_effect("bench")
 def bench(
     methods: Names,
     dataset: Names = "gsm8k",
@@ -55,6 +86,7 @@ def bench(
     and `resume=True` continues with the others.
     """
     settings = _settings(methods, deployment, replaced, options)
+    require_distinct(_as_list(dataset))
     prompts = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _as_list(dataset)]
     with Campaign(settings, prompts, _silent) as campaign:
         for note in [*campaign.bench.measured.notes, *campaign.notes]:
@@ -63,6 +95,7 @@ def bench(
         return _result(campaign.conclude(), campaign.bench.left_out)
 
 
+@_with_effect("bench", trace="replay")
 def replay(
     methods: Names,
     trace: str | Path,
@@ -77,6 +110,7 @@ def replay(
     return _result(*bench_replay(settings, Path(trace), progress or _silent))
 
 
+@_with_effect("sweep")
 def sweep(
     methods: Names,
     *,
@@ -94,11 +128,14 @@ def sweep(
     """
     settings = from_keywords(SweepSettings, {**options, "methods": methods, "deployment": deployment})
     settings.points()  # an error in the grid is raised before anything is loaded
-    prompts = None if settings.trace else _prompts(dataset, data_dir, sample, settings.limit, settings.seed)
+    prompts = None
+    if settings.trace is None and not settings.synthetic:
+        prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed)
     outcome = run_sweep(settings, prompts, progress or _silent)
     return Study(outcome.folder, outcome.run, outcome.summary)
 
 
+@_with_effect("simulate")
 def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None, **options: Any) -> Study:
     """Simulate many devices that share one verification server, as `skit simulate` does.
 
@@ -127,6 +164,7 @@ def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None
     return Study(outcome.folder, outcome.run, outcome.summary)
 
 
+@_with_effect("train-predictor")
 def train(
     dataset: str = "gsm8k",
     *,

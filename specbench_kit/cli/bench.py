@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import command_line, load_dataset, require_all, say, say_left_out, say_target
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given
 from specbench_kit.decoding.processes.rank import rank_by_torchrun
-from specbench_kit.studies.bench.settings import BenchSettings, Sources
+from specbench_kit.studies.bench.settings import BenchSettings, Sources, require_distinct
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +37,9 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     deployment = load(sources.deployment, sources.replaced)
     settings = options.make(**launch, deployment=deployment, argv=command_line())
     if sources.replay is not None and settings.tuned is not None:
-        settings = replace(settings, target=_recorded_target(sources.replay))
+        from specbench_kit.studies.bench.replay import with_recorded_target
+
+        settings = with_recorded_target(settings, sources.replay)
     console = Console(stderr=as_json)
     _warn_of_other_tuning(settings, console)
     problem = None
@@ -77,8 +78,7 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     from specbench_kit.methods.spec import parse_method
     from specbench_kit.studies.bench.choice import chosen
 
-    if len(set(sources.dataset)) < len(sources.dataset):
-        raise SkitError("a dataset is given twice: name each --dataset once")
+    require_distinct(sources.dataset)
     for spec in chosen(settings):
         if parse_method(spec).needs_reference and not settings.baseline:
             say(console, f"{spec} needs the autoregressive output: the baseline is decoded in spite of --no-baseline")
@@ -101,32 +101,7 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     return campaign
 
 
-def _recorded_target(trace: Path) -> str:
-    """Return the name of the target whose answers a trace holds, for which tuned options may be bundled."""
-    from specbench_kit.models.catalogue import BUNDLED
-    from specbench_kit.traces.trace import TraceFile
-
-    name = TraceFile(trace).provenance("models", "target", "name")
-    return str(name).removesuffix("/target") if str(name).startswith(f"{BUNDLED}/") else str(name)
-
-
 def _replay(settings: BenchSettings, trace: Path) -> "tuple[list[Conclusion], dict[str, str]]":
-    require(
-        not (settings.temperature or settings.resume),
-        "--replay runs a recorded greedy trace from its start: leave out --temperature and --resume",
-    )
-    require(
-        not settings.exclude_seen,
-        "--exclude-seen selects prompts, but the prompts of a trace are fixed: leave out one of them",
-    )
-    require(
-        not settings.token_view,
-        "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay",
-    )
-    require(
-        settings.repeats == 1,
-        "--repeats measures again, but a replay gives the same result every time: leave out one of them",
-    )
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.bench.replay import bench_replay
 

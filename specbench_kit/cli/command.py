@@ -15,10 +15,10 @@ from typer.core import TyperCommand
 
 from specbench_kit.cli.command_option import CommandOption
 from specbench_kit.cli.config_file import CONFIG_FIELDS, save_config
-from specbench_kit.cli.without_effect import RULES
 from specbench_kit.core.option import Given, options_in, select_fields
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.without_effect import refuse_without_effect
+from specbench_kit.studies.without_effect import RULES
 
 WITHOUT_INPUT = "Input should be"
 """The beginning of those messages about a bad value that do not quote the value."""

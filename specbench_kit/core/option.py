@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -83,18 +84,48 @@ def from_keywords(kind: type[T], keywords: Mapping[str, object], **others: objec
     """Construct the dataclass `kind` from keyword arguments, which may be as short as on the command line.
 
     A field of several values takes one alone, and a path or a field with its own `parse` takes text. `others` are
-    fields that are not options. Raise SkitError, with the valid names, for an unknown keyword.
+    fields that are not options. Raise SkitError, with the valid names, for an unknown keyword, and for a value of
+    another kind.
     """
     options = {field.name: (field_type, option) for field, field_type, option in options_in(kind)}
     if unknown := sorted(keywords.keys() - options.keys()):
         raise SkitError(f"unknown option '{unknown[0]}'; known: {', '.join(sorted(options))}")
-    return kind(**{name: _value(*options[name], value) for name, value in keywords.items()}, **others)
+    return kind(**{name: _value(name, *options[name], value) for name, value in keywords.items()}, **others)
 
 
-def _value(field_type: object, option: Option, value: object) -> object:
+KINDS: Mapping[object, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+    Path: (Path, "a path"),
+}
+"""What a field of each type takes, and the words for it."""
+
+
+def _value(name: str, field_type: object, option: Option, value: object) -> object:
+    """Return the field's value for a keyword's; raise SkitError for a value of another kind."""
     single = inner_type(field_type)
+    if value is None and single is not field_type:
+        return None
     if isinstance(value, str) and option.parse is not None:
         return option.parse(value)
+    shown = option.shown_name(name)
     if get_origin(single) is tuple:
-        return tuple(value) if isinstance(value, list | tuple) else (value,)
-    return Path(value) if single is Path and isinstance(value, str) else value
+        values = value if isinstance(value, list | tuple) else (value,)
+        return tuple(_checked(shown, get_args(single)[0], item) for item in values)
+    return _checked(shown, single, value)
+
+
+def _checked(shown: str, kind: object, value: object) -> object:
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        require(value in choices, f"{shown} must be {' or '.join(choices)}, not {value!r}")
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if kind is str and isinstance(value, Path | int | float) and not isinstance(value, bool):
+        return str(value)  # the command line has no other kind of value: prompt_tokens=50
+    accepted, words = KINDS.get(kind, (object, ""))
+    is_switch = isinstance(value, bool) and kind is not bool  # Python takes True for the number 1
+    require(isinstance(value, accepted) and not (words and is_switch), f"{shown} must be {words}, not {value!r}")
+    return value

@@ -45,5 +45,10 @@ def refuse_without_effect(
             raise SkitError(f"{flags} {verb} no effect {case}: {rule.because}")
 
 
+def flag_of(name: str, value: object) -> str:
+    """Return the flag that gives a field of this name the value, where the flag is named as the field is."""
+    return f"--no-{_flag(name)[2:]}" if value is False else _flag(name)
+
+
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"

@@ -1,10 +1,11 @@
 """Benchmarks on a trace instead of models: the same rounds, run directories and reports, with modelled time."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
@@ -12,6 +13,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import describe_method, parse_method
+from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import usable
@@ -28,6 +30,33 @@ CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed")
 """Settings that `run.json` repeats under `config`."""
 
 
+def _require_replayable(settings: BenchSettings) -> None:
+    """Raise SkitError for options that only live decoding has."""
+    require(
+        not (settings.temperature or settings.resume),
+        "--replay runs a recorded greedy trace from its start: leave out --temperature and --resume",
+    )
+    require(
+        not settings.exclude_seen,
+        "--exclude-seen selects prompts, but the prompts of a trace are fixed: leave out one of them",
+    )
+    require(
+        not settings.token_view,
+        "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay",
+    )
+    require(
+        settings.repeats == 1,
+        "--repeats measures again, but a replay gives the same result every time: leave out one of them",
+    )
+
+
+def with_recorded_target(settings: BenchSettings, trace: Path) -> BenchSettings:
+    """Return the settings with the target whose answers a trace holds, for which tuned options may be bundled."""
+    name = str(TraceFile(trace).provenance("models", "target", "name"))
+    is_pair = name.startswith(f"{BUNDLED}/")
+    return replace(settings, target=name.removesuffix("/target") if is_pair else name)
+
+
 @gc_paused()
 def bench_replay(
     settings: BenchSettings, path: Path, report: Callable[[Progress], None]
@@ -36,6 +65,9 @@ def bench_replay(
 
     Returned with the reasons why methods of `all` were left out.
     """
+    _require_replayable(settings)
+    if settings.tuned is not None:
+        settings = with_recorded_target(settings, path)
     trace = TraceFile(path)
     trace.provenance("dataset", "name")
     deployment = settings.deployment or recording_deployment(trace.header)

@@ -1,5 +1,6 @@
 """The options of one benchmark."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -254,3 +255,8 @@ class BenchSettings(ConnectionOptions):
             or lowest <= self.temperature <= highest,
             f"a skit serve takes a --temperature of 0 or from {lowest:g} to {highest:g}, not {self.temperature:g}",
         )
+
+
+def require_distinct(datasets: Sequence[str]) -> None:
+    """Raise SkitError if a dataset is named twice, whose runs would share their folders."""
+    require(len(set(datasets)) == len(datasets), "a dataset is given twice: name each --dataset once")

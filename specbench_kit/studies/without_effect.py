@@ -1,4 +1,7 @@
-"""The options of each command that have no effect beside others, which the command refuses before any work."""
+"""The options of each command that have no effect beside others.
+
+The command and the function of `specbench_kit.api` that does the same refuse them before any work.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,6 +36,7 @@ def _recordless(given: GivenValues) -> str:
 
     preset = _experiment(given).options if "preset" in given else {}
     acceptance: Any = given.get("acceptance", preset.get("acceptance", (RECORD,)))
+    acceptance = (acceptance,) if isinstance(acceptance, str) else acceptance  # Python may give one alone
     words = "with --acceptance" if "acceptance" in given else f"with --preset {given.get('preset')}"
     return "" if RECORD in acceptance else words
 
