@@ -17,7 +17,7 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import convert
 from specbench_kit.datasets.answers import Gold, RuleName
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
-from specbench_kit.datasets.messages import user_turns
+from specbench_kit.datasets.messages import system_text, user_turns
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")
@@ -43,8 +43,7 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     def turns(self, row: Row, index: int) -> tuple[str, ...] | None:
         """Return the turns of a row, or None for a text that has fewer words than the template asks for."""
         if self.turn_columns:
-            column = next((name for name in self.turn_columns if row.get(name)), self.turn_columns[-1])
-            return user_turns(row[column])
+            return user_turns(row[self._turn_column(row)])
         text = fill(self.text, row, index)
         if self.first_words is not None:
             start = re.match(rf"\s*(?:\S+\s+){{{self.first_words - 1}}}\S+", str(text))
@@ -52,6 +51,13 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.end_mark:
             text = str(text).rstrip(f" {self.end_mark}") + self.end_mark
         return (text,)
+
+    def system(self, row: Row) -> str:
+        """Return what the system says before the first turn of a conversation, "" if nothing."""
+        return system_text(row[self._turn_column(row)]) if self.turn_columns else ""
+
+    def _turn_column(self, row: Row) -> str:
+        return next((name for name in self.turn_columns if row.get(name)), self.turn_columns[-1])
 
 
 class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +118,8 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
         turns = self.prompt.turns(row, index)
         if turns is None:
             return None
-        if self.placeholder and any(str(turn).startswith(self.placeholder.begins) for turn in turns):
+        system = self.prompt.system(row)
+        if self.placeholder and any(str(said).startswith(self.placeholder.begins) for said in (system, *turns)):
             raise ValueError(self.placeholder.advice)
         category = str(fill(self.prompt.category, row, index))
         for merged, categories in self.prompt.merged_categories.items():
@@ -120,7 +127,7 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
                 category = merged
         identity = str(fill(self.prompt.id, row, index))
         gold = self.answer.gold(row) if self.answer else None
-        return Prompt(identity, category, turns, self.prompt.chat, gold)
+        return Prompt(identity, category, turns, self.prompt.chat, gold, system)
 
 
 def dataset_type(path: Path) -> type[Dataset]:

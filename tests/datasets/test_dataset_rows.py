@@ -20,6 +20,16 @@ MESSAGE: dict[str, Any] = {
     "tree_state": "ready_for_export",
 }
 DIALOGUE = {"question_id": 81, "category": "writing", "turns": ["Write a letter.", "Shorten it."], "reference": []}
+MESSAGES: dict[str, Any] = {
+    "question_id": 82,
+    "category": "coding",
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Sort a list."},
+        {"role": "assistant", "content": "sorted(a)"},
+        {"role": "user", "content": "Now a dictionary."},
+    ],
+}
 RAG = {"question_id": 481, "category": "rag", "turns": ["A passage.\nA question?"], "reference": ["An answer."]}
 
 ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
@@ -38,7 +48,11 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
     ("mt-bench", DIALOGUE, Prompt("81", "writing", ("Write a letter.", "Shorten it."))),
     ("mt-bench", RAG, None),
     *(
-        (f"speed-bench{size}", DIALOGUE, Prompt("81", "writing", ("Write a letter.", "Shorten it.")))
+        (f"speed-bench{size}", row, prompt)
+        for row, prompt in (
+            (DIALOGUE, Prompt("81", "writing", ("Write a letter.", "Shorten it."))),
+            (MESSAGES, Prompt("82", "coding", ("Sort a list.", "Now a dictionary."), system="Be brief.")),
+        )
         for size in ("", "-1k", "-2k", "-8k", "-16k", "-32k")
     ),
     *(
