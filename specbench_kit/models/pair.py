@@ -162,6 +162,18 @@ class Pair:
         masked = {"masked_tokens": len(self.masked)} if self.masked else {}
         return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | extra_drafts
 
+    def context_note(self, length: int) -> str:
+        """Return a line on the draft model that holds fewer tokens than the target and than `length`; "" if none."""
+        drafts = {name: loaded for name, loaded in self.loaded.items() if name != "target"}
+        name, shortest = min(drafts.items(), key=lambda item: item[1].context, default=("", self.target))
+        if shortest.context >= min(length, self.target.context):
+            return ""
+        return (
+            f"SHORT CONTEXT: {'the draft model' if name == 'draft' else name} holds {shortest.context} tokens and the "
+            f"target {self.target.context}: requests of more than {shortest.context} tokens fail, and the longest here "
+            f"may have {length}; shorten --max-new-tokens or the prompts, or choose another draft"
+        )
+
     def runners(self, slots: int, length: int, executor: str = AUTO) -> tuple[Runner, Runner]:
         """Return the runners of target and draft of `all_runners`."""
         runners = self.all_runners(slots, length, executor)

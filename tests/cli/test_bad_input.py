@@ -1,6 +1,7 @@
 """Each kind of bad input ends with one line, exit code 2 and no traceback, and loses no finished work."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,21 @@ def test_a_prompt_longer_than_the_context_fails_alone(tiny: TinyPair, tmp_path: 
     assert read_object(run / "summary.json")["requests"] == {"planned": 3, "finished": 2, "failed": 1}
     assert "FAILED REQUESTS: 1 of 3" in done.stdout
     assert "| long | the prompt has 619 tokens" in (run / "report.md").read_text()
+
+
+def test_a_draft_model_of_a_shorter_context_is_named_before_the_work(tiny: TinyPair, tmp_path: Path) -> None:
+    draft = shutil.copytree(tiny.draft, tmp_path / "draft")
+    config = read_object(draft / "config.json")
+    (draft / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    rows = [{"id": "a", "prompt": "Hm?"}, {"id": "long", "prompt": "?" * 60}]
+    asked = bench(write_rows(tmp_path / "prompts.jsonl", *rows), "--target", tiny.target, "--draft", draft)
+    done = skit_here(*asked)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("SHORT CONTEXT: "))
+    assert line.startswith("SHORT CONTEXT: the draft model holds 64 tokens and the target 512: requests of more than ")
+    assert "FAILED REQUESTS: 1 of 2" in done.stdout
+    assert done.stdout.index("SHORT CONTEXT") < done.stdout.index("FAILED REQUESTS")
+    short = skit_here(*bench(write_rows(tmp_path / "short.jsonl", rows[0]), "--target", tiny.target, "--draft", draft))
+    assert "SHORT CONTEXT" not in short.stdout
 
 
 def test_models_that_are_not_there_are_refused(tiny: TinyPair, prompts: Path) -> None:

@@ -26,7 +26,7 @@ class Campaign:
     def __init__(self, settings: BenchSettings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
         self.bench = Workbench(settings, datasets, report)
         runs, notes = open_runs(settings, self.bench, self.bench.datasets)
-        self.notes = [*(self.bench.server.notes if self.bench.server else ()), *notes]
+        self.notes = [*self.bench.notes, *(self.bench.server.notes if self.bench.server else ()), *notes]
         pairs = zip(self.bench.datasets, runs, strict=True)
         self.benchmarks = [Benchmark(settings, dataset, self.bench, opened) for dataset, opened in pairs]
 

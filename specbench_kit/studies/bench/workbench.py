@@ -70,7 +70,9 @@ class Workbench:
             if name == DRAFT or name.startswith(HEAD)
         }
         self.datasets = [without_seen(dataset, self.methods.values(), settings, self.drafts) for dataset in datasets]
-        self.runners = self._make_runners(self.datasets)
+        longest = self._longest(self.datasets)
+        self.runners = self._make_runners(self.datasets, longest)
+        self.notes = [note for note in (self.pair.context_note(longest),) if note]
         self.output_judge: LocalOutputJudge | ServedOutputJudge = (
             ServedOutputJudge(self.server.target.bitwise, self.server.judge)
             if self.server is not None
@@ -187,17 +189,21 @@ class Workbench:
             require_stages(method, self.settings.deployment)
         return method
 
-    def _make_runners(self, datasets: Sequence[LoadedDataset]) -> dict[str, Runner]:
-        """Return runners with slots for all methods: a method's batch stays in flight during the turns of others."""
-        largest = max(len(dataset.prompts) for dataset in datasets)
-        slots = min(self.settings.batch_size, largest) * (len(self.lanes) + self.has_control)
+    def _longest(self, datasets: Sequence[LoadedDataset]) -> int:
+        """Return an upper bound of the tokens of a conversation, answers and the draft in flight included."""
         longest = max(
             max_conversation_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens)
             for dataset in datasets
             for prompt in dataset.prompts
         )
         in_flight = max((method.pipeline.nodes for method in self.methods.values() if method.pipeline), default=0)
-        return self.pair.all_runners(slots, longest + in_flight)
+        return longest + in_flight
+
+    def _make_runners(self, datasets: Sequence[LoadedDataset], longest: int) -> dict[str, Runner]:
+        """Return runners with slots for all methods: a method's batch stays in flight during the turns of others."""
+        largest = max(len(dataset.prompts) for dataset in datasets)
+        slots = min(self.settings.batch_size, largest) * (len(self.lanes) + self.has_control)
+        return self.pair.all_runners(slots, longest)
 
     def _start_stages(self) -> ProcessStages:
         """Start the processes that all methods with a pipeline share; this works since the methods take turns."""
