@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import BUSY, QUIET, READINGS, skit_here
-from live_server import CAPACITY, TARGET, VOCABULARY, make_server, serving
-from tiny_models import plain_greedy, random_prompts
+from live_server import CAPACITY, TARGET, make_server, serving
+from load_inputs import LENGTH, MODELS, PROFILE, PROMPTS, request
+from tiny_models import plain_greedy
 from trace_builders import write_trace
 
 from specbench_kit.core.errors import SkitError
@@ -23,46 +24,9 @@ from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation
 from specbench_kit.studies.load.server_speed import ServerSpeed
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
-from specbench_kit.traces.trace import RequestTrace, TraceFile
+from specbench_kit.traces.trace import TraceFile
 
 pytestmark = pytest.mark.slow
-
-LENGTH, DRAFT = 20, 3
-PROMPTS = [(str(number), prompt) for number, prompt in enumerate(random_prompts([5, 9], VOCABULARY))]
-MODELS = {"target": {"name": "tiny", "hash": "0"}, "draft": {"name": "tinier", "hash": "1"}}
-PROFILE = """
-name = "made"
-role = "verifier"
-device = "cpu"
-model = "tiny"
-dtype = "float32"
-source = "published"
-reference = "made up"
-date = "2026-01-01"
-
-[coefficients]
-form = "interactions"
-a_s = 1e-4
-b_compute_s = 0.0
-b_read_s = 0.0
-c_s = 1e-2
-
-[fit.test]
-r2 = 0.5
-"""
-"""Ten times as slow as the server's own scheduler expects."""
-
-
-def request(name: str, prompt: list[int], wrong: int | None = None) -> RequestTrace:
-    """The target's own answer, drafted with every fourth token wrong; another target's at the token `wrong`."""
-    answer = np.array(plain_greedy(TARGET, prompt, LENGTH + DRAFT)[0])
-    if wrong is not None:
-        answer[wrong] = (answer[wrong] + 1) % VOCABULARY
-    drafted = np.lib.stride_tricks.sliding_window_view(answer, DRAFT)[:LENGTH].astype(np.int32)
-    drafted[::4] = (drafted[::4] + 1) % VOCABULARY
-    statistics = np.full((LENGTH, DRAFT, 5), 0.5, np.float32)
-    answer_ids = answer.tolist()
-    return RequestTrace(name, "test", prompt, answer_ids[:LENGTH], "length", answer_ids[LENGTH:], drafted, statistics)
 
 
 @pytest.fixture

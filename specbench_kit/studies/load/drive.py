@@ -233,7 +233,10 @@ class LoadDriver:
         ]
         planned = [(sent.waiting.deadline_s, sent.waiting.new, sent.waiting.cached) for sent in rounds]
         at_server = np.column_stack([started_s - queue_s, planned])
-        self._recorder.add_answers(devices, np.array(rows), (started_s, ended_s, sent_s), at_server, answered)
+        # The modelled uplink lies before the real sending, and is a part of the device's round trip.
+        uplink_s = np.array([sent.waiting.arrived_s for sent in rounds]) - answered.sent_s
+        times = (started_s, ended_s, sent_s - uplink_s)
+        self._recorder.add_answers(devices, np.array(rows), times, at_server, answered)
 
     def _batch_row(self, verdict: messages.Verdict, started_s: float, ended_s: float) -> int:
         """Return the row of a verdict's batch, which its first verdict adds and every verdict adds its tokens to."""
