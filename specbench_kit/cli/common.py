@@ -3,12 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.plain_text import one_line, wrapped
 from specbench_kit.core.reasons import by_reason
 
 if TYPE_CHECKING:
@@ -29,10 +28,7 @@ def say(console: "Console", line: str, style: str = "") -> None:
     from rich.text import Text
 
     whole = one_line(line)
-    parts = (
-        wrap(whole, console.width, break_long_words=False, break_on_hyphens=False) if console.is_terminal else [whole]
-    )
-    for part in parts:
+    for part in wrapped(whole, console.width) if console.is_terminal else [whole]:
         console.print(Text(part, style=style), soft_wrap=True)
 
 

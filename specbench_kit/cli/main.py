@@ -1,6 +1,7 @@
 """The `skit` command, and the one place where errors become one line."""
 
 import sys
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from specbench_kit.cli.commands import Commands
 from specbench_kit.cli.interrupts import hear_interrupts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import missing_module_line
-from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.plain_text import one_line, wrapped
 from specbench_kit.core.version import __version__
 
 INTERRUPTED = 130
@@ -81,5 +82,7 @@ def main() -> None:
         message = line
     except OSError as error:
         message = one_line(str(error))
-    print(f"error: {message}", file=sys.stderr)
+    line = f"error: {message}"
+    parts = wrapped(line, get_terminal_size().columns) if sys.stderr.isatty() else [line]
+    print(*parts, sep="\n", file=sys.stderr)
     sys.exit(2)

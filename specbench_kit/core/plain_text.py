@@ -1,6 +1,7 @@
 """Make text from foreign files safe to print: one line, without characters that control a terminal."""
 
 import re
+from textwrap import wrap
 from typing import Any
 
 
@@ -9,6 +10,11 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(map(_visible, " ".join(text.split())))
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """Return the lines of a terminal of so many columns, which break a line between its words and never inside one."""
+    return wrap(line, columns, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def last_part(name: str) -> str:

@@ -1,6 +1,8 @@
 """Each kind of bad input ends with one line, exit code 2 and no traceback, and loses no finished work."""
 
 import json
+import os
+import pty
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import (
+    SKIT,
     TinyPair,
     copy_model,
     environment,
@@ -69,6 +72,21 @@ def test_usage_errors_end_with_2(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "Error" in done.stderr
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_an_error_is_wrapped_between_words_on_a_terminal(columns: int) -> None:
+    ours, theirs = pty.openpty()
+    command = [SKIT, "bench", "--method", "fixed-k", "--temperature", "0.5", "--dataset", "no-dataset-of-this-name"]
+    subprocess.run(command, stdout=theirs, stderr=theirs, env=environment(COLUMNS=str(columns)), check=False)
+    os.close(theirs)
+    text = os.read(ours, 65536).decode()
+    os.close(ours)
+    lines = text.splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= columns
+    piped = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False).stderr
+    assert " ".join(text.split()) == piped.strip()
 
 
 def test_malformed_prompts_are_named_by_file_and_line(tiny: TinyPair, tmp_path: Path) -> None:

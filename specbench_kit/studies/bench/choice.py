@@ -61,19 +61,22 @@ def tuned_options(settings: BenchSettings) -> TunedOptions | None:
 def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:
     """Return the prepared methods by spec, and the reasons why others of `all` or of a group cannot run here.
 
-    A named method that cannot be prepared is an error.
+    A named method that cannot be prepared is an error, which names the method where there are several.
     """
     ready: dict[str, Method] = {}
     left_out: dict[str, str] = {}
-    for spec, named in chosen(settings).items():
+    specs = chosen(settings)
+    for spec, named in specs.items():
         try:
             ready[spec] = make(spec)
         except SkitError as error:
-            if named:
+            if named and (len(specs) == 1 or spec.partition(":")[0] in str(error)):
                 raise
+            if named:
+                raise SkitError(f"{spec}: {error}") from error
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
     if not ready:
-        reasons = [f"{', '.join(specs)}: {reason}" for reason, specs in by_reason(left_out).items()]
+        reasons = [f"{', '.join(alike)}: {reason}" for reason, alike in by_reason(left_out).items()]
         raise SkitError(f"no method can run here: {'; '.join(reasons)}")
     return ready, left_out
 

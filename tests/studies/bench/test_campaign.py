@@ -109,6 +109,12 @@ def test_a_pipeline_that_the_deployment_lacks_is_left_out(files: list[Path], tin
     assert left_out["specpipe"].startswith("the method has 8 stages, the verifier of deployment wan has 1")
 
 
+def test_a_named_pipeline_that_the_deployment_lacks_is_named(files: list[Path], tiny: TinyPair, tmp_path: Path) -> None:
+    methods = ("--method", "fixed-k", "--method", "specpipe", "--deployment", "wan", "--out", tmp_path)
+    done = skit_here(*command(files[:1], tiny, *methods))
+    assert error_line(done).startswith("specpipe: the method has 8 stages, the verifier of deployment wan has 1")
+
+
 def test_an_interrupted_command_is_resumed_over_all_its_datasets(
     files: list[Path], tiny: TinyPair, tmp_path: Path
 ) -> None:
