@@ -50,6 +50,8 @@ class GoldenLengths(Format):
             f"# dataset: {json.dumps(dataset.get('name'))} | requests: {len(records)} | "
             f"temperature: {config.get('temperature') or 0:g} | output_len: {config.get('max_new_tokens')}",
             f"# 95% interval over prompts: {bounds}",
+            "# Prompts went through the chat template as it is: a model that thinks by itself has thought,",
+            "# and its lengths belong under thinking_on.",
             f"{json.dumps(target)}:",
             "  thinking_off:",
             f"    {drafted}: {1 + accepted.sum() / sent.sum():.2f}",

@@ -38,7 +38,9 @@ def test_golden_lengths_are_those_of_the_rounds_and_read_back(tmp_path: Path) ->
     drafts = [step for step in rounds if step["submitted"]]
     length = 1 + sum(step["accepted"] for step in drafts) / len(drafts)
     assert golden_length(str(tmp_path / "golden.yaml"), 4, thinking=False) == round(length, 2)
-    assert "95% interval over prompts: " in (tmp_path / "golden.yaml").read_text()
+    text = (tmp_path / "golden.yaml").read_text()
+    assert "95% interval over prompts: " in text
+    assert "belong under thinking_on" in text
     records = [json.loads(line) for line in (other / "requests.jsonl").open()]
     for place, step in enumerate(step for record in records for step in record["rounds"]):
         step["submitted"] = max(step["accepted"], 1 + place % 3)
