@@ -34,6 +34,7 @@ from specbench_kit.decoding.processes.stage import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.assembly import live_engine, pipeline_engine
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
 from specbench_kit.methods.base import Child, LevelPolicy
@@ -447,7 +448,14 @@ PIPELINE = Deployment(
 )
 
 
-def modelled(spec: str, runners: Runners, prompt: list[int], length: int, deployment: Deployment) -> RequestRecord:
+def modelled(
+    spec: str,
+    runners: Runners,
+    prompt: list[int],
+    length: int,
+    deployment: Deployment,
+    timeline: Timeline | None = None,
+) -> RequestRecord:
     engine = live_engine(
         parse_method(spec),
         *runners,
@@ -457,6 +465,7 @@ def modelled(spec: str, runners: Runners, prompt: list[int], length: int, deploy
         batch_size=1,
         deployment=deployment,
     )
+    engine.clock.timeline = timeline
     (request,) = make_requests([prompt], length)
     engine.submit(request)
     while not engine.idle:
@@ -482,6 +491,15 @@ def test_a_step_takes_as_long_as_its_slowest_part(target: Any) -> None:
     assert (step.commit_s, step.link_s) == pytest.approx(
         (11 * HAND_OVER.prune_s, 11 * 1e-3 + (4 * 6 + 7) * per_token_s + link_s)
     )
+
+
+def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(target: Any) -> None:
+    runners, kept = (make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)), Timeline()
+    (prompt,) = clear_prompts(target, [6], 8)
+    record = modelled("specpipe:stages=4,width=1,children=1", runners, prompt, 8, PIPELINE, kept)
+    transfers = [span for span in kept.spans if span.label == "transfer"]
+    assert sum(span.end_s - span.start_s for span in transfers) == pytest.approx(record.rounds[0].link_s)
+    assert all(span.end_s >= span.start_s for span in transfers)
 
 
 def test_a_slow_drafter_sets_the_pace(target: Any) -> None:

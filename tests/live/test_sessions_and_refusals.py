@@ -11,6 +11,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import METHOD, Status, Up
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 PROMPT = [3, 14, 15, 9, 2, 6]
 ANSWER = plain_greedy(TARGET, PROMPT, 12)[0]
@@ -83,6 +84,19 @@ WRONG_DRAFTS = {
         Status.BROKEN_DISTRIBUTION,
     ),
 }
+
+
+def test_a_draft_waits_until_the_deadlines_that_its_device_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as (service, own_address):
+        queue, waited = service.handler.batch_runner._queue, list[WaitingRound]()
+        add_all = queue.add_all
+        monkeypatch.setattr(queue, "add_all", lambda rounds: (waited.extend(rounds), add_all(rounds))[1])
+        connection = Connection(own_address, CALLER)
+        begin(connection, "hurried")
+        draft(connection, "hurried", 1, 6, [], round_ms=250.0, remaining_ms=2000.0)
+    (round_,) = waited
+    assert round_.deadline_s - round_.arrived_s == pytest.approx(0.25)
+    assert round_.response_deadline_s - round_.arrived_s == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("case", WRONG_DRAFTS)

@@ -9,6 +9,7 @@ from run_builders import in_turn, plain, records_of, write_methods, write_run
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.condition import Condition, violations
+from specbench_kit.metrics.paired import Side, relative_speed
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.units import units_of
 from specbench_kit.metrics.verdicts import (
@@ -85,6 +86,17 @@ def test_without_baselines_raw_times_are_compared_and_the_sentence_says_so(tmp_p
     assert "compared by raw times, because some run has no baseline" in headlines.of_comparison(comparison)
     assert "compared only with each other" in headlines.of_comparison(comparison)
     assert "Ratios of raw times" in render(comparison)
+
+
+def test_one_side_without_a_baseline_leaves_a_ratio_of_times_alone():
+    seconds = {(f"q{number}", 0): 1.0 + number for number in range(8)}
+    halved = {key: value / 2 for key, value in seconds.items()}
+    known, unknown = Side(halved, seconds), Side(seconds, {})
+    units = {name: number for number, (name, _) in enumerate(seconds)}
+    for side, reference, ratio in ((known, unknown, 2.0), (unknown, known, 0.5)):
+        speed = relative_speed(side, reference, units)
+        assert speed is not None
+        assert (speed.raw, speed.ratio.value) == (True, pytest.approx(ratio))
 
 
 def test_below_six_prompts_nothing_prints_an_interval_or_a_verdict(tmp_path):
