@@ -1,6 +1,7 @@
 """Requests of an engine, followed by their tokens: what a proposer makes of steps is what the engine really did."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.engines.assembly import EngineDrafter
 from specbench_kit.engines.facts import EngineFacts
 from specbench_kit.engines.options import EngineOptions
-from specbench_kit.engines.rows import EngineRow
+from specbench_kit.engines.rows import EngineRow, FollowedRequest
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.pair import load_model
 from specbench_kit.runs.directory import RunDirectory
@@ -116,6 +117,15 @@ def test_two_requests_with_one_text_are_two_requests(
     records = RunDirectory.open(folder).records()
     assert sorted(record.repeat for record in records) == [0, 0, 1]
     assert all(len(record.output_ids) == TOKENS for record in records)
+
+
+def test_a_request_is_taken_up_again_only_after_steps_that_were_missed() -> None:
+    request = FollowedRequest(SimpleNamespace(), np.array([1, 2, 3]), row=0, call=1)
+    text = np.array([1, 2, 3, 4, 5])
+    assert request.continues_after_gap(EngineRow(text, 1))
+    # Two tokens at once that nobody drafted are another request's with the same beginning.
+    assert not request.continues(EngineRow(text, 2))
+    assert not request.continues_after_gap(EngineRow(text, 2))
 
 
 def test_a_follow_up_question_is_a_new_request(
