@@ -80,6 +80,9 @@ def test_steps_are_the_same_by_batch_width_and_context_and_none_brings_a_prompt(
     assert same_steps([alone]) == [[0.5, 0.75], [0.6]]
     batched = replace(alone, request_id="b", e2e_s=11.0, finished_s=11.0, rounds=[round_of(0.1, 10.0), rounds[2]])
     assert same_steps([alone, batched]) == [[1.5], [0.6]]
+    # It arrived a second later, so that its second round ended together with the other's.
+    later = RequestRecord("c", "", [0] * 4, e2e_s=10.0, finished_s=11.0, rounds=[round_of(9, 8.5), round_of(0.1, 9.0)])
+    assert same_steps([alone, later]) == [[0.6], [0.75], [0.6]]
 
 
 def test_the_counters_of_this_machine_only_grow() -> None:
