@@ -36,7 +36,7 @@ from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.replay import recording_deployment, replay
-from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader
+from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader, columns
 from specbench_kit.traces.writing import TraceWriter
 
 MAX_DRAFT, NEW_TOKENS = 6, 24
@@ -125,6 +125,10 @@ def rounds(records) -> dict[str, list[tuple[int, int, int, int]]]:
         record.request_id: [(r.drafted, r.submitted, r.accepted, r.committed) for r in record.rounds]
         for record in records
     }
+
+
+def test_the_names_of_drafters_came_with_the_fifth_version() -> None:
+    assert ["sources" in columns(version).names for version in (4, 5)] == [False, True]
 
 
 def test_the_trace_is_not_trivial(traces):
