@@ -25,6 +25,7 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.provenance import provenance
 from specbench_kit.reports.serving import wording
+from specbench_kit.reports.serving.charts import NAMES
 from specbench_kit.reports.serving.setting import deployments, series, setting
 from specbench_kit.reports.serving.wording import estimate
 from specbench_kit.reports.stored import Row, RunFile, Summary
@@ -101,10 +102,11 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
         paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
         [BulletList(wording.headlines(run, summary))],
         caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
+        [*figures[:1]],
         _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
         _published(run, summary),
         [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)] if guards else [],
-        [Heading("Figures"), *figures],
+        [Heading("More figures"), *figures[1:]] if len(figures) > 1 else [],
         [Heading("Events"), BulletList([link(path, path) for path in links]), Paragraph(EVENTS)] if links else [],
         setting(run),
         series(run),
@@ -118,6 +120,11 @@ def row_axes(rows: Sequence[Row]) -> list[str]:
     """Return the axes that a table shows: the number of devices, and all with several values."""
     changing = varied(rows)
     return [axis for axis in AXES if axis in changing or (axis == "devices" and axis in rows[0])]
+
+
+def axis_titles(axes: Sequence[str]) -> list[str]:
+    """Return the headings of the columns of some axes."""
+    return [NAMES[axis] for axis in axes]
 
 
 def point_cells(row: Row, axes: Sequence[str]) -> list[Cell]:
@@ -141,14 +148,14 @@ def _simulation(summary: Summary) -> Blocks:
         for name, group in row["figures"]["classes"].items()
         if len(row["figures"]["classes"]) > 1
     ]
-    class_table = Table(("series", *axes, "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)
+    class_table = Table(("series", *axis_titles(axes), "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)
     latency_by_class = [
         [*point_cells(row, axes), name, *_figures(group, LATENCIES, "")]
         for row in rows
         for name, group in (("all", row["figures"]["overall"]), *row["figures"]["classes"].items())
         if name == "all" or len(row["figures"]["classes"]) > 1
     ]
-    latency_table = Table(("series", *axes, "class", *LATENCIES), latency_by_class)
+    latency_table = Table(("series", *axis_titles(axes), "class", *LATENCIES), latency_by_class)
     blocks: list[Block] = [Heading("Results (modelled)"), _figure_table(rows, RESULTS, "figures.overall.")]
     for title, table in (
         ("By class", class_table),
@@ -166,14 +173,14 @@ def _simulation(summary: Summary) -> Blocks:
             for pair in pairs
         ]
         heading = Heading(f"Against {code(pairs[0]['against'])}, seed by seed")
-        blocks += [heading, Table(("series", *axes, *columns), differences)]
+        blocks += [heading, Table(("series", *axis_titles(axes), *columns), differences)]
     return blocks
 
 
 def _figure_table(rows: Sequence[Row], columns: Sequence[ServingColumn], prefix: str) -> Table:
     axes = row_axes(rows)
     cells = [[*point_cells(row, axes), *_figures(row, columns, prefix)] for row in rows]
-    return Table(("series", *axes, *columns), cells)
+    return Table(("series", *axis_titles(axes), *columns), cells)
 
 
 def _figures(row: Row, columns: Sequence[ServingColumn], prefix: str) -> list[Cell]:
@@ -197,7 +204,7 @@ def _capacity(summary: Summary) -> Blocks:
         "for each seed separately. A run stops at an eighth, a quarter or half of its time if the 95% interval of its "
         "rate then lies on one side of epsilon; otherwise the rate over the whole run decides."
     )
-    return [Heading("Capacity (modelled)"), Table(("series", *axes, *columns), cells), Paragraph(text)]
+    return [Heading("Capacity (modelled)"), Table(("series", *axis_titles(axes), *columns), cells), Paragraph(text)]
 
 
 def _published(run: RunFile, summary: Summary) -> Blocks:

@@ -274,8 +274,10 @@ def _fewest_broken(rows: Sequence[Row], where: str) -> str:
 
 
 def headlines(run: RunFile, summary: Summary) -> list[str]:
-    """Return which series is best, then the result of every series in one sentence."""
+    """Return which series is best or, where that cannot be asked, the result of every series in one sentence."""
     rows, lines = summary["rows"], winners(run, summary)
+    if lines:
+        return lines
     by_series: dict[str, list[Row]] = {}
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)
