@@ -17,7 +17,13 @@ def reproduce(
         Option("Experiments from `skit list experiments`, a paper such as wisp, or all.", argument=True),
     ],
     changed: Annotated[
-        tuple[str, ...], Option("Change an input: seeds=5. May be given several times.", RUN, flag="set")
+        tuple[str, ...],
+        Option(
+            'Change an input: seeds=5. May be given several times; a list is written as \'scheduler=["fcfs", "edf"]\', '
+            "or entry by entry: --set scheduler=fcfs --set scheduler=edf.",
+            RUN,
+            flag="set",
+        ),
     ] = (),
     sensitivity: Annotated[
         bool, Option("Also vary each input that the paper does not state, over its plausible range.", RUN)
@@ -32,14 +38,14 @@ def reproduce(
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.deployments.fields import parse_field
     from specbench_kit.reports.experiments.pages import print_experiment, print_totals
+    from specbench_kit.studies.reproduction.inputs import parse_changes
     from specbench_kit.studies.reproduction.run import run
 
     console = Console(stderr=as_json)
     kept = "the numbers of finished experiments are kept, --to with their folder adds the others"
     with kept_when_interrupted(lambda: kept), stepping_bar() as report:
-        outcome = run(names, dict(map(parse_field, changed)), sensitivity, out, to, report, command_line())
+        outcome = run(names, parse_changes(changed), sensitivity, out, to, report, command_line())
     for experiment in outcome.summary["experiments"]:
         print_experiment(console, experiment)
     print_totals(console, outcome.summary["experiments"])

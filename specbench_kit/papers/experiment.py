@@ -23,6 +23,8 @@ from other numbers of the same paper, and only a `predicted` one could have come
 PREDICTED = ROLES[-1]
 WORLD = "world"
 """The file of a paper's library that holds the inputs of all its simulated experiments."""
+NAME = "@"
+"""Begins the name of a value of the paper's world."""
 GRID = frozenset({"over", "ratios", "differences", "means", "picks"})
 """Options of an experiment beyond those of its command: axes of a grid, and figures derived from the rows."""
 
@@ -96,13 +98,28 @@ class Contradiction(NamedTuple):
     argument: str
 
 
+class NotCompared(NamedTuple):
+    """What a paper shows that no experiment of the library is held against, and why."""
+
+    claim: str
+    because: str
+
+
 class World(NamedTuple):
-    """What all simulated experiments of a paper share: options of those `commands`, and assumed inputs."""
+    """What all simulated experiments of a paper share: options of those `commands`, and assumed inputs.
+
+    It also has what the paper's numbers exclude, and what of the paper is not compared. `names` are values that series
+    write as `@name`, and `named` are the options of a series that have to be written so: a pair is then one pair
+    wherever it decodes.
+    """
 
     commands: frozenset[str]
     options: JsonObject
     assumed: tuple[JsonObject, ...]
     contradictions: tuple[Contradiction, ...]
+    not_compared: tuple[NotCompared, ...] = ()
+    names: Mapping[str, object] = {}
+    named: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -183,6 +200,9 @@ def _read_world(file: Path) -> World:
         options=content.get("options", {}),
         assumed=tuple(content.get("assumed", ())),
         contradictions=tuple(Contradiction(**entry) for entry in content.get("contradiction", ())),
+        not_compared=tuple(NotCompared(**entry) for entry in content.get("not_compared", ())),
+        names=content.get("names", {}),
+        named=frozenset(content.get("named", ())),
     )
 
 
@@ -191,6 +211,7 @@ def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
 
     Raise SkitError where the experiment gives one of the world's inputs another value and does not say why.
     """
+    content = {**content, "options": _with_names(name, content["options"], world, content.get("differs", {}))}
     if content["command"] not in world.commands:
         return content
     unsaid = (content["options"].keys() & world.options.keys()) - content.get("differs", {}).keys()
@@ -202,6 +223,28 @@ def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
         "options": {**world.options, **content["options"]},
         "assumed": [*content.get("assumed", []), *shared],
     }
+
+
+def _with_names(name: str, options: JsonObject, world: World, differs: Mapping[str, str]) -> JsonObject:
+    """Return options with the world's values in place of their names; raise SkitError for a value of an own series."""
+    if "series" not in options:
+        return options
+    for label, series in options["series"].items():
+        own = {key for key in world.named & series.keys() - differs.keys() if not str(series[key]).startswith(NAME)}
+        require(not own, f"{name} has its own {', '.join(sorted(own))} for {label}, unlike the paper's world")
+    series = {
+        label: {key: _named(name, value, world) for key, value in entry.items()}
+        for label, entry in options["series"].items()
+    }
+    return {**options, "series": series}
+
+
+def _named(name: str, value: object, world: World) -> object:
+    if not (isinstance(value, str) and value.startswith(NAME)):
+        return value
+    key = value.removeprefix(NAME)
+    require(key in world.names, f"{name}: the paper's world has no {key}{did_you_mean(key, list(world.names))}")
+    return world.names[key]
 
 
 def _published_numbers(table: JsonObject, role: str) -> Iterator[Published]:

@@ -2,16 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 
-from specbench_kit.predictors.base import Scorer
+
+class ScoresOne(Protocol):
+    """Anything that scores one sample."""
+
+    def score(self, features: Sequence[float], /) -> float:
+        """Return the probability that a token is accepted."""
+        ...
+
 
 WARM_UP = 100
 """Untimed scores before the first timed one."""
 
 
-def time_scores(scorer: Scorer, samples: Sequence[Sequence[float]], trials: int = 1000) -> dict[str, float]:
+def time_scores(scorer: ScoresOne, samples: Sequence[Sequence[float]], trials: int = 1000) -> dict[str, float]:
     """Return statistics of the seconds that a single score takes, over `trials` scores of the samples [n, features]."""
     rows = [tuple(map(float, row)) for row in samples]
     for trial in range(WARM_UP):

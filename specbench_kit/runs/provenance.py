@@ -37,8 +37,11 @@ _FOLDERS = re.compile(
 """Matches the folders of a path that leads out of the working directory."""
 
 
-def collect(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the provenance fields of `run.json`; none of them names a user, a secret or a folder of this machine."""
+def collect(argv: Sequence[str], *, arithmetic: bool = False) -> dict[str, Any]:
+    """Return the provenance fields of `run.json`; none of them names a user, a secret or a folder of this machine.
+
+    Pure arithmetic depends on no hardware, and need not wait until torch has looked for GPUs.
+    """
     commit, dirty = git_state(_PACKAGE)
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -47,7 +50,7 @@ def collect(argv: Sequence[str]) -> dict[str, Any]:
         "git_dirty": dirty,
         "versions": versions(),
         "platform": platform.platform(),
-        "hardware": hardware(),
+        "hardware": {} if arithmetic else hardware(),
     }
 
 

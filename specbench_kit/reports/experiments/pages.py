@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.papers.experiment import worlds
+from specbench_kit.papers.experiment import PREDICTED, ROLES, worlds
 from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -22,16 +22,18 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.experiments.plots import sensitivity
 from specbench_kit.reports.experiments.wording import (
+    claim_verdict,
     outcome,
     percent,
     published,
     role,
     series_and_point,
     short_metric,
+    summary_of_role,
     totals,
+    with_interval,
 )
 from specbench_kit.reports.stored import Summary
-from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.runs.folder import replace_file, write_text
 
 if TYPE_CHECKING:
@@ -40,13 +42,14 @@ if TYPE_CHECKING:
 PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedge": "SpecEdge"}
 COLUMNS = (
     *map(Column, ("series", "figure", "role", "published")),
-    *(Column("simulated", "number"), Column("simulated / published", "times")),
+    *(Column("simulated (95% interval)"), Column("simulated / published", "times")),
 )
 PAPER_COLUMNS = (
     *("paper", "predicted", "of these within the goal", "identities within", "fitted within", "inputs within"),
     "predictions that no effect would meet",
 )
-CLAIM_COLUMNS = ("experiment", "claim", "predicted within the goal", "verdict")
+CLAIM_COLUMNS = ("experiment", "claim", "kind", "published", "ours (95% interval)", "verdict")
+EXPERIMENT_COLUMNS = ("experiment", "subject", "predicted within the goal", "verdict")
 INTRODUCTION = (
     "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
     "measured on the paper's machines. Each paper's page names the inputs that the paper leaves open, with the effect "
@@ -77,24 +80,44 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
         Paragraph(f"**{totals(results).capitalize()}.**"),
         Paragraph(INTRODUCTION),
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
-        Table(("experiment", "subject", "predicted within the goal", "verdict"), rows),
+        Table(EXPERIMENT_COLUMNS, rows),
         Heading("Every number"),
         Table(("experiment", *COLUMNS), numbers),
     ]
     document = Document("Published experiments, reproduced", overview)
     write_text(folder / "README.md", render_markdown.render(document))
     for paper, members in by_paper.items():
-        contradictions = worlds()[paper].contradictions
+        world = worlds()[paper]
         head: Blocks = [
             Paragraph(f"**{totals(members).capitalize()}.**"),
-            Table(CLAIM_COLUMNS, [_claim_row(member) for member in members]),
-            *([Table(("claims that exclude each other", "why"), contradictions)] if contradictions else []),
+            Table(CLAIM_COLUMNS, [row for member in members for row in _claim_rows(member)]),
+            Table(EXPERIMENT_COLUMNS, [_experiment_row(member) for member in members]),
+            *([Table(("claims that exclude each other", "why"), world.contradictions)] if world.contradictions else []),
+            *([Table(("not compared", "because"), world.not_compared)] if world.not_compared else []),
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         write_text(folder / f"{paper}.md", render_markdown.render(document))
 
 
-def _claim_row(result: Summary) -> tuple[Cell, ...]:
+def _claim_rows(result: Summary) -> list[tuple[Cell, ...]]:
+    """Return a row for every predicted number, and one for all numbers of another role."""
+    name = result["name"].partition("/")[2]
+    predicted = [pair for pair in result["published"] if pair["role"] == PREDICTED and pair["value"] is not None]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            *(name, f"{series_and_point(pair)}: {short_metric(pair)}", role(pair)),
+            *(published(pair), with_interval(pair), claim_verdict(pair, result["goal"])),
+        )
+        for pair in predicted
+    ]
+    for kind in ROLES:
+        if kind != PREDICTED and (counts := result["roles"][kind])["compared"]:
+            numbers = f"{counts['compared']} {'number' if counts['compared'] == 1 else 'numbers'}"
+            rows.append((name, result["summary"], kind, numbers, "below", summary_of_role(result, kind)))
+    return rows
+
+
+def _experiment_row(result: Summary) -> tuple[Cell, ...]:
     return (
         result["name"].partition("/")[2],
         result["summary"],
@@ -146,9 +169,8 @@ def print_experiment(console: "Console", result: Summary) -> None:
 def _rows(result: Summary) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for pair in result["published"]:
-        simulated = significant((pair["simulated"] or {}).get("mean"), 4)
         stated = published(pair) or "not in the text"
-        rows.append((series_and_point(pair), pair["metric"], role(pair), stated, simulated, outcome(pair)))
+        rows.append((series_and_point(pair), pair["metric"], role(pair), stated, with_interval(pair), outcome(pair)))
     return rows
 
 

@@ -80,6 +80,38 @@ def published(pair: Row) -> str:
     return "" if pair["value"] is None else f"{pair['bound']} {significant(pair['value'], 4)}".strip()
 
 
+def with_interval(pair: Row) -> str:
+    """Return the simulated number with its 95% interval over seeds, or nothing without a number."""
+    simulated = pair["simulated"] or {}
+    text = significant(simulated.get("mean"), 4)
+    low, high = simulated.get("low"), simulated.get("high")
+    if low is None or high is None or low == high:
+        return text
+    return f"{text} ({significant(low)} to {significant(high)})"
+
+
+def claim_verdict(pair: Row, goal: float) -> str:
+    """Return whether a number is met, by how much it is missed, and whether it lies in the interval all the same."""
+    if pair["simulated"] is None:
+        return "no number of ours"
+    if pair["passed_by_no_effect"]:
+        return f"{outcome(pair) or 'compared in points'}; not counted, no effect would do"
+    if pair["holds"] is not None:
+        return outcome(pair)
+    how = times(pair["score"]) if pair["score"] is not None else "compared in points"
+    if pair["within"]:
+        return f"within {percent(goal)}: {how}" if pair["points"] is None else f"within {significant(pair['points'])}"
+    low, high = (pair["simulated"].get(end) for end in ("low", "high"))
+    inside = low is not None and high is not None and low <= pair["value"] <= high
+    return f"not met: {how}" + (", though inside our interval" if inside else "")
+
+
+def summary_of_role(result: Summary, name: str) -> str:
+    """Return how many numbers of an experiment have a role, and how many of them are within the goal."""
+    counts = result["roles"][name]
+    return f"{counts['within']} of {counts['compared']} within the goal"
+
+
 def outcome(pair: Row) -> str:
     """Return the simulated over the published number or effect, or whether the bound holds."""
     if pair["holds"] is None:

@@ -1,16 +1,53 @@
-"""Averages over several draws of one experiment."""
+"""Averages over several draws or seeds of one experiment, with their 95% intervals."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.studies.reproduction.rows import Rows
+from specbench_kit.studies.serving.seeds import estimate
+
+SHARES = ("_rate", "_share")
+"""Ends of the names of figures that lie between 0 and 1."""
 
 
 def averaged(draws: Sequence[JsonObject]) -> dict[str, object]:
-    """Return objects of one shape as one object whose numbers are `{"mean": ...}`; omit what is not always a number."""
+    """Return objects of one shape as one object whose numbers are estimates; omit what is not always a number."""
     columns = {name: [draw[name] for draw in draws] for name in draws[0]}
     return {
-        name: averaged(values) if isinstance(values[0], Mapping) else {"mean": fmean(values)}
+        name: averaged(values) if isinstance(values[0], Mapping) else estimate(list(map(float, values))).describe()
         for name, values in columns.items()
         if isinstance(values[0], Mapping) or all(isinstance(value, int | float) for value in values)
     }
+
+
+def over_seeds(rows_by_seed: Sequence[Rows]) -> Rows:
+    """Return the rows of several seeds as one row per series and point of the grid, with estimates over the seeds.
+
+    A seed without a row, or without a figure of it, is left out of that figure, as one without a violation has no share
+    of violations that the batch caused. A single seed's rows are returned as they are.
+    """
+    if len(rows_by_seed) == 1:
+        return rows_by_seed[0]
+    of_points: dict[object, Rows] = {}
+    for row in (row for rows in rows_by_seed for row in rows):
+        of_points.setdefault(frozenset(_point(row).items()), []).append(row)
+    # Several rows of one seed lie at one point: simulated figures and those derived from them.
+    return [{**_point(rows[0]), **_joined(rows, "")} for rows in of_points.values()]
+
+
+def _point(row: JsonObject) -> JsonObject:
+    return {name: value for name, value in row.items() if isinstance(value, str | int | float)}
+
+
+def _joined(trees: Sequence[JsonObject], name: str) -> dict[str, object]:
+    """Return trees of figures as one tree whose numbers are estimates over those trees that have them."""
+    means = [tree["mean"] for tree in trees if isinstance(tree.get("mean"), int | float)]
+    if means:
+        share = name.endswith(SHARES)
+        return estimate(list(map(float, means)), 0.0 if share else None, 1.0 if share else None).describe()
+    branches: dict[str, list[JsonObject]] = {}
+    for tree in trees:
+        for key, value in tree.items():
+            if isinstance(value, Mapping):
+                branches.setdefault(key, []).append(value)
+    return {key: _joined(values, key) for key, values in branches.items()}

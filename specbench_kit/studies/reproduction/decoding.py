@@ -13,7 +13,7 @@ from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.studies.reproduction.serving import Rows
+from specbench_kit.studies.reproduction.rows import Rows
 from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from specbench_kit.core.errors import require
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import look_up
-from specbench_kit.studies.reproduction.serving import Rows
+from specbench_kit.studies.reproduction.rows import Rows
 
 Specs = Mapping[str, JsonObject]
 """The arguments of each derived figure, by the label that its row gets."""

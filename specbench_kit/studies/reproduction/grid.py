@@ -6,11 +6,29 @@ from itertools import product
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.experiment import GRID
+from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.derived import GridRows
 from specbench_kit.studies.reproduction.inputs import replace_input
-from specbench_kit.studies.reproduction.serving import Rows
+from specbench_kit.studies.reproduction.rows import Rows
 
 ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]
+
+
+def estimated_rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallback, seeds: int) -> Rows:
+    """Return `rows_of` with an estimate over `seeds` seeds, from the option `seed` on, at every number.
+
+    Derived figures are computed seed by seed, since equal seeds have the same workload: a ratio of two systems varies
+    less than either of them.
+    """
+    first: int = options.get("seed", 0)
+    rows_by_seed: list[Rows] = []
+    for done in range(seeds):
+        # A single seed reports its own progress; several report how many of them are done.
+        progress = report if seeds == 1 else lambda _done, _planned: None
+        rows_by_seed.append(rows_of(command, {**options, "seed": first + done}, progress))
+        if seeds > 1:
+            report(done + 1, seeds)
+    return over_seeds(rows_by_seed)
 
 
 def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallback) -> Rows:

@@ -1,7 +1,43 @@
-"""Replacement of one input of an experiment."""
+"""Replacement of inputs of an experiment."""
+
+import tomllib
+from collections.abc import Sequence
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.deployments.fields import parse_field
+
+
+def parse_changes(texts: Sequence[str]) -> dict[str, object]:
+    """Return the inputs that `--set` changes, by name.
+
+    A list is written as in TOML, `scheduler=["fcfs", "edf"]`, or an entry at a time, with the name given several times:
+    commas cannot part its entries, since they part the options of a scheduler too.
+    """
+    changes: dict[str, object] = {}
+    for text in texts:
+        key, value = parse_field(text)
+        entries = _parse_list(value) if isinstance(value, str) else None
+        new = value if entries is None else entries
+        if key in changes:
+            new = [*_entries(changes[key]), *_entries(new)]
+        changes[key] = new
+    return changes
+
+
+def _parse_list(text: str) -> list[object] | None:
+    """Return the entries of a list that is written as in TOML; None if the text is no list."""
+    if not text.startswith("["):
+        return None
+    try:
+        entries: list[object] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise SkitError(f'--set: a list is written as ["fcfs", "edf"], not {text}') from error
+    return entries
+
+
+def _entries(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 def replace_input(options: JsonObject, key: str, value: object) -> dict[str, object]:
@@ -34,9 +70,9 @@ def _series_name(series: JsonObject, tail: str) -> str:
 
 
 def _of_same_kind(previous: object, value: object) -> object:
-    """Return the value in the form of the previous one: in a list, or as text."""
+    """Return the value, or every entry of a list, in the form of the previous one: in a list, or as text."""
     if isinstance(previous, list):
-        return [_of_same_kind(previous[0], value)]
+        return [_of_same_kind(previous[0], entry) for entry in _entries(value)]
     return str(value) if isinstance(previous, str) else value
 
 

@@ -17,7 +17,7 @@ from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.round_sources import acceptance_rate_of
-from specbench_kit.studies.reproduction.serving import Rows
+from specbench_kit.studies.reproduction.rows import Rows
 
 POSITIONS = 1000
 """Positions over which the probability of the target's top token is averaged."""
@@ -40,6 +40,14 @@ def pipeline_s(pass_s: float, stages: int, hit_rate: float, more_s: float = 0.0)
     `more_s` is added to each step of `pass_s / stages`.
     """
     return (pass_s / stages + more_s) * (1 + (1 - hit_rate) * (stages - 1))
+
+
+def pipeline_speedup(stages: int, hit_rate: float, slowest: float = 1.0, more: float = 0.0) -> float:
+    """Return how many times shorter a pipeline's time between tokens is than that of a pass through its stages.
+
+    `slowest` is the longest stage and `more` is the time added to each step, both as shares of the mean stage.
+    """
+    return stages / ((slowest + more) * (1 + (1 - hit_rate) * (stages - 1)))
 
 
 def top_token_frequency(surety: float, temperature: float, top_p: float, top_k: int) -> float:
@@ -125,6 +133,19 @@ def acceptance_after_filter(acceptance: float, recall: float, specificity: float
     return accepted / (accepted + rejected)
 
 
+def acceptance_of_chain(acceptance: float, recall: float, specificity: float, longest: int, sent: bool) -> float:
+    """Return the share of drafted, or of `sent`, tokens that is accepted when a predictor ends drafts of `longest`.
+
+    `acceptance` is that share of drafts that are always `longest`, from which the acceptance of a token follows. A
+    draft ends at the first token that the predictor holds back; that token is drafted and not sent.
+    """
+    right = acceptance_rate_of(acceptance * longest, longest)
+    passed = right * recall + (1 - right) * (1 - specificity)
+    accepted = sum((right * recall) ** place for place in range(1, longest + 1))
+    first = 1 if sent else 0
+    return accepted / sum(passed**place for place in range(first, longest + first))
+
+
 def share(part: float, whole: float) -> float:
     """Return a part as a share of the whole."""
     return part / whole
@@ -161,6 +182,7 @@ LAWS: Mapping[str, Callable[..., float]] = {
     "depth": calibrated_depth,
     "speedup": speedup,
     "pipeline_s": pipeline_s,
+    "pipeline_speedup": pipeline_speedup,
     "drawn_longer": sampling_slowdown_percent,
     "rate": rate,
     "per_dollar": per_dollar,
@@ -171,6 +193,7 @@ LAWS: Mapping[str, Callable[..., float]] = {
     "turn_s": turn_s,
     "lone_client_s": lone_client_s,
     "filtered": acceptance_after_filter,
+    "filtered_chain": acceptance_of_chain,
     "share": share,
     "stage_gib": stage_gib,
     "beside_profile": joint_prefill_by_profile,

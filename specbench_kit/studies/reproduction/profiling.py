@@ -11,7 +11,7 @@ from specbench_kit.profilers.fit import Fit, Observation, fit
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.workload import verification
 from specbench_kit.studies.reproduction.averages import averaged
-from specbench_kit.studies.reproduction.serving import Rows
+from specbench_kit.studies.reproduction.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Run an experiment: published numbers next to simulated ones, a verdict, and the effect of each assumed input."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from math import exp, log
 
 from specbench_kit.core.errors import require
@@ -10,26 +9,14 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import ROLES, Experiment
 from specbench_kit.reports.experiments.wording import verdict
-from specbench_kit.studies.reproduction import decoding, grid, laws, profiling, serving, training
+from specbench_kit.studies.reproduction import grid
+from specbench_kit.studies.reproduction.commands import find_command, option_names
 from specbench_kit.studies.reproduction.inputs import replace_input
 
-COMMANDS: Mapping[str, Callable[[JsonObject, CountCallback], serving.Rows]] = {
-    "simulate": serving.simulate,
-    "capacity": serving.capacity,
-    "bench": decoding.bench,
-    "train": training.train,
-    "profile": profiling.profile,
-    "law": laws.law,
-}
-OPTIONS = {
-    "simulate": serving.OPTIONS,
-    "capacity": serving.OPTIONS | serving.RULE,
-    "bench": {field.name for field in fields(decoding.DecodingExperiment)},
-    "train": {field.name for field in fields(training.PredictorExperiment)},
-    "profile": {"series", "seeds"},
-    "law": {"series"},
-}
-"""The option names of each command."""
+SEED_BY_SEED = frozenset({"simulate", "bench", "train"})
+"""Commands that run once per seed here; `capacity` and `profile` average over their seeds themselves."""
+SEEDS = 5
+"""Seeds of an experiment that states no number: the fewest that an interval is given for."""
 
 
 def reproduce(
@@ -75,7 +62,7 @@ def _role_counts(role: str, pairs: Sequence[JsonObject]) -> dict[str, int]:
 
 
 def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -> JsonObject:
-    valid_names = OPTIONS[experiment.command]
+    valid_names = option_names(experiment.command) if changes else frozenset()
     for key, value in changes.items():
         require(
             "." in key or key in valid_names,
@@ -86,7 +73,14 @@ def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -
 
 
 def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> Sequence[JsonObject]:
-    return compare_published(experiment, grid.rows_of(COMMANDS[experiment.command], options, report))
+    command = find_command(experiment.command)
+    if experiment.command not in SEED_BY_SEED:
+        return compare_published(experiment, grid.rows_of(command, options, report))
+    of_one_seed = {name: value for name, value in options.items() if name != "seeds"}
+    if experiment.command == "simulate":
+        of_one_seed["seeds"] = 1
+    seeds: int = options.get("seeds", SEEDS)
+    return compare_published(experiment, grid.estimated_rows_of(command, of_one_seed, report, seeds))
 
 
 def _sensitivity(
@@ -95,7 +89,8 @@ def _sensitivity(
     """Return the effect of every further value of every assumed input on `ratios`, simulated over published.
 
     The effect of a value is measured between two runs with the `sensitivity` options, since these may be shorter than
-    the run that gave `ratios`; each ratio is then multiplied by it.
+    the run that gave `ratios`; each ratio is then multiplied by it. One seed is enough for both, whose workloads are
+    the same.
     """
     inputs = [(assumed, value) for assumed in experiment.assumed if assumed.key for value in assumed.values]
     if not inputs:
@@ -104,7 +99,8 @@ def _sensitivity(
     def run_silently(run_options: JsonObject) -> dict[str, float]:
         return _ratios_by_number(_run(experiment, run_options, lambda _done, _planned: None))
 
-    options = _changed(experiment, {**experiment.options, **experiment.sensitivity}, changes)
+    one_seed = {"seeds": 1} if experiment.command in SEED_BY_SEED else {}
+    options = _changed(experiment, {**experiment.options, **one_seed, **experiment.sensitivity}, changes)
     step, planned = f"{experiment.name}, inputs", len(inputs) + 1
     report(step, 0, planned)
     before = run_silently(options)

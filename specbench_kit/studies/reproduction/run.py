@@ -47,7 +47,9 @@ def run(
         # After an interruption, the user can name the experiments that are missing and keep these results.
         write_text(folder / SUMMARY, to_json({"experiments": dict(sorted(results.items()))}))
     pages.write(folder, [results[name] for name in sorted(results)])
-    write_text(folder / "run.json", to_json({"command": "reproduce", **provenance.collect(tuple(argv))}))
+    arithmetic = all(experiments()[name].command == "law" for name in chosen)
+    origin = provenance.collect(tuple(argv), arithmetic=arithmetic)
+    write_text(folder / "run.json", to_json({"command": "reproduce", **origin}))
     return ReproductionOutcome(folder, {"experiments": [results[name] for name in chosen]})
 
 

@@ -9,6 +9,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.reproduction.rows import Rows
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
 from specbench_kit.studies.serving.derived_rows import derived_rows
@@ -16,7 +17,6 @@ from specbench_kit.studies.serving.presets import as_tuples
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 
-Rows = list[JsonObject]
 AN_SLO = "1/s"
 """Any promise; plain decoding takes as long whatever is promised."""
 RULE = {field.name for field in fields(CapacityRule)}
@@ -27,9 +27,13 @@ OPTIONS = {field.name for field in fields(ServingSettings)} - {"recording", "arg
 def simulate(options: JsonObject, report: CountCallback) -> Rows:
     """Return the rows of a grid of simulations."""
     settings = _settings(_with_slo(options))
-    rows = simulation_grid.simulate_grid(settings, ScenarioBuilder(settings), lambda *_: False, lambda *_: None, report)
-    summary = simulation_grid.summarise(rows)
-    return [*summary["rows"], *summary["against_first"], *derived_rows(summary["rows"])]
+    grid = simulation_grid.simulate_grid(settings, ScenarioBuilder(settings), lambda *_: False, lambda *_: None, report)
+    summary = simulation_grid.summarise(grid)
+    rows = [*summary["rows"], *summary["against_first"], *derived_rows(summary["rows"])]
+    if reference := options.get("slo_of"):
+        # Every seed computes its own SLO, which must not keep the rows of seeds apart.
+        rows = [{**row, "slo": f"quantile {reference['quantile']} of {reference['system']}"} for row in rows]
+    return rows
 
 
 def _with_slo(options: JsonObject) -> JsonObject:

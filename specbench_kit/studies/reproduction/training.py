@@ -16,7 +16,8 @@ from specbench_kit.predictors.search import Budget, search
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.reproduction.averages import averaged
-from specbench_kit.studies.reproduction.serving import Rows
+from specbench_kit.studies.reproduction.library_predictors import time_library
+from specbench_kit.studies.reproduction.rows import Rows
 from specbench_kit.studies.training.description import correlations
 from specbench_kit.studies.training.examples import extract, split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
@@ -30,7 +31,8 @@ class PredictorExperiment:
     """The drafts of a pair on prompts of a dataset's bundled sample, and predictor families by label.
 
     Each series has a `family` and a `threshold`: a number, or `balanced` for the threshold with the highest balanced
-    accuracy on the validation prompts.
+    accuracy on the validation prompts. With `library = true` the family's own library is trained and timed instead, of
+    which only the latency is a result.
     """
 
     target: str
@@ -42,6 +44,7 @@ class PredictorExperiment:
     max_draft: int = 8
     trials: int = 1
     seed: int = 0
+    timed_scores: int = 1000
 
     def rows(self, report: CountCallback) -> Rows:
         """Return a row about the examples and one per series; latencies are measured on this machine."""
@@ -49,9 +52,13 @@ class PredictorExperiment:
         for done, (label, entry) in enumerate(self.series.items()):
             report(done, len(self.series))
             rows.append({"series": label, **averaged([self._evaluate(**entry)])})
-        for row in rows[1:]:
-            medians_s = [compared["latency"]["median"]["mean"] for compared in (row, rows[1])]
-            row["latency"]["over_first"] = {"mean": medians_s[0] / medians_s[1]}
+        by_library = [bool(entry.get("library")) for entry in self.series.values()]
+        for library in (False, True):
+            # What a library's call takes is compared with that of another library, a scorer of the kit with its own.
+            group = [row for row, own in zip(rows[1:], by_library, strict=True) if own == library]
+            for row in group:
+                medians_s = [compared["latency"]["median"]["mean"] for compared in (row, group[0])]
+                row["latency"]["over_first"] = {"mean": medians_s[0] / medians_s[1]}
         report(len(self.series), len(self.series))
         return rows
 
@@ -86,14 +93,16 @@ class PredictorExperiment:
             "correlation": dict(zip(table["names"], table["matrix"][-1], strict=True)),
         }
 
-    def _evaluate(self, family: str, threshold: float | str = 0.5) -> dict[str, object]:
+    def _evaluate(self, family: str, threshold: float | str = 0.5, library: bool = False) -> dict[str, object]:
         """Return the test metrics and the latency of a family that was trained at its best hyper-parameters."""
         train, valid, test = (self.parts[name] for name in ("training", "validation", "test"))
+        if library:
+            return {"latency": time_library(family, train, test, self.timed_scores)}
         scorer = search(families.get(family)(), train, valid, Budget(self.trials), self.seed).scorer
         if threshold == BALANCED:
             threshold = scoring.by_balanced_accuracy(valid.labels, scorer.score_many(valid.features))
         metrics = scoring.summarise(test.labels, scorer.score_many(test.features), float(threshold))
-        return {**metrics, "latency": time_scores(scorer, test.features[:1000].tolist())}
+        return {**metrics, "latency": time_scores(scorer, test.features[:1000].tolist(), self.timed_scores)}
 
 
 def train(options: JsonObject, report: CountCallback) -> Rows:

@@ -1,5 +1,7 @@
 """Experiments of the papers: what they state, how inputs are replace_input, and what is said of the outcome."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +23,34 @@ from specbench_kit.papers.experiment import (
     experiments,
     find_experiments,
     in_world,
+    worlds,
 )
+from specbench_kit.reports.experiments import pages
 from specbench_kit.reports.experiments.wording import totals, verdict
 from specbench_kit.studies.reproduction import profiling, run, training
+from specbench_kit.studies.reproduction.averages import over_seeds
+from specbench_kit.studies.reproduction.commands import COMMANDS, find_command, option_names
 from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
 from specbench_kit.studies.reproduction.derived import GridRows
-from specbench_kit.studies.reproduction.grid import rows_of
-from specbench_kit.studies.reproduction.inputs import replace_input
+from specbench_kit.studies.reproduction.grid import estimated_rows_of, rows_of
+from specbench_kit.studies.reproduction.inputs import parse_changes, replace_input
 from specbench_kit.studies.reproduction.laws import (
     acceptance_after_filter,
     acceptance_length_at,
     acceptance_length_sd_at,
+    acceptance_of_chain,
     joint_prefill_by_data_sheet,
     joint_prefill_by_profile,
     law,
     pipeline_s,
+    pipeline_speedup,
     round_rate,
     sampling_slowdown_percent,
     speedup,
     stage_gib,
     top_token_frequency,
 )
-from specbench_kit.studies.reproduction.reproduction import COMMANDS, OPTIONS, outcome_of
+from specbench_kit.studies.reproduction.reproduction import SEEDS, outcome_of
 from specbench_kit.studies.serving.derived_rows import compute_shares, fewer_violations
 
 ALL = experiments()
@@ -52,7 +60,7 @@ ALL = experiments()
 def test_an_experiment_says_what_is_assumed_and_where_it_would_lead(name: str) -> None:
     experiment = ALL[name]
     assert experiment.command in COMMANDS
-    assert set(experiment.options) <= OPTIONS[experiment.command] | GRID
+    assert set(experiment.options) <= option_names(experiment.command) | GRID
     assert experiment.published
     assert all(assumed.value and assumed.effect.endswith(".") for assumed in experiment.assumed)
     assert len({assumed.name for assumed in experiment.assumed}) == len(experiment.assumed)
@@ -225,10 +233,152 @@ def test_no_scheduler_of_the_kit_stands_for_the_papers_own() -> None:
         labels = dict(zip(experiment.options.get("label", []), schedulers, strict=False))
         if schedulers:
             assert "wisp-paper:late_lane=true,guard_s=0.25" in schedulers
-            assert "wisp-paper" in schedulers or experiment.command == "capacity"
+            assert "wisp-paper" in schedulers
         for number in experiment.published:
             if "promise" in labels.get(number.series, number.series):
-                assert (number.series, number.role) == ("wisp-promise", "fitted")
+                assert "wisp-promise" in number.series
+                assert number.role == "fitted"
+
+
+def test_every_simulated_experiment_has_an_interval_over_five_seeds() -> None:
+    for experiment in ALL.values():
+        if experiment.command not in ("law", "profile"):
+            assert experiment.options.get("seeds", SEEDS) >= 5, experiment.name
+
+
+def test_every_serving_experiment_of_wisp_shows_four_schedulers_side_by_side() -> None:
+    """None may be left to the system, whose own is the kit's scheduler."""
+    four = {"fcfs", "wisp-paper", "wisp-paper:late_lane=true,guard_s=0.25", "wisp-promise"}
+    for experiment in find_experiments("wisp"):
+        if experiment.command in ("simulate", "capacity"):
+            assert four <= set(experiment.options["scheduler"]), experiment.name
+            assert any("promise" in label for label in experiment.options["label"])
+
+
+def test_one_pair_drafts_wherever_a_pair_of_models_decodes() -> None:
+    """A series of SpecEdge or SpecPipe writes the name of the paper's pair, never a pair of its own."""
+    content = {"command": "bench", "options": {"series": {"a": {"draft": "ranks=0.9"}}}}
+    world = worlds()["specedge"]
+    with pytest.raises(SkitError, match="x/y has its own draft for a, unlike the paper's world"):
+        in_world("x/y", content, world)
+    named = {"command": "bench", "options": {"series": {"a": {"draft": "@32B/1.7B"}}}}
+    assert in_world("x/y", named, world)["options"]["series"]["a"]["draft"] == world.names["32B/1.7B"]
+    with pytest.raises(SkitError, match=r"the paper's world has no 32B/1.6B \(did you mean '32B/1.7B'\?\)"):
+        in_world("x/y", {**named, "options": {"series": {"a": {"draft": "@32B/1.6B"}}}}, world)
+
+
+def test_both_sides_of_specedge_have_one_pair_and_a_device_each() -> None:
+    for name in ("table-1", "figure-11", "figure-9"):
+        series = ALL[f"specedge/{name}"].options["series"]
+        server = {entry["draft"]: entry["replaced"] for entry in series.values() if "server-tree" in entry["method"]}
+        edge = {entry["draft"] for entry in series.values() if "specedge" in entry["method"]}
+        assert edge == set(server)
+        for replaced in server.values():
+            assert "drafter.coefficients.c_s=0.0167" in replaced
+
+
+def test_a_list_of_inputs_is_given_as_toml_or_entry_by_entry() -> None:
+    specs = ["fcfs", "wisp-paper:late_lane=true,guard_s=0.25"]
+    written = 'scheduler=["fcfs", "wisp-paper:late_lane=true,guard_s=0.25"]'
+    assert parse_changes([written]) == parse_changes([f"scheduler={spec}" for spec in specs]) == {"scheduler": specs}
+    assert parse_changes(["seeds=5", "devices=[40, 80]"]) == {"seeds": 5, "devices": [40, 80]}
+    options = {"scheduler": ["edf"], "slo": ["1"]}
+    assert replace_input(options, "scheduler", specs)["scheduler"] == specs
+    assert replace_input(options, "slo", [2, 4])["slo"] == ["2", "4"]
+    with pytest.raises(SkitError, match="a list is written as"):
+        parse_changes(["scheduler=[fcfs]"])
+
+
+def test_figures_of_several_seeds_have_an_interval() -> None:
+    """Rows are joined by series and point; one that a seed does not have is left out of its figure."""
+    rows_by_seed = [
+        [{"series": "a", "n": 1, "figures": {"x_rate": {"mean": 0.0}, "t": {"mean": {"mean": 2.0}}, "of": [1, 2]}}],
+        [{"series": "a", "n": 1, "figures": {"x_rate": {"mean": 0.2}, "t": {"mean": {"mean": 4.0}}}}, {"series": "b"}],
+    ]
+    assert over_seeds(rows_by_seed[:1]) == rows_by_seed[0]
+    joined, only_once = over_seeds(rows_by_seed)
+    assert (joined["series"], joined["n"]) == ("a", 1)
+    rate, time = joined["figures"]["x_rate"], joined["figures"]["t"]["mean"]
+    assert (rate["mean"], rate["low"], rate["high"]) == (pytest.approx(0.1), 0.0, 1.0)  # cut where a rate ends
+    assert time["mean"] == 3.0
+    assert time["low"] < 3.0 < time["high"]
+    assert only_once == {"series": "b"}
+
+
+def test_derived_figures_are_computed_seed_by_seed() -> None:
+    """The mean of the ratios 2 and 3, and not the ratio of the means, 8 / 3."""
+
+    def command(options: Any, _report: Any) -> Any:
+        numerator, denominator = ((2.0, 1.0), (6.0, 2.0))[options["seed"]]
+        return [{"series": "a", "s": {"mean": numerator}}, {"series": "b", "s": {"mean": denominator}}]
+
+    options = {"ratios": {"gain": {"of": "a/s", "over": "b/s"}}}
+    rows = estimated_rows_of(command, options, lambda *_: None, seeds=2)
+    (gain,) = (row["ratio"] for row in rows if row["series"] == "gain")
+    assert gain["mean"] == 2.5
+    assert gain["low"] < 2.5 < gain["high"]
+
+
+def test_arithmetic_loads_no_decoder() -> None:
+    """An experiment of pure arithmetic answers at once, because it does not wait for torch."""
+    code = (
+        "import sys; from specbench_kit.studies.reproduction import run; "
+        "from specbench_kit.studies.reproduction.commands import find_command; find_command('law'); "
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(callable(find_command(name)) for name in COMMANDS)
+
+
+def test_a_controller_that_ends_a_chain() -> None:
+    """Half of the tokens are right and no judgement is wrong: drafts end at the first wrong token, never sent."""
+    assert acceptance_of_chain(0.75, 1.0, 1.0, 1, sent=True) == 1
+    assert acceptance_of_chain(0.75, 1.0, 1.0, 1, sent=False) == pytest.approx(0.75)
+    # Nothing is held back: the share without a predictor.
+    assert acceptance_of_chain(0.31, 1.0, 0.0, 8, sent=True) == pytest.approx(0.31, abs=1e-6)
+
+
+def test_the_speedup_of_a_pipeline() -> None:
+    assert pipeline_speedup(8, 1.0) == 8
+    assert pipeline_speedup(8, 0.95) == pytest.approx(1 / pipeline_s(1.0, 8, 0.95))
+    assert pipeline_speedup(8, 0.95, more=0.1) == pytest.approx(1 / pipeline_s(1.0, 8, 0.95, 0.1 / 8))
+    assert pipeline_speedup(8, 1.0, slowest=2.0) == 4
+
+
+def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: Path) -> None:
+    interval = {"mean": 1.4, "low": 1.2, "high": 2.6}
+    experiment = build_experiment(
+        "wisp/x",
+        {
+            "command": "law",
+            "summary": "things",
+            "source": "S",
+            "options": {},
+            "published": [
+                {"series": "a", "metric": "value", "value": 2.5, "role": "predicted"},
+                {"series": "b", "metric": "value", "value": 1.0, "role": "identity"},
+            ],
+        },
+    )
+    rows = [{"series": "a", "value": interval}, {"series": "b", "value": {"mean": 1.0}}]
+    result = outcome_of(experiment, compare_published(experiment, rows))
+    pages.write(tmp_path, [{**result, "sensitivity": [], "verdict": verdict(result)}])
+    page = (tmp_path / "wisp.md").read_text()
+    first_table = page[page.index("| experiment") :].split("\n\n", 1)[0]
+    assert first_table.splitlines()[0] == "| experiment | claim | kind | published | ours (95% interval) | verdict |"
+    assert (
+        "| x | a: value | predicted | 2.500 | 1.400 (1.20 to 2.60) | not met: 0.560x, though inside our interval |"
+        in (first_table)
+    )
+    assert "| x | things | identity | 1 number | below | 1 of 1 within the goal |" in first_table
+    assert "| not compared | because |" in page
+
+
+def test_every_paper_says_what_is_not_compared() -> None:
+    for world in worlds().values():
+        assert world.not_compared
+        assert all(entry.claim and entry.because.endswith(".") for entry in world.not_compared)
 
 
 def test_laws() -> None:
