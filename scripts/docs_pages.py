@@ -11,6 +11,7 @@ from specbench_kit.cli.commands import COMMANDS, load_command
 from specbench_kit.cli.config_file import NOT_IN_FILES
 from specbench_kit.core.specs import init_fields
 from specbench_kit.methods.base import GROUPS, methods
+from specbench_kit.metrics.other_names import OTHER_NAMES, SOURCES
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.document import code
 from specbench_kit.reports.render_markdown import table
@@ -82,7 +83,9 @@ def _metrics() -> str:
     return (
         "# Metrics\n\nEach has one definition, in `metrics/vocabulary.py`.\n\n"
         f"{table(['name', 'unit', 'definition'], rows)}\n\n"
-        f"Distributions, with mean, p50, p95 and p99 in seconds: {names}.\n"
+        f"Distributions, with mean, p50, p95 and p99 in seconds: {names}.\n\n"
+        "## The same quantities elsewhere\n\nWhere a word means another thing than here, its definition stands beside "
+        f"it.\n\n{table(SOURCES, OTHER_NAMES)}\n"
     )
 
 

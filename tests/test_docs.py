@@ -49,6 +49,7 @@ def test_every_method_and_metric_has_its_page() -> None:
         "| `acceptance_length` | number | committed tokens per verification: committed tokens / rounds"
         in pages["metrics.md"]
     )
+    assert "| ours | WISP | SpecEdge | AdaSpec | SpecPipe | vLLM | AIPerf |" in pages["metrics.md"]
     assert "## sweep\n" in pages["python.md"]
     assert "`--strict`" in pages["commands.md"]
     assert "| `acceptance_length` | number or null | committed tokens per verification" in pages["formats.md"]

@@ -1,0 +1,20 @@
+"""The reports of `results/reference`, as they are in the repository."""
+
+import pytest
+from documents import ROOT
+
+REPORTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "results" / "reference").rglob("*")
+    if path.suffix in (".md", ".csv", ".json", ".yaml", ".yml", ".jsonl")
+)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_reference_report_read_everything_that_it_was_made_from(name: str) -> None:
+    """A report names a folder that it could not read in a line that begins with NOT READ."""
+    assert "NOT READ" not in (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_reports_are_there() -> None:
+    assert len(REPORTS) > 50
