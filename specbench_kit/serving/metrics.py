@@ -94,6 +94,12 @@ def compute_metrics(
     }
 
 
+def finished_response_s(scenario: Scenario, result: SimulationResult) -> Floats:
+    """Return the end-to-end latencies of the responses that began after the warm-up and finished, in seconds."""
+    responses = _Responses(scenario, result, "speed")
+    return responses.end_s[responses.finished] - responses.start_s[responses.finished]
+
+
 def slo_violations(
     scenario: Scenario, result: SimulationResult, objective: Objective = "speed"
 ) -> tuple[Mask, Integers]:

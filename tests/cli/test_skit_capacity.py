@@ -57,6 +57,22 @@ def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, dict
             assert all(not trial["settled"] or not trial["low"] <= 0.05 < trial["high"] for trial in one["trials"])
 
 
+def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+    """Mean and percentiles over the seeds, each at the load that it found."""
+    folder, summary, _ = two_systems
+    for row in summary["rows"]:
+        latency_s = row["response_s"]
+        assert 0 < latency_s["p50"]["mean"] <= latency_s["p95"]["mean"] <= latency_s["p99"]["mean"]
+        at_capacity = [
+            trial["response_s"]["mean"]
+            for seed in row["seeds"]
+            for trial in seed["trials"]
+            if trial["load"] == seed["load"]
+        ]
+        assert latency_s["mean"]["mean"] == pytest.approx(sum(at_capacity) / 2)
+    assert "response at capacity" in (folder / "report.md").read_text()
+
+
 def test_a_class_that_cannot_be_served_is_said_beside_the_others(tmp_path: Path) -> None:
     slos = ["--slo", "4", "--slo", "60/s"]
     odds = ["--acceptance", "iid:alpha=0.8,length=4"]

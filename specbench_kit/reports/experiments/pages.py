@@ -23,6 +23,7 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.experiments.plots import sensitivity
 from specbench_kit.reports.experiments.wording import (
     claim_verdict,
+    duration,
     outcome,
     percent,
     published,
@@ -79,6 +80,10 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
     overview: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
         Paragraph(INTRODUCTION),
+        Paragraph(
+            f"{code('skit reproduce all')} runs all of them, with a line of progress; the {len(results)} here took "
+            f"{duration(sum(result.get('wall_s', 0.0) for result in results))}, each as its page says."
+        ),
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
         Table(EXPERIMENT_COLUMNS, rows),
         Heading("Every number"),
@@ -193,7 +198,9 @@ def _section(result: Summary) -> Blocks:
         columns = ("input", "moved to", Column("mean change of the results", "times"), "largest change")
         figure = Figure("Effect of each assumed input on every number", _figure_path(result))
         blocks += [Table(columns, moves), figure]
-    return [*blocks, Paragraph(code(f"skit reproduce {result['name']}"))]
+    took = f" took {duration(result['wall_s'])} here." if "wall_s" in result else ""
+    command = f"skit reproduce {result['name']}"
+    return [*blocks, Paragraph(f"{code(command)}{took}")]
 
 
 def _numbers(result: Summary) -> Table:

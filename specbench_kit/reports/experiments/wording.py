@@ -60,6 +60,11 @@ def _judge_bounds(result: Summary) -> tuple[bool, str] | None:
     return True, f"all {len(bounds)} statements hold" if len(bounds) > 1 else "the one statement holds"
 
 
+def duration(wall_s: float) -> str:
+    """Return seconds, or minutes from two minutes on."""
+    return f"{wall_s:.0f} s" if wall_s < 120 else f"{wall_s / 60:.0f} min"
+
+
 def totals(results: Sequence[Summary]) -> str:
     """Return in a sentence how many numbers of some experiments are predicted, and how many of these come out."""
     within, compared = (sum(result[name] for result in results) for name in ("within", "compared"))

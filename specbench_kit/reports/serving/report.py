@@ -187,18 +187,30 @@ def _figures(row: Row, columns: Sequence[ServingColumn], prefix: str) -> list[Ce
     return [estimate(look_up(row, prefix + column.path)) for column in columns]
 
 
+LATENCIES = {"mean": "response at capacity", "p50": "p50", "p95": "p95", "p99": "p99"}
+"""Titles of the columns of end-to-end latency, by figure."""
+
+
 def _capacity(summary: Summary) -> Blocks:
     rows, rule = summary["rows"], summary["rule"]
     axes = ["slo", *(axis for axis in row_axes(rows) if axis != "slo")]
     cells: list[list[Cell]] = []
     for row in rows:
         if row.get("refused"):
-            cells.append([*point_cells(row, axes), "0", ABSENT, None, None])
+            cells.append([*point_cells(row, axes), "0", ABSENT, None, None, *(None for _ in LATENCIES)])
             continue
         by_seed = ", ".join(f"{seed['load']:g}" for seed in row["seeds"])
         tried = sum(len(seed["trials"]) for seed in row["seeds"])
-        cells.append([*point_cells(row, axes), wording.capacity(row), by_seed, row["settled"], tried])
-    columns = ("capacity (95%)", "by seed", Column("settled early or clearly", "share"), Column("loads tried", "count"))
+        cells.append(
+            [
+                *(*point_cells(row, axes), wording.capacity(row), by_seed, row["settled"], tried),
+                *(estimate(look_up(row, f"response_s.{figure}")) for figure in LATENCIES),
+            ]
+        )
+    columns = (
+        *("capacity (95%)", "by seed", Column("settled early or clearly", "share"), Column("loads tried", "count")),
+        *(Column(title, "seconds") for title in LATENCIES.values()),
+    )
     text = (
         f"The highest load with a violation rate of at most {share(rule['epsilon'])}, found by doubling and halving, "
         "for each seed separately. A run stops at an eighth, a quarter or half of its time if the 95% interval of its "

@@ -9,6 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.experiment import experiments, find_experiments
+from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.reports.experiments import pages
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
@@ -43,7 +44,9 @@ def run(
     folder = to or unused_folder(out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)})
     results = _earlier_results(folder)
     for name in chosen:
-        results[name] = reproduce(experiments()[name], report, changes, sensitivity=sensitivity)
+        elapsed_s = stopwatch()
+        result = reproduce(experiments()[name], report, changes, sensitivity=sensitivity)
+        results[name] = {**result, "wall_s": elapsed_s()}
         # After an interruption, the user can name the experiments that are missing and keep these results.
         write_text(folder / SUMMARY, to_json({"experiments": dict(sorted(results.items()))}))
     pages.write(folder, [results[name] for name in sorted(results)])

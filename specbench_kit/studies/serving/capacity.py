@@ -12,15 +12,16 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.arrays import Mask
-from specbench_kit.serving.metrics import slo_violations
+from specbench_kit.serving.metrics import finished_response_s, slo_violations
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.server_metrics import Distribution, distribution
 from specbench_kit.serving.simulation import Simulation
 from specbench_kit.serving.steady_state import is_drifting
 from specbench_kit.studies.serving.loads import DEVICES, at_load, load_of, load_unit
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
-from specbench_kit.studies.serving.seeds import estimate
+from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.serving.simulation_grid import guards
 
@@ -42,7 +43,8 @@ class LoadTrial:
     """One load: the violation rate and its interval when the run was stopped, after so many seconds.
 
     `settled`: the interval lay on one side of epsilon; if it never does, the rate itself decides. A run that still
-    drifts at its end is not `steady`, and its load does not count as served (`holds`).
+    drifts at its end is not `steady`, and its load does not count as served (`holds`). `response_s` is the end-to-end
+    latency of the responses that began after the warm-up and finished, None without any.
     """
 
     load: float
@@ -54,6 +56,7 @@ class LoadTrial:
     settled: bool
     holds: bool
     steady: bool = True
+    response_s: Distribution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,11 @@ class SeedCapacity:
         """True if every load that was tried is served up to the first that is not."""
         served = [trial.holds for trial in sorted(self.trials, key=lambda trial: trial.load)]
         return served == sorted(served, reverse=True)
+
+    @property
+    def response_s(self) -> Distribution | None:
+        """The end-to-end latency of responses at the capacity; None if nothing is served."""
+        return next((trial.response_s for trial in self.trials if trial.load == self.load and trial.holds), None)
 
 
 def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
@@ -127,7 +135,8 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
             f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer"
         )
     load, holds = scenario.devices if load is None else load, steady and bool(rate <= rule.epsilon)
-    return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady)
+    latency_s = distribution(finished_response_s(scenario, result))
+    return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady, latency_s)
 
 
 def violation_interval(violated: Mask, turns: int, looks: int = len(LOOKS)) -> tuple[float, float, float]:
@@ -167,10 +176,12 @@ class CapacityRow:
             refused = {"capacity": estimate([0.0]).describe(), "unit": self.unit, "refused": self.refused, "seeds": []}
             return fixed | refused
         trials = [trial for capacity in self.by_seed for trial in capacity.trials]
+        latencies_s = [capacity.response_s for capacity in self.by_seed if capacity.response_s]
         return {
             **fixed,
             "capacity": estimate([capacity.load for capacity in self.by_seed], 0.0).describe(),
             "unit": self.unit,
+            "response_s": over_seeds(latencies_s) if latencies_s else None,
             "monotone": all(capacity.monotone for capacity in self.by_seed),
             "steady": sum(trial.steady for trial in trials) / len(trials),
             "bounded": any(capacity.bounded for capacity in self.by_seed),
