@@ -39,7 +39,7 @@ def _point(row: JsonObject) -> JsonObject:
     return {name: value for name, value in row.items() if isinstance(value, str | int | float)}
 
 
-def _joined(trees: Sequence[JsonObject], name: str) -> dict[str, object]:
+def _joined(trees: Sequence[JsonObject], name: str) -> Mapping[str, object]:
     """Return trees of figures as one tree whose numbers are estimates over those trees that have them."""
     means = [tree["mean"] for tree in trees if isinstance(tree.get("mean"), int | float)]
     if means:
