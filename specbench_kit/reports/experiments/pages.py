@@ -80,10 +80,7 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
     overview: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
         Paragraph(INTRODUCTION),
-        Paragraph(
-            f"{code('skit reproduce all')} runs all of them, with a line of progress; the {len(results)} here took "
-            f"{duration(sum(result.get('wall_s', 0.0) for result in results))}, each as its page says."
-        ),
+        *_duration_of_all(results),
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
         Table(EXPERIMENT_COLUMNS, rows),
         Heading("Every number"),
@@ -102,6 +99,19 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         write_text(folder / f"{paper}.md", render_markdown.render(document))
+
+
+def _duration_of_all(results: Sequence[Summary]) -> Blocks:
+    """Return how long all experiments took, if every one of them was timed."""
+    command = code("skit reproduce all")
+    if not all("wall_s" in result for result in results):
+        return [Paragraph(f"{command} runs all of them, with a line of progress.")]
+    took = duration(sum(result["wall_s"] for result in results))
+    return [
+        Paragraph(
+            f"{command} runs all of them, with a line of progress; they took {took}, each as long as its page says."
+        )
+    ]
 
 
 def _claim_rows(result: Summary) -> list[tuple[Cell, ...]]:
