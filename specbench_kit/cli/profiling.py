@@ -6,6 +6,13 @@ from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.option import Given
 from specbench_kit.profilers.settings import DrafterProfileSettings, ProfileSettings, VerifierProfileSettings
 
+MODELS_AT_HAND = ("auto", "bundled")
+LARGER_MODELS = (
+    "this is the profile of the model at hand, whose steps are mostly overhead on such a device; "
+    "--target qwen3-32b, or another architecture card, derives that of a larger model without its weights"
+)
+"""What nobody learns from the profile of a small model on a large device, and how to get another one."""
+
 
 def profile_verifier(options: Given[VerifierProfileSettings], as_json: JsonOption = False) -> None:
     """Profile a target on a device."""
@@ -35,6 +42,8 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     for profile in outcome.summary["profiles"].values():
         if profile["source"] in DERIVED:
             say(console, analytic_line(profile), style="bold black on yellow")
+            if settings.target in MODELS_AT_HAND:
+                say(console, LARGER_MODELS)
     print_profiles(console, outcome.run, outcome.summary)
     for role, path in outcome.saved.items():
         say(console, f"saved: {role} profile in {path}")

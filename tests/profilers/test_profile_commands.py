@@ -173,10 +173,19 @@ def test_a_profile_of_a_disturbed_machine_is_marked_and_used_only_where_it_is_na
 
 @ABSENT
 @pytest.mark.usefixtures("home")
+def test_a_small_model_on_an_absent_gpu_hints_at_a_larger_one(tmp_path: Path) -> None:
+    done = skit_here("profile-verifier", "--gpu", "a100", "--target", "bundled", "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "--target qwen3-32b, or another architecture card" in " ".join(done.stderr.split())
+
+
+@ABSENT
+@pytest.mark.usefixtures("home")
 def test_an_absent_gpu_gives_a_derived_profile_and_says_so(tmp_path: Path) -> None:
     done = skit_here("profile-verifier", "--gpu", "a100", "--target", "qwen3-32b", "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     assert "FROM KERNELS, NOT MEASURED: this machine has no a100-80" in done.stderr
+    assert "larger model" not in done.stderr
     profile = load("qwen3-32b-a100-80-bf16-verifier-silicon")
     assert (profile.source, profile.model_hash, profile.samples) == ("silicon", None, None)
     assert "not measured" in profile.reference

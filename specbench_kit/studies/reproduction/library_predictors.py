@@ -37,7 +37,7 @@ def time_library(family: str, train: Examples, test: Examples, trials: int) -> d
 def _mlp() -> Any:
     from sklearn.neural_network import MLPClassifier
 
-    return MLPClassifier(HIDDEN, max_iter=20, random_state=0)
+    return MLPClassifier(HIDDEN, early_stopping=True, random_state=0)
 
 
 def _forest() -> Any:
