@@ -62,7 +62,7 @@ def test_capacities_of_table_2() -> None:
     found = {(one.series, one.where["slo"]): one.value for one in presets.get("wisp-table-2").published}
     assert {found[name, "1"] for name in ("algorithm 1, late lane", "wisp-promise")} == {164}
     assert found["sled", "4"] == 21
-    assert len(found) == 16
+    assert len(found) == 24
 
 
 def test_ratios_of_ratios_are_over_the_reference_series() -> None:
