@@ -25,7 +25,7 @@ WORLD = "world"
 """The file of a paper's library that holds the inputs of all its simulated experiments."""
 NAME = "@"
 """Begins the name of a value of the paper's world."""
-GRID = frozenset({"over", "ratios", "differences", "means", "picks"})
+GRID = frozenset({"over", "ratios", "differences", "averages", "means", "picks"})
 """Options of an experiment beyond those of its command: axes of a grid, and figures derived from the rows."""
 
 

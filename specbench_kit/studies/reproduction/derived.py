@@ -33,6 +33,13 @@ class GridRows:
         """Return the `least` or `most` of one or several figures, or where on `axis` that value lies."""
         return [{"series": label, "value": {"mean": self._pick(**spec)}} for label, spec in specs.items()]
 
+    def averages(self, specs: Specs) -> Rows:
+        """Return the mean of several figures, as papers state a gain over all of their settings."""
+        return [
+            {"series": label, "value": {"mean": fmean(self._figure(name, {}) for name in spec["of"])}}
+            for label, spec in specs.items()
+        ]
+
     def means(self, specs: Specs) -> Rows:
         """Return the mean of a figure over the times at which the figure `by` lies `between` two numbers."""
         return [{"series": label, "value": {"mean": self._mean(**spec)}} for label, spec in specs.items()]

@@ -52,6 +52,7 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
         "means": derived.means,
         "ratios": derived.ratios,
         "differences": derived.differences,
+        "averages": derived.averages,
         "picks": derived.picks,
     }
     for kind, derive in kinds.items():

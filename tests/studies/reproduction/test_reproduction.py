@@ -509,6 +509,11 @@ def test_the_least_of_several_figures_over_another_at_each_place() -> None:
     assert results == [{"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))]
 
 
+def test_the_average_of_several_figures() -> None:
+    rows = [{"series": name, "s": {"mean": mean}} for name, mean in (("a", 1.0), ("b", 3.0))]
+    assert GridRows(rows).averages({"both": {"of": ["a/s", "b/s"]}}) == [{"series": "both", "value": {"mean": 2.0}}]
+
+
 def test_axes_have_values_by_name_and_go_for_every_command() -> None:
     axis = {"key": "series.a.accepted", "values": {"few": 1, "many": 3}}
     series = {"a": {"law": "speedup", "drafted": 4, "accepted": 1, "draft_cost": 0.25}}
