@@ -75,7 +75,16 @@ def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, dict[str, An
 def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
     folder = side_by_side[0]
     report = (folder / "report.md").read_text()
-    for section in ("Results (modelled)", "By class", "Rounds", "Server", "More figures", "Events", "Series", "Deployment"):
+    for section in (
+        "Results (modelled)",
+        "By class",
+        "Rounds",
+        "Server",
+        "More figures",
+        "Events",
+        "Series",
+        "Deployment",
+    ):
         assert f"## {section}" in report
     assert "MODELLED TIME" in report
     assert "24,708 tokens, what" in report

@@ -87,6 +87,8 @@ GUARDS = (
     "smallest guard time, as far as the seeds can tell."
 )
 EVENTS = "Timelines open in Perfetto (ui.perfetto.dev); events are Parquet tables of rounds, responses and batches."
+AT_CAPACITY = {"mean": "response at capacity", "p50": "p50", "p95": "p95", "p99": "p99"}
+"""Titles of the columns of end-to-end latency at the capacity, by figure."""
 LONGEST_TABLE = 8
 """Rows from which on a table is folded."""
 
@@ -187,29 +189,25 @@ def _figures(row: Row, columns: Sequence[ServingColumn], prefix: str) -> list[Ce
     return [estimate(look_up(row, prefix + column.path)) for column in columns]
 
 
-LATENCIES = {"mean": "response at capacity", "p50": "p50", "p95": "p95", "p99": "p99"}
-"""Titles of the columns of end-to-end latency, by figure."""
-
-
 def _capacity(summary: Summary) -> Blocks:
     rows, rule = summary["rows"], summary["rule"]
     axes = ["slo", *(axis for axis in row_axes(rows) if axis != "slo")]
     cells: list[list[Cell]] = []
     for row in rows:
         if row.get("refused"):
-            cells.append([*point_cells(row, axes), "0", ABSENT, None, None, *(None for _ in LATENCIES)])
+            cells.append([*point_cells(row, axes), "0", ABSENT, None, None, *(None for _ in AT_CAPACITY)])
             continue
         by_seed = ", ".join(f"{seed['load']:g}" for seed in row["seeds"])
         tried = sum(len(seed["trials"]) for seed in row["seeds"])
         cells.append(
             [
                 *(*point_cells(row, axes), wording.capacity(row), by_seed, row["settled"], tried),
-                *(estimate(look_up(row, f"response_s.{figure}")) for figure in LATENCIES),
+                *(estimate(look_up(row, f"response_s.{figure}")) for figure in AT_CAPACITY),
             ]
         )
     columns = (
         *("capacity (95%)", "by seed", Column("settled early or clearly", "share"), Column("loads tried", "count")),
-        *(Column(title, "seconds") for title in LATENCIES.values()),
+        *(Column(title, "seconds") for title in AT_CAPACITY.values()),
     )
     text = (
         f"The highest load with a violation rate of at most {share(rule['epsilon'])}, found by doubling and halving, "
