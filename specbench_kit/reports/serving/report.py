@@ -205,10 +205,9 @@ def _capacity(summary: Summary) -> Blocks:
                 *(estimate(look_up(row, f"response_s.{figure}")) for figure in AT_CAPACITY),
             ]
         )
-    columns = (
-        *("capacity (95%)", "by seed", Column("settled early or clearly", "share"), Column("loads tried", "count")),
-        *(Column(title, "seconds") for title in AT_CAPACITY.values()),
-    )
+    columns: list[Column | str] = ["capacity (95%)", "by seed"]
+    columns += [Column("settled early or clearly", "share"), Column("loads tried", "count")]
+    columns += [Column(title, "seconds") for title in AT_CAPACITY.values()]
     text = (
         f"The highest load with a violation rate of at most {share(rule['epsilon'])}, found by doubling and halving, "
         "for each seed separately. A run stops at an eighth, a quarter or half of its time if the 95% interval of its "
