@@ -1,4 +1,8 @@
-"""The kit from Python: the commands as functions that print nothing. Options have the commands' names and defaults."""
+"""The kit from Python: the commands as functions that print nothing. Options have the commands' names and defaults.
+
+Import it before torch, where you import both: torch's threads then leave the processors to the native executors, which
+makes draft models and heads faster.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

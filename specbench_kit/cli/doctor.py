@@ -136,7 +136,12 @@ def _check_threads() -> Iterator[Finding]:
     import torch
 
     threads, processors = torch.get_num_threads(), _processors()
-    found = f"{threads} for {processors} processors (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})"
+    settings = [
+        f"{name}={os.environ[name]}"
+        for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+        if name in os.environ
+    ]
+    found = f"{threads} for {processors} processors ({', '.join(settings)})"
     if threads > processors:
         advice = "more threads than processors slow each other down: set OMP_NUM_THREADS"
         yield Finding("threads", "note", found, advice)

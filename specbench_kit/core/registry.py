@@ -1,8 +1,8 @@
 """A registry that finds its entries by itself: in the modules of one package, then in installed plug-ins."""
 
 import importlib
+import logging
 import pkgutil
-import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
@@ -13,6 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 
 class Registry(Generic[T]):
@@ -78,7 +79,7 @@ class Registry(Generic[T]):
             f"the installed {self.kind} '{point.name}' cannot be imported: {error}: install its package again, or "
             f"remove it with pip uninstall {package}"
         )
-        print(f"LEFT OUT: {one_line(self._broken[point.name])}", file=sys.stderr)
+        _LOG.warning("LEFT OUT: %s", one_line(self._broken[point.name]))
 
 
 @cache

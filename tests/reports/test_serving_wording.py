@@ -13,16 +13,19 @@ SIMULATION: dict[str, Any] = {"command": "simulate"}
 POINT = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
 
 
-def interval(low: float, mean: float, high: float) -> dict[str, float]:
+Number = float | None
+
+
+def interval(low: Number, mean: float, high: Number) -> dict[str, Number]:
     return {"low": low, "mean": mean, "high": high}
 
 
-def searched(series: str, low: float, mean: float, high: float, slo: str = "4", **changes: Any) -> dict[str, Any]:
+def searched(series: str, low: Number, mean: float, high: Number, slo: str = "4", **changes: Any) -> dict[str, Any]:
     found = {"series": series, "slo": slo, "unit": "devices", "capacity": interval(low, mean, high)}
     return POINT | found | changes
 
 
-def simulated(series: str, devices: int, low: float, mean: float, high: float) -> dict[str, Any]:
+def simulated(series: str, devices: int, low: Number, mean: float, high: Number) -> dict[str, Any]:
     figures = {"overall": {"violation_rate": interval(low, mean, high)}}
     return POINT | {"series": series, "slo": "2", "devices": devices, "figures": figures}
 
@@ -54,6 +57,20 @@ def simulated(series: str, devices: int, low: float, mean: float, high: float) -
             [searched("wisp", 0, 0, 0), searched("sled", 0, 0, 0)],
             ["At 8 tokens/s none of them serves any devices."],
         ),
+        (
+            [searched("wisp", None, 90, None), searched("sled", None, 9, None)],
+            [
+                "At 8 tokens/s wisp serves 90 devices, sled 9 devices: one seed shows no difference, so run several "
+                "--seeds."
+            ],
+        ),
+        (
+            [searched("wisp", 90, 90, 90), searched("sled", 90, 90, 90)],
+            [
+                "At 8 tokens/s no difference is shown between wisp, which serves 90 devices, and sled: "
+                "run more --seeds, or take either."
+            ],
+        ),
         ([searched("wisp", 80, 90, 100), searched("sled", 0, 0, 0, refused="no batch can meet it")], []),
         (
             [searched(name, 10 * n, 11 * n, 12 * n, slo) for slo in ("1", "4") for name, n in (("a", 1), ("b", 2))],
@@ -80,6 +97,11 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
     rows[-1] = simulated("b", 16, 0.05, 0.1, 0.22)
     assert winners(SIMULATION, {"rows": rows}) == [
         "At 16 devices no difference from a is shown: b breaks 10.0% (5.0%–22.0%) of its promises."
+    ]
+    rows = [simulated("a", 16, None, 0.25, None), simulated("b", 16, None, 0.1, None)]
+    assert winners(SIMULATION, {"rows": rows}) == [
+        "At 16 devices, 4 tokens/s b breaks 10.0% of its promises, a 25.0%: one seed shows no difference, so run "
+        "several --seeds."
     ]
 
 

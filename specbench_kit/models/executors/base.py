@@ -159,6 +159,8 @@ class Executor(ABC):
     """The type in which a model is loaded for this executor; None if it takes several."""
     weight_bits = 0
     """The bits of a weight where they are fewer than the model's own, which makes it another model; else 0."""
+    scale_bits = 0
+    """The bits of scales that are held beside each weight of `weight_bits`."""
     bitwise = False
     """True if a token's logits are bitwise the same alone, in a batch, in a chunk and in a tree."""
     takes_pending = False
@@ -250,7 +252,7 @@ def held_bytes(model: Any, name: str | None = None) -> int:
 def _held_bits(kind: type[Executor], weight: Tensor, stored: StoredTensor) -> int:
     """Return the bits of memory that a parameter will take."""
     if kind.weight_bits and weight.dim() > 1:
-        return weight.numel() * kind.weight_bits
+        return weight.numel() * (kind.weight_bits + kind.scale_bits)
     if kind.reads_blocks and (blocks := blocks_of(weight)) is not None:
         return 8 * blocks.size_bytes
     in_file = stored.dtype.itemsize if kind.reads_files and stored.dtype is not None else weight.dtype.itemsize

@@ -20,7 +20,7 @@ from specbench_kit.models.executors.native import NativeExecutor
 from specbench_kit.models.executors.native_weights import Lent
 from specbench_kit.models.weights.blocks import FLOAT, StoredBlocks, blocks_of
 
-FILE_BLOCKS = 5
+BLOCK_PRODUCTS = 5
 """The library's number of this kind of products."""
 
 
@@ -34,67 +34,6 @@ class FileRows(ctypes.Structure):
         ("heads", ctypes.c_int32),
         ("most_bits", ctypes.c_int32),
     ]
-
-
-@executors.register("native-blocks")
-class NativeBlocksExecutor(NativeExecutor):
-    """Runs Llama-like models by the blocks of their GGUF files; the default for them."""
-
-    priority = 3
-    reads_blocks = True
-
-    @classmethod
-    def library(cls) -> Library | None:
-        return load_narrow_library() or load_library()
-
-    @classmethod
-    def supports(cls, model: Any) -> bool:
-        # Portable code unpacks every code by itself, which takes longer than products of fp32.
-        return bool(byte_products()) and super().supports(model)
-
-    @property
-    def products(self) -> str:
-        return "weights as in the GGUF file, activations in 8 bits"
-
-    @classmethod
-    def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:  # noqa: ARG003
-        return FILE_BLOCKS, LentBlocks
-
-    @classmethod
-    def refusal(cls, model: Any) -> str:
-        if reason := super().refusal(model):
-            return reason
-        parameters = [(weight, blocks_of(weight)) for weight in model.parameters()]
-        if any(blocks is None for _, blocks in parameters):
-            return "computes models of one GGUF file: use native, or transformers"
-        unknown = {
-            blocks.name
-            for weight, blocks in parameters
-            if blocks and not (blocks.is_product if weight.dim() > 1 else blocks.type == FLOAT)
-        }
-        return f"cannot multiply by the blocks of {min(unknown)} in its file: use native" if unknown else ""
-
-
-@executors.register("native-4bit")
-class NativeFourBitExecutor(NativeBlocksExecutor):
-    """Runs Llama-like models of GGUF files with every block in 4 bits, which makes another model of most files.
-
-    It is for draft models, which need not be exact: a draft step takes as long as its weights take to be read.
-    """
-
-    weight_bits = 4
-
-    @classmethod
-    def supports(cls, model: Any) -> bool:  # noqa: ARG003
-        return False  # only where it is named
-
-    @property
-    def products(self) -> str:
-        return "weights in 4 bits, activations in 8 bits"
-
-    @classmethod
-    def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:  # noqa: ARG003
-        return FILE_BLOCKS, partial(LentBlocks, cls.weight_bits)
 
 
 class LentRows:
@@ -138,3 +77,70 @@ def _stored(weight: Tensor) -> StoredBlocks:
     blocks = blocks_of(weight)
     assert blocks is not None
     return blocks
+
+
+class BlockProductsExecutor(NativeExecutor):
+    """Multiplies rows of blocks, as GGUF files have them, by activations in 8 bits."""
+
+    priority = 3
+    lent: Callable[[], Lent]
+    """Makes what lends the weights' blocks to the library."""
+
+    @classmethod
+    def library(cls) -> Library | None:
+        return load_narrow_library() or load_library()
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        # Portable code unpacks every code by itself, which takes longer than products of fp32.
+        return bool(byte_products()) and super().supports(model)
+
+    @classmethod
+    def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:  # noqa: ARG003
+        return BLOCK_PRODUCTS, cls.lent
+
+
+@executors.register("native-blocks")
+class NativeBlocksExecutor(BlockProductsExecutor):
+    """Runs Llama-like models by the blocks of their GGUF files; the default for them."""
+
+    reads_blocks = True
+    lent = LentBlocks
+
+    @property
+    def products(self) -> str:
+        return "weights as in the GGUF file, activations in 8 bits"
+
+    @classmethod
+    def refusal(cls, model: Any) -> str:
+        if reason := super().refusal(model):
+            return reason
+        parameters = [(weight, blocks_of(weight)) for weight in model.parameters()]
+        if any(blocks is None for _, blocks in parameters):
+            return "computes models of one GGUF file: use native, or transformers"
+        unknown = {
+            blocks.name
+            for weight, blocks in parameters
+            if blocks and not (blocks.is_product if weight.dim() > 1 else blocks.type == FLOAT)
+        }
+        return f"cannot multiply by the blocks of {min(unknown)} in its file: use native" if unknown else ""
+
+
+@executors.register("native-4bit")
+class NativeFourBitExecutor(NativeBlocksExecutor):
+    """Runs Llama-like models of GGUF files with every block in 4 bits, which makes another model of most files.
+
+    It is for draft models, which need not be exact: a draft step takes as long as its weights take to be read.
+    """
+
+    weight_bits = 4
+    scale_bits = 1  # two numbers of 16 bits for 32 weights
+    lent = partial(LentBlocks, weight_bits)
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:  # noqa: ARG003
+        return False  # only where it is named
+
+    @property
+    def products(self) -> str:
+        return "weights in 4 bits, activations in 8 bits"

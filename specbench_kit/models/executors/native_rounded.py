@@ -4,45 +4,42 @@ A draft need not be exact, and a step of one takes as long as its weights take t
 rounded like those of Q8_0 in GGUF files: 32 neighbouring ones share a scale.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from specbench_kit.models.executors.base import executors
-from specbench_kit.models.executors.library import Library, byte_products, load_library, load_narrow_library
-from specbench_kit.models.executors.native import NativeExecutor
-from specbench_kit.models.executors.native_blocks import FILE_BLOCKS, LentRows
+from specbench_kit.models.executors.native_blocks import BlockProductsExecutor, LentRows
 from specbench_kit.models.executors.native_draft import NativeDraftExecutor
 from specbench_kit.models.executors.native_head import NativeHeadExecutor
-from specbench_kit.models.executors.native_weights import Lent
 from specbench_kit.models.weights.stored import weight_of
 
 BLOCK = 32
 """Weights that share a scale."""
 
 
-class RoundedExecutor(NativeExecutor):
+class RoundedRows(LentRows):
+    """Tensors, whose matrices are rounded."""
+
+    def matrix(self, *weights: Tensor) -> int:
+        from gguf import GGMLQuantizationType, quants
+
+        kind = GGMLQuantizationType.Q8_0
+        values = [weight_of(weight).float().numpy() for weight in weights]
+        return self._matrix([(quants.quantize(rows, kind), kind.value, len(rows), 0) for rows in values])
+
+    def vector(self, *weights: Tensor | None) -> int | None:
+        return self._vector([weight_of(weight).float().numpy() for weight in weights if weight is not None])
+
+
+class RoundedExecutor(BlockProductsExecutor):
     """Runs Llama-like models with weights that it rounds to 8 bits."""
 
-    priority = 3
-
-    @classmethod
-    def library(cls) -> Library | None:
-        return load_narrow_library() or load_library()
-
-    @classmethod
-    def supports(cls, model: Any) -> bool:
-        # Portable code unpacks every code by itself, which takes longer than products of fp32.
-        return bool(byte_products()) and super().supports(model)
+    lent = RoundedRows
 
     @property
     def products(self) -> str:
         return "weights and activations in 8 bits, in blocks of 32"
-
-    @classmethod
-    def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:  # noqa: ARG003
-        return FILE_BLOCKS, RoundedRows
 
     @classmethod
     def refusal(cls, model: Any) -> str:
@@ -60,17 +57,3 @@ class RoundedHeadExecutor(RoundedExecutor, NativeHeadExecutor):
 @executors.register("native-8bit-draft")
 class RoundedDraftExecutor(RoundedExecutor, NativeDraftExecutor):
     """Runs draft models of `skit train-draft` in 8 bits; the default for them where the processor multiplies bytes."""
-
-
-class RoundedRows(LentRows):
-    """Tensors, whose matrices are rounded."""
-
-    def matrix(self, *weights: Tensor) -> int:
-        from gguf import GGMLQuantizationType, quants
-
-        kind = GGMLQuantizationType.Q8_0
-        values = [weight_of(weight).float().numpy() for weight in weights]
-        return self._matrix([(quants.quantize(rows, kind), kind.value, len(rows), 0) for rows in values])
-
-    def vector(self, *weights: Tensor | None) -> int | None:
-        return self._vector([weight_of(weight).float().numpy() for weight in weights if weight is not None])

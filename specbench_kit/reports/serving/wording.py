@@ -238,21 +238,25 @@ def winners(run: RunFile, summary: Summary) -> list[str]:
 
 
 BROKEN = "figures.overall.violation_rate"
+ONE_SEED = "one seed shows no difference, so run several --seeds."
 MOST_WINNERS = 6
 """Settings of a search for each of which the headline names the best series."""
 
 
 def _most_served(rows: Sequence[Row], where: str) -> str:
-    best, next_best, *_ = sorted(rows, key=lambda row: row["capacity"]["mean"], reverse=True)
-    most, second, unit = best["capacity"], next_best["capacity"], best["unit"]
+    best, next_best, is_shown = _best_two(rows, "capacity", most=True)
+    most, second = best["capacity"], next_best["capacity"]
+    served = f"serves {capacity(best)}"
     if not most["mean"]:
-        return f"At {where} none of them serves any {unit}."
-    if second["high"] is not None and most["low"] is not None and second["high"] >= most["low"]:
+        return f"At {where} none of them serves any {best['unit']}."
+    if is_shown is None:
+        return f"At {where} {best['series']} {served}, {next_best['series']} {capacity(next_best)}: {ONE_SEED}"
+    if not is_shown:
         return (
-            f"At {where} no difference is shown between {best['series']}, which serves {capacity(best)}, and "
+            f"At {where} no difference is shown between {best['series']}, which {served}, and "
             f"{next_best['series']}: run more --seeds, or take either."
         )
-    return f"At {where} take {best['series']}: it serves {capacity(best)}, {_lead(most, second)} {next_best['series']}."
+    return f"At {where} take {best['series']}: it {served}, {_lead(most, second)} {next_best['series']}."
 
 
 def _lead(most: Row, second: Row) -> str:
@@ -263,14 +267,23 @@ def _lead(most: Row, second: Row) -> str:
 
 
 def _fewest_broken(rows: Sequence[Row], where: str) -> str:
-    best, next_best, *_ = sorted(rows, key=lambda row: look_up(row, BROKEN)["mean"])
-    least, second = (look_up(row, BROKEN) for row in (best, next_best))
-    told = f"{best['series']} breaks {estimate_text(least, 'share')} of its promises"
-    if least["high"] is not None and second["low"] is not None and second["low"] <= least["high"]:
-        return f"At {where} no difference from {next_best['series']} is shown: {told}."
-    return f"At {where} take {best['series']}: it {told.partition(' ')[2]}, {next_best['series']} " + (
-        f"{estimate_text(second, 'share')}."
-    )
+    best, next_best, is_shown = _best_two(rows, BROKEN, most=False)
+    least, second = (estimate_text(look_up(row, BROKEN), "share") for row in (best, next_best))
+    broken = f"breaks {least} of its promises"
+    if is_shown is None:
+        return f"At {where} {best['series']} {broken}, {next_best['series']} {second}: {ONE_SEED}"
+    if not is_shown:
+        return f"At {where} no difference from {next_best['series']} is shown: {best['series']} {broken}."
+    return f"At {where} take {best['series']}: it {broken}, {next_best['series']} {second}."
+
+
+def _best_two(rows: Sequence[Row], path: str, *, most: bool) -> tuple[Row, Row, bool | None]:
+    """Return the best two by a figure, and whether their intervals show a difference; None without intervals."""
+    best, next_best, *_ = sorted(rows, key=lambda row: look_up(row, path)["mean"], reverse=most)
+    higher, lower = (look_up(row, path) for row in ((best, next_best) if most else (next_best, best)))
+    if higher["low"] is None or lower["high"] is None:
+        return best, next_best, None
+    return best, next_best, bool(higher["low"] > lower["high"])
 
 
 def headlines(run: RunFile, summary: Summary) -> list[str]:
