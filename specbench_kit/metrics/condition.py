@@ -40,7 +40,7 @@ TIMELESS = (
     "lossless",
 )
 """Metrics without a time in them, which a busy machine does not change."""
-AGAINST_REFERENCE = ("relative_speed", "win_share_against", "baseline_ratio")
+AGAINST_REFERENCE = ("relative_speed", "typical_relative_speed", "win_share_against", "baseline_ratio")
 
 
 @dataclass(frozen=True, slots=True)

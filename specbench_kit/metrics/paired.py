@@ -1,14 +1,17 @@
 """Times of the same requests compared with each other: with a run's own baseline, and between runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import erfc, sqrt
 
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.statistics import LEVEL, NO_WIDTH, Array, Interval, Ratio
+from specbench_kit.metrics.typical import Typical
 from specbench_kit.metrics.units import Units
+from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, verdict
 
 Key = tuple[str, int]
 Seconds = Mapping[Key, float]
@@ -38,18 +41,32 @@ class Side:
 class PairedSpeed:
     """The speed of one side relative to another, over the requests that both finished.
 
-    `raw` if it is a ratio of times alone, because a side has no baseline. `win_share` is the share of prompts on which
-    the side is faster; a prompt with equal times counts half.
+    `ratio` is that of the summed times and `typical` that of a typical unit, which verdicts go by. `raw` if they are
+    of times alone, because a side has no baseline. `win_share` is the share of prompts on which the side is faster; a
+    prompt with equal times counts half.
     """
 
     ratio: Ratio
+    typical: Typical
     pairs: int
     win_share: float
     raw: bool = False
 
-    def interval(self, level: float = LEVEL) -> Interval | None:
-        """Return the confidence interval of the ratio."""
-        return self.ratio.interval(level)
+    def interval(self, errors: float | None = None) -> Interval | None:
+        """Return the confidence interval of the ratio of sums, by default a 95 % interval.
+
+        `errors` are the standard errors beyond which a table's differences are shown.
+        """
+        return self.ratio.interval(LEVEL if errors is None else max(LEVEL, 1 - erfc(errors / sqrt(2))))
+
+    def verdict(self, errors: float | None = None) -> str:
+        """Return which side is shown to be faster on a typical prompt, unless the summed times show the opposite."""
+        typical, bounds = self.typical, self.typical.interval(errors)
+        if bounds is None and not typical.is_constant:
+            return TOO_FEW
+        shown = verdict(typical.value, bounds, typical.units)
+        in_all = verdict(self.ratio.value, self.interval(errors), self.ratio.units)
+        return BY_PROMPT if {shown, in_all} == {FASTER, SLOWER} else shown
 
 
 def speedup(side: Side, units: Units) -> PairedSpeed | None:
@@ -65,7 +82,7 @@ def relative_speed(side: Side, reference: Side, units: Units) -> PairedSpeed | N
     if side.baseline and reference.baseline:
         return _compare([side.baseline, reference.own], [side.own, reference.baseline], units)
     speed = _compare([reference.own], [side.own], units)
-    return PairedSpeed(speed.ratio, speed.pairs, speed.win_share, raw=True) if speed else None
+    return replace(speed, raw=True) if speed else None
 
 
 def baseline_ratio(side: Side, reference: Side, units: Units) -> PairedSpeed | None:
@@ -80,13 +97,34 @@ def _compare(numerators: Sequence[Seconds], denominators: Sequence[Seconds], uni
     ratio = Ratio.of(*([_sums(side, keys, units) for side in part] for part in (numerators, denominators)))
     if ratio is None:
         return None
+    logs = unit_logs(numerators, denominators, keys, units)
+    typical = Typical.of(logs[np.isfinite(logs)])
+    assert typical is not None, "requests with times are units with a ratio"
     prompts = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in keys))}
     top, bottom = (
         np.prod([_sums(side, keys, prompts) for side in part], axis=0) for part in (numerators, denominators)
     )
     advantage = top / bottom - 1
     win_share = float(((advantage > NO_WIDTH) + 0.5 * (np.abs(advantage) <= NO_WIDTH)).mean())
-    return PairedSpeed(ratio, len(keys), win_share)
+    return PairedSpeed(ratio, typical, len(keys), win_share)
+
+
+def unit_logs(
+    numerators: Sequence[Seconds], denominators: Sequence[Seconds], keys: Sequence[Key], units: Units
+) -> Array:
+    """Return the logarithmic ratio of each unit, the median over its repeats: [units], nan where nothing was timed."""
+    size = 1 + max(units.values())
+    repeats = sorted({repeat for _, repeat in keys})
+    table = np.full((len(repeats), size), np.nan)
+    for row, number in zip(table, repeats, strict=True):
+        of_repeat = [key for key in keys if key[1] == number]
+        timed = sorted({units[name] for name, _ in of_repeat})
+        sums = [[np.log(_sums(side, of_repeat, units)[timed]) for side in part] for part in (numerators, denominators)]
+        row[timed] = np.sum(sums[0], axis=0) - np.sum(sums[1], axis=0)  # the sum of no sides is 0
+    present = np.flatnonzero(np.isfinite(table).any(axis=0))
+    logs = np.full(size, np.nan)
+    logs[present] = np.nanmedian(table[:, present], axis=0)
+    return logs
 
 
 def _sums(seconds: Seconds, keys: Sequence[Key], units: Units) -> Array:
@@ -94,34 +132,6 @@ def _sums(seconds: Seconds, keys: Sequence[Key], units: Units) -> Array:
     numbers = np.fromiter((units[name] for name, _ in keys), np.int64, len(keys))
     sums = np.bincount(numbers, weights=[seconds[key] for key in keys])
     return sums.astype(np.float64)
-
-
-def speed_residuals(columns: Iterable[tuple[Seconds, Seconds | None]], units: Units) -> Array:
-    """Return residuals of logarithmic speeds, [units, methods]: each method's seconds against its baseline's.
-
-    A method whose baseline is None, since it has none or shares it with all others, is taken against the mean of all
-    methods.
-    """
-    sides = list(columns)
-    size = 1 + max(units.values())
-    tables = [_shares(own, units, size) for own, _ in sides]
-    mean = np.mean(tables, axis=0)
-    baselines = [mean if baseline is None else _shares(baseline, units, size) for _, baseline in sides]
-    ratios = [Ratio.of([baseline], [own]) for baseline, own in zip(baselines, tables, strict=True)]
-    return np.column_stack([ratio.residuals if ratio else np.zeros(size) for ratio in ratios])
-
-
-def _shares(seconds: Seconds, units: Units, size: int) -> Array:
-    sums = _sums(seconds, list(seconds), units) if seconds else np.zeros(0)
-    return np.pad(sums / (sums.sum() or 1.0), (0, size - len(sums)))
-
-
-def degrees_of_freedom(sides: Sequence[Seconds], units: Units) -> float:
-    """Return the effective number of units less one: the units of equal size that would share the time as evenly."""
-    size = 1 + max(units.values())
-    weight: Array = np.mean([_shares(side, units, size) for side in sides], axis=0)
-    concentration = float((weight**2).sum())
-    return max(1.0, 1 / concentration - 1) if concentration else 1.0
 
 
 def request_mean(side: Side) -> float | None:
@@ -154,9 +164,10 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
 def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
     """Return the speedup's metrics in a summary, without its interval."""
     if speed is None:
-        return {"speedup": None, "speedup_pairs": 0, "speedup_units": 0, "win_share": None}
+        return {"speedup": None, "typical_speedup": None, "speedup_pairs": 0, "speedup_units": 0, "win_share": None}
     return {
         "speedup": speed.ratio.value,
+        "typical_speedup": speed.typical.value,
         "speedup_pairs": speed.pairs,
         "speedup_units": speed.ratio.units,
         "win_share": speed.win_share,

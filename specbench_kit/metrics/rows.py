@@ -11,10 +11,11 @@ from specbench_kit.metrics import paired
 from specbench_kit.metrics.acceptance import ratio_intervals
 from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import headroom, per_makespan
-from specbench_kit.metrics.paired import PairedSpeed, Side
+from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
-from specbench_kit.metrics.statistics import ComparisonFamily, ratio_of_sums
+from specbench_kit.metrics.statistics import LEVEL, Array, ratio_of_sums
 from specbench_kit.metrics.summary import request_metrics
+from specbench_kit.metrics.typical import TypicalFamily
 from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 
@@ -180,56 +181,80 @@ def repeats(entry: TableEntry) -> Metrics:
 
 
 def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Reference, units: Units) -> None:
-    """Add the speeds relative to the baselines and to the reference, at one confidence level for the whole table."""
+    """Add the speeds relative to the baselines and to the reference, with verdicts that hold together."""
     sides = {entry.label: entry.side for entry in entries}
-    level = _family(entries, sides, reference, units).level()
+    errors = _family(entries, sides, reference, units).errors()
     reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
     for entry in entries:
         row = rows[entry.label]
         if entry.baseline and (speed := paired.speedup(sides[entry.label], units)):
             row |= paired.speedup_metrics(speed)
-            row["intervals"]["speedup"] = speed.interval(level)
-            row["speedup_verdict"] = as_allowed(_verdict(speed, level), entry.may_win, undecided=entry.is_undecided)
+            row["intervals"] |= {"speedup": speed.interval(errors), "typical_speedup": speed.typical.interval(errors)}
+            row["speedup_verdict"] = as_allowed(speed.verdict(errors), entry.may_win, undecided=entry.is_undecided)
         if reference_entry is not None and reference_entry is not entry:
-            _add_relative_speed(row, entry, reference_entry, sides, units, level)
+            _add_relative_speed(row, entry, reference_entry, sides, units, errors)
+            _add_baseline_ratio(row, entry, reference_entry, sides, units, 1 - (1 - LEVEL) / len(entries))
 
 
 def _add_relative_speed(
-    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, level: float
+    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, errors: float
 ) -> None:
     side, reference_side = sides[entry.label], sides[reference.label]
     if speed := paired.relative_speed(side, reference_side, units):
         row |= {"relative_speed": speed.ratio.value, "win_share_against": speed.win_share, "raw_times": speed.raw}
-        row["relative_speed_units"] = speed.ratio.units
-        row["intervals"]["relative_speed"] = speed.interval(level)
+        row |= {"typical_relative_speed": speed.typical.value, "relative_speed_units": speed.ratio.units}
+        row |= {
+            "typical_relative_speed_upper": speed.typical.upper_bound(),
+            "typical_relative_speed_error": speed.typical.standard_error,
+            "typical_relative_speed_limit": errors,
+        }
+        row["intervals"] |= {
+            "relative_speed": speed.interval(errors),
+            "typical_relative_speed": speed.typical.interval(errors),
+        }
         allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
-        row["verdict"] = as_allowed(_verdict(speed, level), allowed, rival, entry.is_undecided)
-    if not entry.is_baseline and (machines := paired.baseline_ratio(side, reference_side, units)):
+        row["verdict"] = as_allowed(speed.verdict(errors), allowed, rival, entry.is_undecided)
+
+
+def _add_baseline_ratio(
+    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, level: float
+) -> None:
+    """Add how fast the baseline of a run was beside the reference's."""
+    if not entry.is_baseline and (machines := paired.baseline_ratio(sides[entry.label], sides[reference.label], units)):
+        bounds = machines.ratio.interval(level)
         row["baseline_ratio"] = machines.ratio.value
-        row["intervals"]["baseline_ratio"] = machines.interval(level)
-        row["baseline_verdict"] = _verdict(machines, level)
-
-
-def _verdict(speed: PairedSpeed, level: float) -> str:
-    return verdict(speed.ratio.value, speed.interval(level), speed.ratio.units)
+        row["intervals"]["baseline_ratio"] = bounds
+        row["baseline_verdict"] = verdict(machines.ratio.value, bounds, machines.ratio.units)
 
 
 def _family(
     entries: Sequence[TableEntry], sides: Mapping[str, Side], reference: Reference, units: Units
-) -> ComparisonFamily:
-    baselines = [sides[entry.label].baseline or None for entry in entries]
-    distinct = [baseline for baseline in baselines if baseline]
-    own = [sides[entry.label].own for entry in entries]
-    speeds = paired.speed_residuals(zip(own, baselines, strict=True), units)
-    # Runs with baselines of their own are compared through these, whose differences are a further source of noise.
-    several = any(baseline != distinct[0] for baseline in distinct)
-    return ComparisonFamily(
-        speeds,
+) -> TypicalFamily:
+    own = [sides[entry.label] for entry in entries]
+    # Without baselines, times are compared as they are, as `relative_speed` does.
+    is_paired = all(side.baseline for side in own)
+    places = [position for position, entry in enumerate(entries) if entry.label == reference.label]
+    return TypicalFamily(
+        np.column_stack([_speeds(side, units, is_paired=is_paired) for side in own]),
+        _seconds([side.baseline for side in own], units) if is_paired else np.ones(1 + max(units.values())),
         [position for position, entry in enumerate(entries) if entry.label in reference.candidates],
-        [bool(entry.baseline) for entry in entries],
-        paired.degrees_of_freedom(own, units),
-        paired.speed_residuals([(baseline or {}, None) for baseline in baselines], units) if several else None,
+        [bool(entry.baseline) and is_paired for entry in entries],
+        places[0] if places else None,
+        [entry.is_baseline for entry in entries] if is_paired else (),
     )
+
+
+def _speeds(side: Side, units: Units, *, is_paired: bool) -> Array:
+    """Return the logarithm of a method's speed on each unit, relative to its baseline's if that counts."""
+    keys = [key for key in side.own if not is_paired or key in side.baseline]
+    return paired.unit_logs([side.baseline] if is_paired else [], [side.own], keys, units)
+
+
+def _seconds(baselines: Sequence[paired.Seconds], units: Units) -> Array:
+    """Return how long the baselines took for each unit: their mean, and 0 for what none of them finished."""
+    logs = np.column_stack([paired.unit_logs([side], [], list(side), units) for side in baselines])
+    seconds: Array = np.where(np.isnan(logs), 0.0, np.exp(logs)).sum(axis=1)
+    return seconds / len(baselines)
 
 
 def _add_headroom(rows: Rows, entries: Sequence[TableEntry]) -> None:

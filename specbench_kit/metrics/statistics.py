@@ -115,66 +115,20 @@ def student(level: float, freedom: float) -> float:
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonFamily:
-    """The comparisons of one table: every method with its own baseline, and with the reference.
+def simultaneous_level(residuals: Array, freedom: float, level: float = LEVEL, seed: int = 0) -> float:
+    """Return the level of each interval at which all of them hold jointly with probability `level` (max-T).
 
-    `speeds` [units, methods] are residuals of the methods' logarithmic speeds, and `machines` those of their baselines
-    if the baselines differ. The reference is the fastest of the `candidates`, chosen anew in every draw; a single
-    candidate was fixed in advance, and without any the methods are compared with their baselines alone. `freedom` is
-    the number of degrees of freedom of the methods' ratios.
+    `residuals` [units, ratios] are those of the ratios, and `freedom` is their number of degrees of freedom.
     """
-
-    speeds: Array
-    candidates: Sequence[int]
-    has_baseline: Sequence[bool]
-    freedom: float
-    machines: Array | None = None
-
-    def level(self, level: float = LEVEL, seed: int = 0) -> float:
-        """Return the level of each interval at which all of them hold jointly with probability `level` (max-T)."""
-        pairs = self.speeds.shape[1] - 1 if self.candidates else 0
-        comparisons = sum(self.has_baseline) + pairs * (1 if self.machines is None else 2)
-        if comparisons <= 1:
-            return level
-        methods = self.speeds.shape[1]
-        residuals = self.speeds if self.machines is None else np.column_stack([self.speeds, self.machines])
-        # Rows of independent noise shrink the correlations, which few units show even if there are none.
-        share = 1 / (self.freedom + 1)
-        independent = np.diag(np.sqrt(share * (residuals**2).sum(axis=0)))
-        table = np.concatenate([sqrt(1 - share) * residuals, independent])
-        rng = np.random.default_rng(seed)
-        # Sums of the residuals times independent normal numbers, drawn through a root of their covariance.
-        draws = rng.standard_normal((DRAWS, min(table.shape))) @ np.linalg.qr(table, mode="r")
-        largest = np.zeros(DRAWS)
-        if any(self.has_baseline):
-            own = np.flatnonzero(self.has_baseline)
-            own_spread = np.sqrt((table[:, own] ** 2).sum(axis=0))
-            largest = _scaled(np.abs(draws[:, own]), own_spread).max(axis=1)
-        if self.candidates:
-            candidates = np.asarray(self.candidates)
-            reference = candidates[draws[:, candidates].argmax(axis=1)]
-            largest = np.maximum(largest, _largest(draws[:, :methods], _spreads(table[:, :methods]), reference))
-            if self.machines is not None:
-                largest = np.maximum(largest, _largest(draws[:, methods:], _spreads(table[:, methods:]), reference))
-        return max(level, 1 - erfc(float(np.quantile(largest, level)) / sqrt(2)))
-
-
-def _spreads(residuals: Array) -> Array:
-    """Return the standard errors of the differences between columns: [units, methods] -> [methods, methods]."""
-    squares = [((residuals - column[:, None]) ** 2).sum(axis=0) for column in residuals.T]
-    return np.asarray(np.sqrt(np.stack(squares)), dtype=np.float64)
-
-
-def _largest(draws: Array, spread: Array, reference: NDArray[np.int64]) -> Array:
-    """Return [draws]: the largest distance of a column from the reference's, in standard errors of their difference."""
-    rows = np.arange(len(draws))
-    distance = np.abs(draws - draws[rows, reference][:, None])
-    return np.asarray(_scaled(distance, spread[reference]).max(axis=1), dtype=np.float64)
-
-
-def _scaled(values: Array, spread: Array) -> Array:
-    """Return the values in units of the spread; 0 where there is no spread, as between a run and its copy."""
-    has_spread = np.broadcast_to(spread > NO_WIDTH, values.shape)
-    scaled: Array = np.divide(values, spread, out=np.zeros_like(values), where=has_spread)
-    return scaled
+    if residuals.shape[1] <= 1:
+        return level
+    # Rows of independent noise shrink the correlations, which few units show even if there are none.
+    share = 1 / (freedom + 1)
+    independent = np.diag(np.sqrt(share * (residuals**2).sum(axis=0)))
+    table = np.concatenate([sqrt(1 - share) * residuals, independent])
+    # Sums of the residuals times independent normal numbers, drawn through a root of their covariance.
+    draws = np.random.default_rng(seed).standard_normal((DRAWS, min(table.shape))) @ np.linalg.qr(table, mode="r")
+    spread = np.sqrt((table**2).sum(axis=0))
+    # A ratio of a run and its copy has no spread.
+    scaled = np.divide(np.abs(draws), spread, out=np.zeros_like(draws), where=spread > NO_WIDTH)
+    return max(level, 1 - erfc(float(np.quantile(scaled.max(axis=1), level)) / sqrt(2)))

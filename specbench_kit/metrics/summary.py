@@ -107,6 +107,7 @@ def _summarise_group(group: RequestGroup, baseline: Sequence[RequestRecord] | No
         metrics |= paired.speedup_metrics(speed) | {"speedup_request_mean": paired.request_mean(side)}
         metrics |= attainment(group, baseline)
         metrics["intervals"]["speedup"] = speed.interval() if speed else None
+        metrics["intervals"]["typical_speedup"] = speed.typical.interval() if speed else None
     return metrics
 
 

@@ -7,6 +7,7 @@ from specbench_kit.metrics.statistics import FEWEST_UNITS, NO_WIDTH
 
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
 TOO_FEW = "too few prompts to tell"
+BY_PROMPT = "faster on a typical prompt or in all, and slower in the other"
 NOT_LOSSLESS = "faster, but not lossless"
 UNCHECKED = "faster, but its outputs were not checked"
 SAMPLING_UNDECIDED = "faster, but too few tokens were drawn to judge its distribution"
@@ -62,6 +63,7 @@ def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True, un
 DOUBTS = {
     NO_DIFFERENCE: NO_DIFFERENCE,
     TOO_FEW: TOO_FEW,
+    BY_PROMPT: BY_PROMPT,
     NOT_LOSSLESS: "which does not count, because its outputs are not lossless",
     UNCHECKED: "with unchecked outputs",
     SAMPLING_UNDECIDED: "with a distribution that is undecided, because too few tokens were drawn",

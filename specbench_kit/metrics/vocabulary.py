@@ -143,6 +143,12 @@ METRICS = (
         "times",
         "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
     ),
+    Metric(
+        "typical_speedup",
+        "times",
+        "the speedup of a typical prompt, which verdicts go by: exp of the median of the means of all pairs of "
+        "prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for more because it took long",
+    ),
     Metric("speedup_request_mean", "times", "mean over requests of each request's speedup"),
     Metric("win_share", "share", "share of the prompts in both runs that were decoded faster than autoregressively"),
     Metric(
@@ -155,6 +161,11 @@ METRICS = (
         "times",
         "speedup of this method / speedup of the reference, over the same prompts, each with its own run's baseline; "
         "if a run has no baseline, time of the reference / time of this method",
+    ),
+    Metric(
+        "typical_relative_speed",
+        "times",
+        "the same on a typical prompt, as typical_speedup has it",
     ),
     Metric(
         "baseline_ratio",

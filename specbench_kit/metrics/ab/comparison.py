@@ -25,7 +25,7 @@ from specbench_kit.metrics.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
-from specbench_kit.metrics.statistics import Array, ComparisonFamily, Ratio
+from specbench_kit.metrics.statistics import Array, Ratio, simultaneous_level
 from specbench_kit.metrics.verdicts import FASTER, SLOWER, as_allowed, verdict
 
 MAY_WIN: Mapping[Gate, bool | None] = {
@@ -91,7 +91,7 @@ def summarise(
     by_load = {load: own for load, own in by_load.items() if own}
     by_change = {load: [change for change in changes if change.load == load] for load in by_load}
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
-    level = _family({load: [r for r in of_load.values() if r] for load, of_load in ratios.items()}).level()
+    level = _level({load: [r for r in of_load.values() if r] for load, of_load in ratios.items()})
     loads = []
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
@@ -227,8 +227,8 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
     return Ratio.of([token_sums[1], span_sums[0]], [token_sums[0], span_sums[1]])
 
 
-def _family(ratios: Mapping[str, Sequence[Ratio]]) -> ComparisonFamily:
-    """Return the family of all comparisons from the ratios of each load."""
+def _level(ratios: Mapping[str, Sequence[Ratio]]) -> float:
+    """Return the level of each interval at which those of all comparisons hold, from the ratios of each load."""
     # The figures of one load share its turns, so that a slow turn moves all of them; other loads have other turns.
     blocks = [np.column_stack([ratio.residuals for ratio in of_load]) for of_load in ratios.values() if of_load]
     rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
@@ -237,7 +237,7 @@ def _family(ratios: Mapping[str, Sequence[Ratio]]) -> ComparisonFamily:
         residuals[row : row + block.shape[0], column : column + block.shape[1]] = block
         row, column = row + block.shape[0], column + block.shape[1]
     freedom = min((ratio.freedom for of_load in ratios.values() for ratio in of_load), default=1.0)
-    return ComparisonFamily(residuals, (), [True] * columns, freedom)
+    return simultaneous_level(residuals, freedom)
 
 
 def _compared(

@@ -105,7 +105,7 @@ class NativeBlocksExecutor(BlockProductsExecutor):
     """Runs Llama-like models by the blocks of their GGUF files; the default for them."""
 
     reads_blocks = True
-    lent = LentBlocks
+    lent: Callable[[], Lent] = LentBlocks
 
     @property
     def products(self) -> str:

@@ -3,7 +3,7 @@
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.reports.comparison import sections
 from specbench_kit.reports.comparison.look import USUAL, Look
-from specbench_kit.reports.comparison.wording import cautions, reachable_gap
+from specbench_kit.reports.comparison.wording import cautions, power_words, reachable_gap
 from specbench_kit.reports.document import (
     Blocks,
     Document,
@@ -38,7 +38,11 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
     return Document.of(
         f"{number} methods on {', '.join(comparison.datasets)}",
         caution(machine.warnings(*fields), severe=True),
-        [Paragraph(f"**{headlines.of_comparison(comparison)}**"), *caution(cautions(comparison))],
+        [
+            Paragraph(f"**{headlines.of_comparison(comparison)}**"),
+            *paragraphs(power_words(comparison)),
+            *caution(cautions(comparison)),
+        ],
         sections.setting(comparison),
         *results,
         paragraphs(reachable_gap(comparison)),

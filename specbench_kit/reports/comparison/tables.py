@@ -13,12 +13,21 @@ from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.comparison.wording import where
 from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
 from specbench_kit.reports.sections import machine
-from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, MetricColumn
+from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, MetricColumn
 from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing.formatting import ABSENT
 
 CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
-BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "acceptance_length", "acceptance_rate", "draft_efficiency")
+BOUNDED = (
+    "speedup",
+    "typical_speedup",
+    "relative_speed",
+    "typical_relative_speed",
+    "baseline_ratio",
+    "acceptance_length",
+    "acceptance_rate",
+    "draft_efficiency",
+)
 """Metrics whose intervals have columns of their own in the CSV."""
 
 
@@ -70,7 +79,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     for column in columns:
         best = _best(comparison, column)
         for line, (label, row) in zip(cells, rows.items(), strict=True):
-            bounds = row["intervals"].get("speedup") if column is SPEEDUP else None
+            bounds = row["intervals"].get(column.metric) if column in (SPEEDUP, TYPICAL) else None
             estimate = Estimate(column.value(row), bounds, best=label in best)
             line.append(column.cell(row) if column is LOSSLESS else estimate)
     table = Table(("Method", *(Column(column.symbol, column.unit) for column in columns)), cells)
@@ -83,9 +92,9 @@ def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
     rows = comparison.overall
     if column is LOSSLESS:
         return []
-    if column is SPEEDUP:
+    if column in (SPEEDUP, TYPICAL):
         even = [label for label, row in rows.items() if row.get("verdict") == NO_DIFFERENCE]
-        return [label for label in (comparison.reference, *even) if rows[label].get("speedup")]
+        return [label for label in (comparison.reference, *even) if rows[label].get(column.metric)]
     barred = {series.label for series in comparison.series if series.is_bound}
     barred |= {label for label, row in rows.items() if (row.get("lossless") or {}).get("errors")}
     values = {label: column.value(row) for label, row in rows.items() if label not in barred}
@@ -99,7 +108,7 @@ def _caption(comparison: Comparison, columns: Sequence[MetricColumn]) -> str:
     parts = [
         f"Speculative decoding on {', '.join(comparison.datasets)}.",
         "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "." if meanings else "",
-        "In brackets 95% intervals." if SPEEDUP in columns else "",
+        "In brackets 95% intervals." if {SPEEDUP, TYPICAL} & {*columns} else "",
         "Bold: the best that can be deployed and is lossless, and speedups that are not shown to be below it.",
         *machine.warnings(*(run.fields for run in comparison.runs)),
     ]

@@ -1,6 +1,7 @@
 """A comparison as a compact table on the terminal."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.verdicts import (
+    BY_PROMPT,
     FASTER,
     NO_DIFFERENCE,
     NOT_LOSSLESS,
@@ -21,27 +23,49 @@ from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
 from specbench_kit.reports.run.answers import answer_cautions, answers_line
 from specbench_kit.reports.sections import headlines, machine
-from specbench_kit.reports.sections.columns import EVEN, EVEN_NOTE, LOSSLESS, MetricColumn, is_marked_even
+from specbench_kit.reports.sections.columns import (
+    EVEN,
+    EVEN_NOTE,
+    LOSSLESS,
+    SPEEDUP,
+    TYPICAL,
+    MetricColumn,
+    even_mark,
+    is_marked_even,
+    typical_cell,
+)
 from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing.formatting import ABSENT, times
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = ("speedup (95%)", "throughput", "TPOT", "acceptance length")
+SHOWN = ("speedup (95%)", "typical prompt (95%)", "throughput", "acceptance length")
 UNCOUNTED = "!"
 MARKS = {
     NO_DIFFERENCE: EVEN,
+    BY_PROMPT: "~",
     TOO_FEW: "?",
     NOT_LOSSLESS: UNCOUNTED,
     UNCHECKED: UNCOUNTED,
     SAMPLING_UNDECIDED: UNCOUNTED,
 }
 """What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to differ from 1."""
-MARKS_WORDS = {EVEN: NO_DIFFERENCE, "?": TOO_FEW, UNCOUNTED: "faster, but with outputs that do not count"}
+MARKS_WORDS = {
+    EVEN: NO_DIFFERENCE,
+    "~": BY_PROMPT,
+    "?": TOO_FEW,
+    UNCOUNTED: "faster, but with outputs that do not count",
+}
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} the fastest here that can be deployed and is lossless; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} the fastest here that can be deployed, with its distribution undecided"
+
+
+BRIEF = {
+    SPEEDUP: MetricColumn("speedup", "times", metric="speedup"),
+    TYPICAL: replace(TYPICAL, show=lambda row: replace(typical_cell(row), mark=even_mark(row))),
+}
 
 
 def print_run(console: "Console", folder: Path) -> None:
@@ -61,6 +85,7 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
         "" if not winner else UNDECIDED_NOTE if winner in comparison.undecided else WINNER_NOTE,
         EVEN_NOTE if any(map(is_marked_even, rows)) else "",
         _against_note(comparison),
+        wording.power_words(comparison),
         _options_note(comparison),
     ]
     # Answers are not added up over several datasets.
@@ -115,6 +140,9 @@ def _short_labels(comparison: Comparison) -> dict[str, str]:
 
 
 def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str) -> Table:
+    if TYPICAL in columns:
+        # Beside the interval that verdicts go by there is no room for that of the ratio of sums.
+        columns = [BRIEF.get(column, column) for column in columns]
     against = [Column("against", "count")] if _has_rivals(comparison) else []
     last = [] if LOSSLESS in columns else [LOSSLESS]
     labels = _short_labels(comparison)

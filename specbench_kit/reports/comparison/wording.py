@@ -2,8 +2,9 @@
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.power import resolution
 from specbench_kit.metrics.setting import sampling_sentence
-from specbench_kit.metrics.verdicts import FASTER, SLOWER
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import colocation, machine, wording
 from specbench_kit.reports.sections.cautions import (
@@ -51,6 +52,26 @@ def cautions(comparison: Comparison) -> list[str]:
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
     lines += map(not_read, comparison.problems)
     return list(dict.fromkeys(lines))
+
+
+def power_words(comparison: Comparison) -> str:
+    """Return what differences could have been shown, where the fastest is not told from its nearest rival."""
+    rivals = {
+        series.label: row
+        for series in comparison.series
+        if not series.is_bound and not series.is_baseline and series.label != comparison.reference
+        if (row := comparison.overall[series.label]).get("verdict") == NO_DIFFERENCE
+    }
+    found = resolution(rivals.items())
+    if found is None:
+        return ""
+    words = f"These {found.units} prompts show differences from {share(found.smallest)} on in four of five cases"
+    if found.needed is None:
+        return f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for any number of prompts."
+    return (
+        f"{words}; about {count(found.needed)} would tell {code(comparison.reference)} from {code(found.rival)}, "
+        f"{share(found.seen)} apart on a typical prompt."
+    )
 
 
 def reachable_gap(comparison: Comparison) -> str:

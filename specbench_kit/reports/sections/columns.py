@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from specbench_kit.metrics.statistics import FEWEST_UNITS
-from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
+from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Table, bounds_text, code
 from specbench_kit.reports.sections import sampling_check, wording
 from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
-UNDECIDED = (NO_DIFFERENCE, TOO_FEW)
+UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
 """Verdicts that name neither side as the faster one."""
 EVEN = "≈"
 EVEN_NOTE = (
-    f"{EVEN}: no difference from autoregressive decoding is shown, because the interval contains 1 or because fewer "
-    f"than {FEWEST_UNITS} prompts (or batches of them) were compared."
+    f"{EVEN}: no difference from autoregressive decoding is shown on a typical prompt, because its interval contains 1 "
+    f"or because too few prompts (or batches of them) were compared, fewer than {FEWEST_UNITS} for one method."
 )
 
 
@@ -48,7 +48,9 @@ class MetricColumn(Column):
 
     def narrow(self) -> "MetricColumn":
         """Return the column with a title in several lines, for a terminal."""
-        return replace(self, title=self.title.replace(" ", "\n"))
+        return replace(
+            self, title=self.title.replace(" (", "\n(") if " (" in self.title else "\n".join(self.title.split())
+        )
 
 
 def is_marked_even(row: Row) -> bool:
@@ -56,8 +58,18 @@ def is_marked_even(row: Row) -> bool:
     return row.get("speedup_verdict") in UNDECIDED
 
 
+def even_mark(row: Row) -> str:
+    """Return the mark behind a speedup that shows no difference from autoregressive decoding."""
+    return f" {EVEN}" if is_marked_even(row) else ""
+
+
 def _speedup_cell(row: Row) -> Estimate:
-    return Estimate(row.get("speedup"), row["intervals"].get("speedup"), f" {EVEN}" if is_marked_even(row) else "")
+    return Estimate(row.get("speedup"), row["intervals"].get("speedup"), even_mark(row))
+
+
+def typical_cell(row: Row) -> Estimate:
+    """Return the speedup of a typical prompt with its interval."""
+    return Estimate(row.get("typical_speedup"), row["intervals"].get("typical_speedup"))
 
 
 def _wdt_cell(row: Row) -> str:
@@ -79,11 +91,20 @@ SPEEDUP = MetricColumn(
     meaning="time of autoregressive decoding over the method's",
     show=_speedup_cell,
 )
+TYPICAL = MetricColumn(
+    "typical prompt (95%)",
+    "times",
+    metric="typical_speedup",
+    symbol="Typical",
+    meaning="speedup of a typical prompt",
+    show=typical_cell,
+)
 LOSSLESS = MetricColumn("lossless", "count", "lossless", "Lossless", show=_lossless_cell)
 COLUMNS: Mapping[str, MetricColumn] = {
     column.title: column
     for column in (
         SPEEDUP,
+        TYPICAL,
         MetricColumn("headroom", "share", "headroom", "Headroom"),
         MetricColumn("throughput", "rate", "throughput", "Throughput"),
         MetricColumn("acceptance length", "number", "acceptance_length", "τ", "committed tokens per verification"),

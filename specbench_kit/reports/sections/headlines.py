@@ -57,7 +57,9 @@ def speedup_doubt(summary: Summary) -> str:
     overall = summary["overall"]
     if overall.get("speedup") is None:
         return ""
-    shown = verdict(overall["speedup"], overall["intervals"].get("speedup"), overall.get("speedup_units") or 0)
+    # Summaries of earlier runs have no typical prompt.
+    metric = "speedup" if overall.get("typical_speedup") is None else "typical_speedup"
+    shown = verdict(overall[metric], overall["intervals"].get(metric), overall.get("speedup_units") or 0)
     return DOUBTS.get(as_allowed(shown, may_win(summary), undecided=is_undecided(summary)), "")
 
 
@@ -104,6 +106,8 @@ def _speed(row: Row, run: RunFile) -> str:
         return rate(row["throughput"]) if row.get("throughput") else ""
     bounds = row["intervals"].get("speedup")
     within = f" (95% interval {interval(bounds)})" if bounds else ""
+    typical = row["intervals"].get("typical_speedup")
+    within += f", {times(row['typical_speedup'])} ({interval(typical)}) on a typical prompt" if typical else ""
     speed = f"{times(row['speedup'])} the speed of {baseline.words(run)}{within}"
     beside = row.get("colocated_ratio")
     return f"{speed} and {times(beside)} that of itself server-only" if beside is not None else speed

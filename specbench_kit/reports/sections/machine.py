@@ -54,7 +54,9 @@ def _control(samples: list[JsonObject]) -> str:
     control = control_of(samples)
     if control is None:
         return ""
-    return f": plain decoding beside itself came out at {times(control['speed'])} ({interval(control['interval'])})"
+    words = f": plain decoding beside itself came out at {times(control['speed'])} ({interval(control['interval'])})"
+    in_all = control.get("speed_in_all")
+    return f"{words} on a typical prompt and {times(in_all)} in all" if in_all else words
 
 
 def disturbed(run: RunFile) -> list[str]:

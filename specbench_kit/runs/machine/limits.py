@@ -42,7 +42,10 @@ def disturbances(blocks: Sequence[JsonObject]) -> list[str]:
 
 
 def control_of(blocks: Sequence[JsonObject]) -> JsonObject | None:
-    """Return how plain decoding came out beside itself: the farthest from 1 of several; None if a block has none."""
+    """Return how plain decoding came out beside itself on a typical prompt; None if a block has no control.
+
+    Of several blocks it is the one that came out farthest from 1.
+    """
     controls = [block.get("control") for block in blocks if len(block.get("lanes", {})) > 1]
     found = [control for control in controls if control]
     return max(found, key=lambda control: abs(log(control["speed"]))) if found and len(found) == len(controls) else None

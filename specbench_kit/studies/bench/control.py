@@ -4,17 +4,17 @@ The two do the same work, so that the ratio of their times is what the machine m
 busy machine has not upset the speedups, which compare methods that took turns in the same way.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.statistics import Ratio
+from specbench_kit.metrics.paired import Side, speedup
 from specbench_kit.studies.bench.conversations import ConversationScript
 from specbench_kit.studies.bench.lanes import MethodLane
 
 CONTROL = "plain decoding again"
-PROMPTS = 8
+PROMPTS = 12
 """The prompts of each repeat that the control decodes: enough for an interval, and few beside a benchmark's."""
 
 
@@ -39,17 +39,22 @@ class Control:
         return MethodLane(CONTROL, self.make_engine(self._clock_s), script, plain.decode, [keep], repeat=plain.repeat)
 
     def reading(self) -> Mapping[str, object] | None:
-        """Return the control's speed over plain decoding with its 95 % interval; None without enough prompts."""
-        shared = [key for key in self._again_s if key in self._plain_s]
-        prompts = list(dict.fromkeys(name for name, _ in shared))
-        sums = [[sum(own[key] for key in shared if key[0] == name) for name in prompts] for own in self._both]
-        ratio = Ratio.of([sums[0]], [sums[1]]) if prompts else None
-        interval = ratio.interval() if ratio else None
-        return {"speed": ratio.value, "interval": interval, "prompts": len(prompts)} if ratio and interval else None
+        """Return the control's speed over plain decoding on a typical prompt; None without enough prompts.
 
-    @property
-    def _both(self) -> Iterable[Mapping[tuple[str, int], float]]:
-        return self._plain_s, self._again_s
+        `speed_in_all` is the ratio of the summed times, which one held-up request may move.
+        """
+        shared = {key: seconds for key, seconds in self._again_s.items() if key in self._plain_s}
+        units = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in shared))}
+        speed = speedup(Side(shared, self._plain_s), units) if shared else None
+        interval = speed.typical.interval() if speed else None
+        if speed is None or interval is None:
+            return None
+        return {
+            "speed": speed.typical.value,
+            "interval": interval,
+            "speed_in_all": speed.ratio.value,
+            "prompts": speed.typical.units,
+        }
 
 
 def _note(seconds: dict[tuple[str, int], float], record: RequestRecord) -> None:

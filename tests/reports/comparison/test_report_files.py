@@ -72,8 +72,8 @@ def test_the_markdown_has_one_table_of_all_methods(comparison, report):
     assert text.startswith("# 4 methods on gsm8k\n")
     results = re.search(r"## Results \(12 requests\)\n\n(.*?)\n\n", text, re.DOTALL)[1].splitlines()
     assert results[0] == (
-        "| method | speedup (95%) | throughput | acceptance length | acceptance rate | draft efficiency | WDT | TTFT | "
-        "TPOT | ITL p50 | ITL p95 | ITL p99 | lossless |"
+        "| method | speedup (95%) | typical prompt (95%) | throughput | acceptance length | acceptance rate | "
+        "draft efficiency | WDT | TTFT | TPOT | ITL p50 | ITL p95 | ITL p99 | lossless |"
     )
     assert [line.split("`")[1] for line in results[2:]] == list(comparison.overall)
     for title in (f"## Against `{comparison.reference}`", "## By category", "## Pooled and per request", "## Figures"):
@@ -197,7 +197,7 @@ def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
     assert r"\begin{table}" in narrow
     assert r"$\tau$: committed tokens per verification" in narrow
     with pytest.raises(
-        SkitError, match=r"unknown column 'sped' \(did you mean 'speedup'\?\); known: speedup, headroom"
+        SkitError, match=r"unknown column 'sped' \(did you mean 'speedup'\?\); known: speedup, typical-prompt, headroom"
     ):
         parse_columns("sped")
 

@@ -1,0 +1,96 @@
+"""The gate `slower by 5%`: a one-sided test on the typical prompt, whose level and power are known."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log, sqrt
+from statistics import NormalDist
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.power import POWER
+from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL
+
+FORM = re.compile(r"\s*slower\s+by\s+(?P<percent>\d*\.?\d+)\s*%\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What a gate says: a line for each method that `failed`, and for each whose runs are `too_small` to tell."""
+
+    failed: Sequence[str]
+    too_small: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerGate:
+    """Fails where a method is shown to be slower than the reference, by more than half of `loss`.
+
+    Of equal versions 5 % fail. Of versions that are slower by `loss`, 80 % fail where the runs are large enough; where
+    they are not, the gate says how many prompts it takes.
+    """
+
+    text: str
+    loss: float
+    is_timed = True
+
+    @classmethod
+    def parse(cls, text: str) -> "SlowerGate | None":
+        """Return the gate that a text states; None if it is another condition."""
+        if text.split()[:1] != ["slower"]:
+            return None
+        match = FORM.fullmatch(text)
+        loss = float(match["percent"]) / 100 if match else 0.0
+        if not 0 < loss < 1:
+            raise SkitError(f"--fail-if '{text}': expected a loss between 0% and 100%, as in 'slower by 5%'")
+        return cls(text, loss)
+
+    def judge(self, comparison: Comparison) -> GateResult:
+        """Return what the gate says of every method beside the reference; SkitError if there is none."""
+        judged = [
+            series.label
+            for series in comparison.series
+            if not series.is_baseline and series.label != comparison.reference
+        ]
+        if not judged:
+            raise SkitError(f"--fail-if '{self.text}': there is no other run than {comparison.reference} to judge")
+        failed, too_small = [], []
+        for label in judged:
+            row = comparison.overall[label]
+            if row.get("typical_relative_speed") is None:
+                raise SkitError(f"--fail-if '{self.text}': {label} has no prompt in common with {comparison.reference}")
+            if self._fails(row):
+                speed, upper = row["typical_relative_speed"], row["typical_relative_speed_upper"]
+                failed.append(f"{label}: {speed:.4g} of the reference's speed, {upper:.4g} at most ({self.text})")
+            elif self._is_too_small(row):
+                too_small.append(f"{label}: {self._shortfall(row)} ({self.text})")
+        return GateResult(failed, too_small)
+
+    def _fails(self, row: Metrics) -> bool:
+        upper: float | None = row["typical_relative_speed_upper"]
+        return upper is not None and upper < 1 and bool(row["typical_relative_speed"] < sqrt(1 - self.loss))
+
+    def _is_too_small(self, row: Metrics) -> bool:
+        error: float | None = row["typical_relative_speed_error"]
+        return error is None or error > self._largest_error
+
+    @property
+    def _largest_error(self) -> float:
+        """The largest standard error at which the loss is found often enough."""
+        return -log(1 - self.loss) / (_quantile(LEVEL) + _quantile(POWER))
+
+    def _shortfall(self, row: Metrics) -> str:
+        units, error = row["relative_speed_units"], row["typical_relative_speed_error"]
+        if error is None:
+            return f"{units} prompts say nothing; at least {FEWEST_UNITS} are needed"
+        found = NormalDist().cdf(-log(1 - self.loss) / error - _quantile(LEVEL))
+        needed = ceil(units * (error / self._largest_error) ** 2)
+        return (
+            f"{units} prompts, whose times vary so much, find such a loss in {found:.0%} of cases; about {needed} find "
+            f"it in {POWER:.0%}"
+        )
+
+
+def _quantile(share: float) -> float:
+    return NormalDist().inv_cdf(share)

@@ -1,0 +1,200 @@
+"""How many times as fast a method is on a typical prompt, and which differences of a whole table are shown.
+
+The estimate is that of Hodges and Lehmann: the median of the means of all pairs of units' logarithmic ratios, beside
+Wilcoxon's signed ranks. A unit that the machine disturbed is one of many, however long it took.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, exp, log, sqrt
+
+import numpy as np
+
+from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval
+
+SHUFFLES = 1000
+"""Random orders of the methods from which the largest deviation of equal methods is taken."""
+AT_ONCE = 4_000_000
+"""Numbers that are shuffled at once, which bounds the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """The typical ratio over units: `pair_means` are the sorted means of all pairs of their logarithms."""
+
+    units: int
+    pair_means: Array
+
+    @classmethod
+    def of(cls, logs: Array) -> "Typical | None":
+        """Return the typical ratio of units with these logarithmic ratios; None without a unit."""
+        if not len(logs):
+            return None
+        first, second = np.triu_indices(len(logs))
+        return cls(len(logs), np.sort((logs[first] + logs[second]) / 2))
+
+    @property
+    def value(self) -> float:
+        """The ratio, by the median of the means of pairs."""
+        return exp(float(np.median(self.pair_means)))
+
+    @property
+    def deviation(self) -> float:
+        """The distance of the sum of positive ranks from that of equal sides, in its standard errors."""
+        above = (self.pair_means > NO_WIDTH).sum() + 0.5 * (np.abs(self.pair_means) <= NO_WIDTH).sum()
+        return float((above - len(self.pair_means) / 2) / spread_of_ranks(self.units))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all units have the same ratio."""
+        return bool(self.pair_means[-1] - self.pair_means[0] <= NO_WIDTH)
+
+    @property
+    def standard_error(self) -> float | None:
+        """The standard error of the logarithm, by the width of its 95 % interval; None for too few units."""
+        if self.is_constant:
+            return 0.0
+        bounds = self.interval()
+        return log(bounds[1] / bounds[0]) / 2 / errors_of_one(self.units) if bounds else None
+
+    def upper_bound(self) -> float | None:
+        """Return what the ratio is below, with a confidence of 95 %; None for too few units."""
+        if self.is_constant:
+            return self.value
+        bounds = self.interval(errors_of_one(self.units, 2 * LEVEL - 1))
+        return bounds[1] if bounds else None
+
+    def interval(self, errors: float | None = None) -> Interval | None:
+        """Return the interval that holds 1 unless `deviation` exceeds so many standard errors.
+
+        By default they are those of a 95 % interval. None if all units agree, or if they are too few.
+        """
+        errors = errors_of_one(self.units) if errors is None else errors
+        # Rounded, since a deviation that equals the limit does not exceed it.
+        outside = ceil(round(len(self.pair_means) / 2 - errors * spread_of_ranks(self.units), 6)) - 1
+        if outside < 0 or self.units < FEWEST_UNITS or self.is_constant:
+            return None
+        return [exp(float(self.pair_means[outside])), exp(float(self.pair_means[-1 - outside]))]
+
+
+def spread_of_ranks(units: int) -> float:
+    """Return the standard deviation of the sum of positive ranks where either side is as likely to be faster."""
+    return sqrt(units * (units + 1) * (2 * units + 1) / 24)
+
+
+@cache
+def errors_of_one(units: int, level: float = LEVEL) -> float:
+    """Return the deviation that a single comparison of equal sides exceeds in at most 5 % of cases.
+
+    The bounds of an interval of another `level` lie so many errors to either side.
+    """
+    chances = np.ones(1)
+    for rank in range(1, units + 1):
+        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
+    outside = int(np.searchsorted(np.cumsum(chances), (1 - level) / 2, side="right"))
+    # Deviations of the sums below `outside` exceed this; the deviation of `outside` itself does not.
+    return (units * (units + 1) / 4 - outside) / spread_of_ranks(units)
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalFamily:
+    """The comparisons of one table: every method with its baseline, and with the reference.
+
+    `speeds` [units, methods] are logarithms of the methods' speeds relative to their baselines, nan where one is
+    missing, and `seconds` [units] how long the baseline took. The reference is the fastest of the `candidates` in all;
+    a single candidate was fixed in advance, and without any the methods are compared with their baselines alone.
+    """
+
+    speeds: Array
+    seconds: Array
+    candidates: Sequence[int]
+    has_baseline: Sequence[bool]
+    reference: int | None = None
+    is_baseline: Sequence[bool] = ()
+    """Methods that are the baseline itself: they are compared with the others as these are with their baselines."""
+
+    def errors(self, seed: int = 0) -> float:
+        """Return the deviation beyond which differences are shown, such that all verdicts hold together.
+
+        At most 5 % of tables contain a false one. Equal methods could have had each other's times of a prompt, so that
+        shuffling these says how far apart equal methods come out. What is shown is set aside, and the others are
+        compared among themselves again.
+        """
+        beside_baseline = {m for m, has_one in enumerate(self.has_baseline) if has_one}
+        beside_reference = self._rivals()
+        while True:
+            errors = self._largest(beside_baseline, beside_reference, np.random.default_rng(seed))
+            left = {m for m in beside_baseline if self._deviation(m, None) <= errors}
+            rivals = {m for m in beside_reference if self._deviation(m, self.reference) <= errors}
+            if (left, rivals) == (beside_baseline, beside_reference):
+                return errors
+            beside_baseline, beside_reference = left, rivals
+
+    def _rivals(self) -> set[int]:
+        """Return the methods whose comparison with the reference is none with a baseline."""
+        baselines = {method for method, is_one in enumerate(self.is_baseline) if is_one}
+        if self.reference is None or self.reference in baselines:
+            return set()
+        return set(range(self.speeds.shape[1])) - baselines - {self.reference}
+
+    def _deviation(self, method: int, rival: int | None) -> float:
+        logs = self.speeds[:, method] - (0 if rival is None else self.speeds[:, rival])
+        typical = Typical.of(logs[np.isfinite(logs)])
+        return abs(typical.deviation) if typical else 0.0
+
+    def _largest(
+        self, beside_baseline: Collection[int], beside_reference: Collection[int], rng: np.random.Generator
+    ) -> float:
+        """Return what the largest deviation of equal methods exceeds in 5 % of tables."""
+        missing = np.isnan(self.speeds)
+        # Units of other tables have no times in this one.
+        present = ~missing.all(axis=1)
+        speeds, missing = self.speeds[present], missing[present]
+        units = len(speeds)
+        if len(beside_baseline) + len(beside_reference) < 2:
+            return errors_of_one(units)
+        # Place 0 is the baseline; a missing unit counts as an average one.
+        average = np.where(missing, 0, speeds).sum(axis=1) / (~missing).sum(axis=1)
+        lanes = np.column_stack([np.zeros(units), np.where(missing, average[:, None], speeds)])
+        own = [1 + method for method in sorted(beside_baseline)]
+        compared = sorted(1 + method for method in beside_reference)
+        if compared and self.reference is not None:
+            compared.append(1 + self.reference)
+        equal = [[0, *own], compared]
+        if set(own) & set(compared):
+            equal = [sorted({0, *own, *compared})]
+        candidates = [place for place in compared if place - 1 in self.candidates] or compared[-1:]
+        largest = []
+        for size in _portions(SHUFFLES, AT_ONCE // lanes.size):
+            shuffled = np.broadcast_to(lanes, (size, *lanes.shape)).copy()
+            for places in equal:
+                order = rng.random((size, units, len(places))).argsort(axis=2)
+                shuffled[:, :, places] = np.take_along_axis(shuffled[:, :, places], order, axis=2)
+            found = np.zeros(size)
+            if own:
+                found = np.maximum(found, _deviations(shuffled[:, :, own] - shuffled[:, :, :1]).max(axis=1))
+            if compared:
+                totals = np.einsum("u,suc->sc", self.seconds[present], np.exp(-shuffled[:, :, candidates]))
+                fastest = np.asarray(candidates)[totals.argmin(axis=1)]
+                rival = np.take_along_axis(shuffled, fastest[:, None, None], axis=2)
+                found = np.maximum(found, _deviations(shuffled[:, :, compared] - rival).max(axis=1))
+            largest.append(found)
+        return float(np.quantile(np.concatenate(largest), LEVEL, method="higher"))
+
+
+def _portions(total: int, most: int) -> Iterator[int]:
+    """Yield sizes of at most `most` that add up to the total."""
+    most = max(1, most)
+    yield from (min(most, total - done) for done in range(0, total, most))
+
+
+def _deviations(logs: Array) -> Array:
+    """Return how far sums of positive ranks lie from those of equal sides: [shuffles, units, pairs] -> [.., pairs]."""
+    units = logs.shape[1]
+    order = np.abs(logs).argsort(axis=1)
+    ranks = np.empty_like(logs)
+    np.put_along_axis(ranks, order, np.arange(1.0, units + 1)[None, :, None], axis=1)
+    above = (ranks * ((logs > NO_WIDTH) + 0.5 * (np.abs(logs) <= NO_WIDTH))).sum(axis=1)
+    deviations: Array = np.abs(above - units * (units + 1) / 4) / spread_of_ranks(units)
+    return deviations

@@ -1,0 +1,59 @@
+"""What a comparison says that it could have shown."""
+
+import numpy as np
+
+from benchmarks.calibration import Scene
+from specbench_kit.metrics.power import resolution
+from specbench_kit.metrics.statistics import Array
+from specbench_kit.metrics.typical import Typical, errors_of_one
+
+
+def row(logs: Array) -> dict[str, float]:
+    typical = Typical.of(logs)
+    assert typical is not None
+    assert typical.standard_error is not None
+    return {
+        "typical_relative_speed": typical.value,
+        "typical_relative_speed_error": typical.standard_error,
+        "typical_relative_speed_limit": errors_of_one(typical.units),
+        "relative_speed_units": typical.units,
+    }
+
+
+def test_the_smallest_difference_is_found_in_about_four_of_five_runs() -> None:
+    """Two methods on 20 prompts whose times vary by a tenth: what the mean run says, tried on 250 others."""
+    rng = np.random.default_rng(2)
+    told = [resolution([("b", row(rng.normal(0, 0.1 * 2**0.5, 20)))]) for _ in range(40)]
+    smallest = float(np.mean([found.smallest for found in told if found]))
+    assert 0.07 < smallest < 0.12
+    _, found, _ = Scene("log-normal", 2, 20, gain=smallest).rates(250)
+    assert 0.7 < found < 0.92
+
+
+def test_more_prompts_are_needed_for_what_lies_closer() -> None:
+    rng = np.random.default_rng(3)
+    noise = rng.normal(0, 0.1, 20)
+    near, far = (resolution([("b", row(noise - noise.mean() + gap))]) for gap in (0.02, 0.04))
+    assert near is not None
+    assert far is not None
+    assert near.needed is not None
+    assert far.needed is not None
+    assert near.needed > 2 * far.needed > 80
+    assert (near.units, near.rival) == (20, "b")
+
+
+def test_the_fastest_rival_counts_and_those_without_an_error_do_not() -> None:
+    rng = np.random.default_rng(4)
+    slow, fast = (row(rng.normal(gap, 0.1, 12)) for gap in (-0.5, -0.1))
+    found = resolution([("slow", slow), ("fast", fast), ("few", {"typical_relative_speed_error": None})])
+    assert found is not None
+    assert found.rival == "fast"
+    assert resolution([("few", {"typical_relative_speed_error": None})]) is None
+
+
+def test_what_is_equal_is_out_of_reach() -> None:
+    equal = row(np.concatenate([np.full(10, 0.1), np.full(10, -0.1)]) + np.linspace(0, 1e-6, 20))
+    found = resolution([("b", equal | {"typical_relative_speed": 1.0 + 1e-9})])
+    assert found is not None
+    assert found.needed is None
+    assert 0.05 < found.smallest < 0.2
