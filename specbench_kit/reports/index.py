@@ -59,7 +59,7 @@ def build(root: Path, entries: list[IndexEntry]) -> Document:
         blocks += [Heading("Side by side"), Table(("report", "result"), rows)]
     if single:
         lines = [(_link(root, entry), *entry.setting, entry.headline) for entry in single]
-        blocks += [Heading("Runs"), Table(("run", "of", "dataset", "time", "result"), lines)]
+        blocks += [Heading("Runs"), Table(("run", "method", "dataset", "time", "result"), lines)]
         benchmarks = [entry for entry in single if entry.run.get("method")]
         comparable = [entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]]
         if len(comparable) > 1:

@@ -87,20 +87,18 @@ class ServingOptions:
     frame_s: Annotated[
         float,
         Option(
-            "Server time per message, in seconds; the messages of each direction are handled one after the other.",
+            "Server message cost, in seconds; the messages of each direction are processed serially.",
             DEPLOYMENT,
         ),
     ] = 0.0
     turn_s: Annotated[float, Option("Fixed gap between two verifications, in seconds.", DEPLOYMENT)] = 0.0
     turn_answer_s: Annotated[
         float,
-        Option("Gap between verifications added per answer of the previous batch, in seconds.", DEPLOYMENT),
+        Option("Gap between verifications added per response of the previous batch, in seconds.", DEPLOYMENT),
     ] = 0.0
     answer_s: Annotated[
         float,
-        Option(
-            "Extra verification time per answer of the previous batch that is still being sent, in seconds.", DEPLOYMENT
-        ),
+        Option("Delay added to the next verification per response still being sent, in seconds.", DEPLOYMENT),
     ] = 0.0
     verify_cv: Annotated[
         float, Option("Random variation of the verification time: standard deviation / mean.", DEPLOYMENT)
@@ -153,7 +151,7 @@ class ServingOptions:
     estimator_factor: Annotated[
         Numbers,
         Option(
-            "Factors by which the scheduler's estimate of batch times is wrong, such as 0.5,1,2.",
+            "Estimator bias: predicted / true time of a batch, such as 0.5,1,2.",
             ESTIMATOR,
             parse=numbers_of("--estimator-factor"),
         ),

@@ -87,7 +87,7 @@ def test_break_even_is_interpolated_between_neighbours_and_said(
         assert ROUND_TRIPS.index(high) == ROUND_TRIPS.index(low) + 1
         share = (crossing["at"] - low) / (high - low)
         assert line[low] + share * (line[high] - line[low]) == pytest.approx(1)
-        sentence = f"{found['method']} stops beating centralised autoregressive serving at link.rtt_s = "
+        sentence = f"{found['method']} stops beating autoregressive decoding at the server at link.rtt_s = "
         assert sentence in " ".join(said.split())
         assert sentence in report
         assert f"(between {low:g} and {high:g})" in report
@@ -138,9 +138,9 @@ def test_two_axes_make_a_line_for_each_value_of_the_second(trace: Path, tmp_path
 
 def test_ranges_without_a_break_even_are_named(trace: Path, tmp_path: Path) -> None:
     near = ["--deployment", "wan", "--set", "link.rtt_s=0.001,0.002", "--method", "fixed-k", "--out", tmp_path]
-    assert "beats centralised autoregressive serving everywhere in the range" in swept("--replay", trace, *near)[2]
+    assert "beats autoregressive decoding at the server everywhere in the range" in swept("--replay", trace, *near)[2]
     far = [*near[:3], "link.rtt_s=0.5,1", *near[4:]]
-    assert "beats centralised autoregressive serving nowhere in the range" in swept("--replay", trace, *far)[2]
+    assert "beats autoregressive decoding at the server nowhere in the range" in swept("--replay", trace, *far)[2]
 
 
 def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_pa
     folder, summary, said = swept("--replay", trace, *places, "--method", "fixed-k", "--out", tmp_path)
     (found,) = summary["break_even"]
     assert (found["verdict"], found["faster_at"], found["crossings"]) == ("in part", ["server"], [])
-    sentence = "fixed-k beats centralised autoregressive serving only at drafter.placement = server."
+    sentence = "fixed-k beats autoregressive decoding at the server only at drafter.placement = server."
     assert sentence in " ".join(said.split())
     assert "| `fixed-k` | at server |" in (folder / "report.md").read_text()
 

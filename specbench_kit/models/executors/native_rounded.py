@@ -54,7 +54,7 @@ class RoundedExecutor(NativeExecutor):
 
 @executors.register("native-8bit-head")
 class RoundedHeadExecutor(RoundedExecutor, NativeHeadExecutor):
-    """Runs feature heads in 8 bits; the default for them where the processor multiplies bytes."""
+    """Runs EAGLE heads in 8 bits; the default for them where the processor multiplies bytes."""
 
 
 @executors.register("native-8bit-draft")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedge": "SpecEdge"}
 COLUMNS = (
-    *map(Column, ("series", "figure", "role", "published")),
+    *map(Column, ("configuration", "metric", "role", "published")),
     *(Column("simulated (95% interval)"), Column("simulated / published", "times")),
 )
 PAPER_COLUMNS = (
@@ -53,7 +53,7 @@ CLAIM_COLUMNS = ("experiment", "claim", "kind", "published", "ours (95% interval
 EXPERIMENT_COLUMNS = ("experiment", "subject", "predicted within the goal", "verdict")
 INTRODUCTION = (
     "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
-    "measured on the paper's machines. Each paper's page names the inputs that the paper leaves open, with the effect "
+    "measured on the paper's machines. Each paper's page lists all unspecified inputs, with the effect "
     "of other values. Only predictions count: numbers that were put in, that an unknown was fitted to, or that follow "
     "from other numbers of the same paper are shown and left out of every count, and so is a prediction that a result "
     "without any effect would meet. Of a gain, the gain is compared: 1.07x published and 1.00x simulated is no gain "

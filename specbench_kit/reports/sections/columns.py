@@ -15,8 +15,8 @@ UNDECIDED = (NO_DIFFERENCE, TOO_FEW)
 """Verdicts that name neither side as the faster one."""
 EVEN = "≈"
 EVEN_NOTE = (
-    f"{EVEN}: no difference from autoregressive decoding is shown, because the interval contains 1 or because fewer "
-    f"than {FEWEST_UNITS} prompts (or batches of them) were compared."
+    f"{EVEN}: a tie with autoregressive decoding: the interval contains 1, or fewer than {FEWEST_UNITS} prompts (or "
+    "batches of them) were compared."
 )
 
 

@@ -54,7 +54,8 @@ def _control(samples: list[JsonObject]) -> str:
     control = control_of(samples)
     if control is None:
         return ""
-    return f": plain decoding beside itself came out at {times(control['speed'])} ({interval(control['interval'])})"
+    ratio = f"{times(control['speed'])} ({interval(control['interval'])})"
+    return f": autoregressive decoding beside itself came out at {ratio}"
 
 
 def disturbed(run: RunFile) -> list[str]:

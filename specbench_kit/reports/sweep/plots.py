@@ -74,7 +74,7 @@ def write_plots(
                 ring = {"facecolors": "none", "edgecolors": "black"}
                 axes.scatter(at, [1.0] * len(at), 90, **ring, zorder=3, label="break-even")
             _edge_break_even(axes, lines, axis, edge)
-            _frame(axes, axis, "speedup over centralised autoregressive serving", f"Speedup, modelled\n({where})")
+            _frame(axes, axis, "speedup over autoregressive decoding at the server", f"Speedup, modelled\n({where})")
         with plot(folder / "throughput.png", (8, 5), formats=FORMATS) as axes:
             for line in lines:
                 _line(axes, styles.get(line.label, BASELINE_STYLE), line, axis, "throughput", interval=False)

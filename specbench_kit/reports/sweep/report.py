@@ -74,7 +74,7 @@ def render(run: RunFile, summary: Summary) -> str:
 def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
     """Print a row per point and method, then where each method breaks even."""
     setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(run)]
-    # What is slower than plain decoding is no recommendation, even where nothing is faster.
+    # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
     fastest = [
         {**winner["place"], "method": winner["method"]} for winner in summary["fastest"] if winner["speedup"] >= 1
     ]

@@ -6,7 +6,7 @@ from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.reports.stored import Row, Summary
 from specbench_kit.reports.writing.formatting import significant
 
-RIVAL = "centralised autoregressive serving"
+RIVAL = "autoregressive decoding at the server"
 COLOCATED = "itself server-only"
 
 

@@ -146,7 +146,7 @@ def test_ratios_of_methods_that_took_turns_stand_on_a_busy_machine() -> None:
     assert warnings(run) == []
     (line,) = cautions(run)
     assert line.startswith("BUSY MACHINE: autoregressive had a processor for 70% of its time")
-    assert line.endswith("are not affected: plain decoding beside itself came out at 1.01x (0.960–1.06).")
+    assert line.endswith("are not affected: autoregressive decoding beside itself came out at 1.01x (0.960–1.06).")
 
 
 def test_several_runs_on_a_busy_machine_are_one_line_with_the_worst_readings() -> None:
