@@ -212,6 +212,12 @@ class RecordingOptions(DatasetOptions):
     """Options of the trace that is recorded if no acceptance is given; 50 prompts take minutes on two cores."""
 
     limit: Annotated[int, Option("Number of prompts, drawn with --seed.", RECORDING)] = 50
+    minutes: Annotated[
+        float | None,
+        Option(
+            "Minutes of recording after which no further prompt begins; what is recorded by then is used.", RECORDING
+        ),
+    ] = None
     target: Target = "auto"
     draft: Draft = "auto"
     device: TorchDevice = "auto"

@@ -246,3 +246,21 @@ def test_options_of_a_draft_need_a_synthetic_pair(tmp_path: Path) -> None:
     pair = ["--target", "synthetic", "--draft", "synthetic"]
     local = ["sweep", *pair, "--method", "fixed-k", "--set", "draft.ranks=0.5,1"]
     assert "choose a modelled --deployment" in error_line(skit_here(*local, "--out", tmp_path))
+
+
+def test_minutes_sweep_over_what_is_recorded_by_then(tiny: TinyPair, tmp_path: Path) -> None:
+    rows = ({"id": f"p{number}", "prompt": "Who was it?" * (1 + number), "chat": False} for number in range(10))
+    prompts = write_rows(tmp_path / "prompts.jsonl", *rows)
+    sizes = ("--dataset", prompts, "--max-new-tokens", 4, "--max-draft", 3, *tiny.options)
+    grid = ("--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1")
+    folder, _, said = swept(*sizes, *grid, "--minutes", 1e-6, "--out", tmp_path / "out")
+    run = read_object(folder / "run.json")
+    assert 0 < run["requests"] < 10
+    line = f"PARTIAL RUN: {run['requests']} of 10 requests were recorded before --minutes were over"
+    assert line in " ".join(said.split())
+    assert line in (folder / "report.md").read_text()
+    resumed = skit_here("record", *sizes, "--limit", 100, "--out", folder / "trace.parquet", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = swept("--replay", folder / "trace.parquet", *grid, "--out", tmp_path / "out")
+    assert read_object(whole[0] / "run.json")["requests"] == 10
+    assert "PARTIAL" not in whole[2]
