@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.pair import Pair
@@ -12,7 +13,6 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.lanes import MethodLane, Sink
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.time_limit import NO_LIMIT, TimeLimit
 
 
 def answer_dataset(

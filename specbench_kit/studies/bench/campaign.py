@@ -6,6 +6,7 @@ from typing import Self
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.metrics.comparison import MANY
 from specbench_kit.studies.bench.estimate import estimate_seconds
 from specbench_kit.studies.bench.lanes import Progress
@@ -14,7 +15,6 @@ from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
-from specbench_kit.studies.time_limit import TimeLimit
 
 SHOWN_AS_SECONDS_S = 120
 """Estimates from which on minutes are shown."""

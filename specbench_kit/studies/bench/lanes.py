@@ -6,9 +6,9 @@ from itertools import count
 
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.studies.bench.choice import BASELINE as BASELINE
 from specbench_kit.studies.bench.conversations import ConversationScript
-from specbench_kit.studies.time_limit import NO_LIMIT, TimeLimit
 
 Sink = Callable[[RequestRecord], None]
 """Stores a finished record."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.runs import provenance
 from specbench_kit.runs.resumption import resumption_entry, resumptions
 from specbench_kit.studies.bench.answers import gold_answers
@@ -19,7 +20,6 @@ from specbench_kit.studies.bench.outputs.exports import RunExports
 from specbench_kit.studies.bench.server_only import ServerOnly
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
-from specbench_kit.studies.time_limit import NO_LIMIT, TimeLimit
 
 WARM_UP_TOKENS = 16
 

@@ -15,6 +15,7 @@ from specbench_kit.decoding.drafting.base import DRAFT, Drafting, parse_drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.draft_library import AUTO, is_missing_draft
 from specbench_kit.models.head_library import HEAD, is_missing_head
@@ -30,7 +31,6 @@ from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.conversations import Conversation, max_conversation_tokens
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.recording import decision_price
-from specbench_kit.studies.time_limit import TimeLimit
 from specbench_kit.traces.drafter_recording import DrafterTraceRecorder
 from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.redaction import Redactor
