@@ -51,11 +51,17 @@ def speedups(summary: dict[str, Any], method: str, key: str = "link.rtt_s") -> d
 def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, said = over_round_trips
     assert re.fullmatch(r"\d{8}T\d{6}Z-sweep-wan-[0-9a-f]{8}", folder.name)
-    assert {path.name for path in folder.iterdir()} == {"run.json", "summary.json", "sweep.csv", "report.md", "plots"}
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "summary.json", "sweep.csv", "report.md", "report.html", "plots",
+    }  # fmt: skip
     names = {f"{name}.{suffix}" for name in ("speedup", "throughput") for suffix in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == names
     assert read_object(folder / "summary.json") == summary
     assert f"report: {folder / 'report.md'}" in said
+    page = (folder / "report.html").read_text()
+    assert page.index("<svg ") < page.index("Which method is the fastest where")
+    assert "speedup against round trip of the link (s)" in page
+    assert "round trip of the link (s)" in (folder / "plots" / "speedup.svg").read_text()
 
 
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.stored import Row
+from specbench_kit.reports.sweep.wording import axis_in_words
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
 
@@ -124,7 +125,7 @@ def _frame(axes: "Axes", axis: PlottedAxis, metric: str, title: str) -> None:
         axes.set_xscale("log")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
-    axes.set(xlabel=axis.key, ylabel=metric, title=title)
+    axes.set(xlabel=axis_in_words(axis.key), ylabel=metric, title=title)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=9)
