@@ -181,7 +181,7 @@ def train(
     """Train rejection predictors for `wisp` and evaluate if they pay off, as `skit train-predictor` does.
 
     `options` are the fields of `studies.training.options.TrainingOptions`, such as `limit`, `trials`, `families` and
-    `trace`. The rows of the result are stop rules; its `saved` holds the folders of saved predictors.
+    `trace`. The rows of the result are stopping criteria; its `saved` holds the folders of saved predictors.
     """
     first, *others = (load_deployment(name) for name in _as_list(deployments))
     settings = from_keywords(PredictorTrainingSettings, options, deployment=first, further_deployments=tuple(others))

@@ -35,7 +35,7 @@ class Study:
         return machine.warnings(dict(self.run))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a row for every point and method, system or stop rule; names of nested values are joined by dots."""
+        """Return a row per point and method, system or stopping criterion; nested names are joined by dots."""
         rows = self.summary.get("rows")
         if rows is None:
             rows = [{"stop_rule": name, **values} for name, values in self.summary["decoding"].items()]

@@ -8,6 +8,7 @@ from typing import Literal, get_args, get_origin
 
 import typer
 
+from specbench_kit.cli.completion import completer_of
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Option, inner_type
 
@@ -46,7 +47,9 @@ class CommandOption:
             kind = GenericAlias(list, get_args(kind)[:1])
         default = ... if self.default is MISSING else None
         if self.option.argument:
-            return self.name, kind, typer.Argument(default, help=self.option.help, show_default=False)
+            completer = completer_of(self.name)
+            argument = typer.Argument(default, help=self.option.help, show_default=False, autocompletion=completer)
+            return self.name, kind, argument
         flag = self.option.shown_name(self.name)
         switch = f"{flag}/--no-{flag[2:]}" if self.type is bool and self.default is True else flag
         declaration = typer.Option(
@@ -55,6 +58,7 @@ class CommandOption:
             help=self.option.help,
             show_default=_shown_default(self.default, flag),
             rich_help_panel=self.option.panel or None,
+            autocompletion=completer_of(flag),
         )
         return self.name, kind, declaration
 

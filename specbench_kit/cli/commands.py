@@ -79,7 +79,7 @@ COMMANDS = {
     ),
     "train-head": CommandEntry(
         "train_head:train_head",
-        "Train a feature head for `--method eagle` and `drafter=head` on the target's own answers.",
+        "Train an EAGLE head for `--method eagle` and `drafter=head` on the target's own answers.",
         "Prompts come from each dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
         "reserves for training. The answers are kept for later trainings.",
         example="skit train-head --target models/large --minutes 30",

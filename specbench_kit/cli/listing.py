@@ -214,12 +214,23 @@ def _list_software() -> list[ListEntry]:
     ]
 
 
+RUN_AS = {
+    "simulate": "simulation",
+    "capacity": "search for capacity",
+    "bench": "decoding",
+    "train": "training",
+    "profile": "profiling",
+    "law": "closed form",
+}
+"""What `skit reproduce` does for an experiment, by its command."""
+
+
 @_lists("experiments")
 def _list_experiments() -> list[ListEntry]:
     from specbench_kit.papers.experiment import experiments
 
     return [
-        {"name": name, "summary": f"skit {experiment.command}: {experiment.summary}", "source": experiment.source}
+        {"name": name, "summary": f"{RUN_AS[experiment.command]}: {experiment.summary}", "source": experiment.source}
         for name, experiment in experiments().items()
     ]
 

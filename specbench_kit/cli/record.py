@@ -42,6 +42,7 @@ class RecordOptions:
         ),
     ] = "model"
     limit: common.Limit = None
+    minutes: common.Minutes = None
     target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
@@ -95,6 +96,10 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     failed = f"; {trace.failed} did not fit the context" if trace.failed else ""
     shared_as = "" if options.share is None else f"; to be shared under {options.share}"
     text = "" if options.text else "; without text"
+    if trace.partial:
+        done = f"{trace.requests} of {trace.planned} requests were recorded before --minutes were over"
+        onward = "the same command with --resume records the others" if trace.resumable else "give more for the others"
+        say(console, f"PARTIAL RUN: {done}; {onward}", style="bold red")
     say(console, f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets{failed}{text}{shared_as})")
     if options.strict:
         require_all({"the trace": trace.failed})

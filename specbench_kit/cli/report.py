@@ -37,7 +37,7 @@ class ComparisonOptions:
     bare: Annotated[bool, Option("Draw figures without titles, for a paper.")] = False
     size: Annotated[
         Literal["screen", "column", "page"],
-        Option("Width of figures: a screen, one column of a paper, or its page; letters have at least 7 pt."),
+        Option("Width of figures: a screen, one column of a paper, or its page; text is at least 7 pt."),
     ] = "screen"
     against: Annotated[
         str | None,

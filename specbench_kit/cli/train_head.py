@@ -1,4 +1,4 @@
-"""`skit train-head`: train a feature head for a target."""
+"""`skit train-head`: train an EAGLE head for a target."""
 
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training

@@ -1,9 +1,11 @@
 """Options that several commands share, so that they have the same name and meaning everywhere."""
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
+from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN, Option
 
 DatasetName = Annotated[
@@ -53,6 +55,10 @@ MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per reques
 BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING)]
 Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING)]
 Limit = Annotated[int | None, Option("Number of prompts, drawn with --seed; the default is all.", RUN)]
+Minutes = Annotated[
+    float | None,
+    Option("Minutes of decoding after which no further request begins; what is done by then is reported.", RUN),
+]
 Replay = Annotated[
     Path | None,
     Option("Trace to replay instead of running models: a file of `skit record`, or one of `skit list traces`.", RUN),
@@ -81,6 +87,12 @@ Methods = Annotated[
 ]
 RunFolder = Annotated[Path, Option("A run directory of `skit bench`, or a folder with one in it.", argument=True)]
 RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)]
+
+
+def require_minutes(minutes: float | None) -> None:
+    """Raise SkitError unless --minutes is left out or a number above 0."""
+    valid = minutes is None or (isfinite(minutes) and minutes > 0)
+    require(valid, f"--minutes takes a number above 0, such as 5 or 0.5, not {minutes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

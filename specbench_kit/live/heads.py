@@ -1,4 +1,4 @@
-"""Feature heads on a device whose target is on a server: they draft from the hidden states that verdicts bring."""
+"""EAGLE heads on a device whose target is on a server: they draft from the hidden states that verdicts bring."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -28,7 +28,7 @@ ROUNDING_EMA = 0.1
 class AdaptiveQuantised(LatencyAware):
     """Draft with the length and the precision that commit the most tokens per second over the link.
 
-    Tokens are drawn from the `top` likeliest with probabilities in multiples of one of the `levels`, as in
+    Tokens are drawn from the `top` most probable with probabilities in multiples of one of the `levels`, as in
     `sparse-quantised`. The time of a round has the bits of its distributions in it. Coarser levels send less, and cost
     as much of the acceptance rate as the rounded distributions lie further from the draft model's own in total
     variation, which is measured at every drafted token. The rate is learned from `initial_acceptance` on; each round

@@ -36,7 +36,7 @@ class AdaSpec(LatencyAware):
     initial_confidence: float = 0.6
     elimination: bool = True
     source = "AdaSpec, arXiv 2503.05096 (code: github.com/cerebellumking/AdaSpec)"
-    reported_result = "1.23 to 1.79 times plain decoding, 7 to 18% over fixed lengths"
+    reported_result = "1.23 to 1.79 times autoregressive decoding, 7 to 18% over fixed lengths"
     grid = MappingProxyType(
         {"max_draft": (3, 5, 8), "initial_confidence": (0.4, 0.6, 0.8), "elimination": ("true", "false")}
     )
@@ -151,7 +151,7 @@ class _AdaSpecPolicy(Policy):
         self.confidence += sum(chain.confidence - self.confidence for chain in live) / self.tokens
 
     def _eliminate(self) -> list[int]:
-        """Return how many tokens of each draft make the batch fastest, where the likeliest tokens are kept.
+        """Return how many tokens of each draft make the batch fastest, where the most probable tokens are kept.
 
         All numbers of kept tokens are compared: where the time of a verification grows in steps, as with kernels or
         captured graphs of fixed sizes, the first token to go may gain nothing and the next ones much. The authors' code

@@ -53,7 +53,7 @@ class ArmsMethod(Method):
     """The method of each arm."""
 
     def take_arms(self, arms: str) -> None:
-        """Set the arms; raise SkitError unless they are two or more and all draw tokens, or all take the likeliest."""
+        """Set the arms; raise SkitError unless they are two or more and all draw tokens, or all take the top ones."""
         specs = arm_specs(arms)
         require(len(specs) > 1, f"{self.display_name}: arms must be two or more, as in svip+fixed-k.k=4")
         repeated = [spec for spec in specs if specs.count(spec) > 1]

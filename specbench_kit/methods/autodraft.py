@@ -106,7 +106,7 @@ class _Plan:
     drafting_s: float = 0.0
     levels: int = 0
     sent: int = 0
-    """The number of likeliest nodes that are sent, as last chosen."""
+    """The number of most probable nodes that are sent, as last chosen."""
     objective: float = inf
     expected: float = 0.0
     """Expected accepted tokens of the nodes that are sent."""

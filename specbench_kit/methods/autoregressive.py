@@ -1,4 +1,4 @@
-"""Plain decoding: one target forward per token."""
+"""Autoregressive decoding: one target forward per token."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The method `eagle`: chains of constant length from a feature head."""
+"""The method `eagle`: chains of constant length from an EAGLE head."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,15 +11,15 @@ from specbench_kit.methods.fixed_k import FixedK
 @methods.register("eagle")
 @dataclass(frozen=True)
 class Eagle(FixedK):
-    """Draft a chain of `k` tokens with a feature head; `head` is its folder, or `auto` for the target's own."""
+    """Draft a chain of `k` tokens with an EAGLE head; `head` is its folder, or `auto` for the target's own."""
 
     head: str = "auto"
     drafter: str = field(default="head", init=False)
     group: ClassVar[Group] = "learned"
     source = "EAGLE-3, Li et al. 2025"
     reported_result = (
-        "1.38 times the throughput of plain decoding in SGLang at batch size 64; the 6.5 times of the paper are of "
-        "the head with a dynamic tree of 60 tokens, as eagle2-tree:drafter=head drafts it"
+        "1.38 times the throughput of autoregressive decoding in SGLang at batch size 64; the 6.5 times of the paper "
+        "are of the head with a dynamic tree of 60 tokens, as eagle2-tree:drafter=head drafts it"
     )
 
     @property

@@ -1,4 +1,4 @@
-"""EAGLE-2's dynamic draft trees: they grow level by level, and their likeliest nodes are verified."""
+"""EAGLE-2's dynamic draft trees: they grow level by level, and their most probable nodes are verified."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 @methods.register("eagle2-tree")
 @dataclass(frozen=True)
 class Eagle2Tree(LatencyAware):
-    """Grow `top_k` children of each level's `top_k` likeliest nodes, then verify the `total` - 1 likeliest nodes.
+    """Grow `top_k` children of each level's `top_k` most probable nodes, then verify the best `total` - 1 nodes.
 
     A node's likelihood is the product of the draft probabilities from the root to it. `depth` levels follow the first
     one (5 as in the authors' scripts; their library's default is 7). EAGLE-2 itself runs with `drafter=head`; any
     drafter that gives trees will do.
 
-    With `cost=measured` these are limits, and the tree is as large as pays by the latencies of the pair. The likeliest
-    nodes of all requests are verified, as many as give the batch the most expected tokens per second. A further level
-    is grown while it is expected to raise that speed: each level is taken to add as much less than the one before as
-    that added less than its own predecessor. EAGLE-4 (CAST, arXiv 2510.26577) weighs levels and nodes by such a ratio
-    too, but against thresholds of which the values could not be had, so this rule is ours and not verified.
+    With `cost=measured` these are limits, and the tree is as large as pays by the latencies of the pair. The most
+    probable nodes of all requests are verified, as many as give the batch the most expected tokens per second. A
+    further level is grown while it is expected to raise that speed: each level is taken to add as much less than the
+    one before as that added less than its own predecessor. EAGLE-4 (CAST, arXiv 2510.26577) weighs levels and nodes by
+    such a ratio too, but against thresholds of which the values could not be had, so this rule is ours and not
+    verified.
     """
 
     total: int = 60
@@ -45,7 +46,7 @@ class Eagle2Tree(LatencyAware):
     cost: Literal["none", "measured"] = "none"
     group: ClassVar[Group] = "tree"
     source = "EAGLE-2, Li et al. 2024 (cost=measured: after EAGLE-4, arXiv 2510.26577, not verified)"
-    reported_result = "3.05 to 4.26 times plain decoding, 20 to 40% over EAGLE"
+    reported_result = "3.05 to 4.26 times autoregressive decoding, 20 to 40% over EAGLE"
     needs = f"with cost=measured: {LATENCIES}"
     proposal = "top"
     required_capability = Capability.TREES
@@ -92,9 +93,10 @@ class _Eagle2Policy(Policy):
         return [(tree, [tree.root]) for tree in self._trees]
 
     def _next_level(self, drafter: "Drafter", frontier: Frontier) -> Frontier:
-        """Forward one level and return the likeliest of the nodes that it adds.
+        """Forward one level and return the most probable of the nodes that it adds.
 
-        A node that is not among the likeliest `total` - 1 so far never will be, nor any node below it: it is dropped.
+        A node that is not among the most probable `total` - 1 so far never will be, nor any node below it: it is
+        dropped.
         """
         frontier = [(tree, nodes) for tree, nodes in frontier if nodes and drafter.room(tree.draft) > 0]
         if not frontier:
@@ -109,7 +111,7 @@ class _Eagle2Policy(Policy):
 
 
 class _Verification(NamedTuple):
-    """A verification of the likeliest nodes of a batch."""
+    """A verification of the most probable nodes of a batch."""
 
     lengths: list[int]
     """The number of nodes of each request."""

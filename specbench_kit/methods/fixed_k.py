@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class FixedK(Method):
     """Draft exactly `k` tokens, then verify them.
 
-    `proposal=top` takes the likeliest token at every position instead of drawing it: the control for methods that do so
-    because they decide by the tokens themselves. Both are the same without sampling.
+    `proposal=top` takes the most probable token at every position instead of drawing it: the control for methods that
+    do so because they decide by the tokens themselves. Both are the same without sampling.
     """
 
     k: int = 4
     proposal: Literal["sample", "top"] = field(default="sample", kw_only=True)  # type: ignore[misc]
     required_capability = Capability.TOKENS
     source = "Leviathan et al. 2023"
-    reported_result = "2 to 3 times plain decoding (T5-XXL)"
+    reported_result = "2 to 3 times autoregressive decoding (T5-XXL)"
     group: ClassVar[Group] = "static"
     grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8)})
     draft_limit = "k"

@@ -1,4 +1,4 @@
-"""The target's layers split between edge and server: plain decoding that crosses the link for every token."""
+"""The target's layers split between edge and server: autoregressive decoding that crosses the link for every token."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Stop where the draft model's two likeliest tokens are almost equally likely."""
+"""Stop where the draft model's two most probable tokens are almost equally likely."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,7 +16,7 @@ MARGIN = 2
 @methods.register("margin")
 @dataclass(frozen=True)
 class Margin(Method):
-    """Stop after the first token drawn where the likeliest token leads the second by less than the threshold.
+    """Stop after the first token drawn where the most probable token leads the second by less than the threshold.
 
     The lead is a difference of probabilities, 0..1. The token at which it stops is sent. No state is kept between
     rounds.

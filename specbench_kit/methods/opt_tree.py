@@ -26,7 +26,7 @@ class OptTree(Method):
     gain: float = 0.5
     max_depth: int = 10
     source = "OPT-Tree, arXiv 2406.17276"
-    reported_result = "up to 3.2 times plain decoding"
+    reported_result = "up to 3.2 times autoregressive decoding"
     group = "tree"
     proposal = "top"
     required_capability = Capability.TREES

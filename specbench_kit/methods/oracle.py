@@ -1,4 +1,4 @@
-"""The perfect stop rule, as an upper bound."""
+"""The perfect stopping criterion, as an upper bound."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

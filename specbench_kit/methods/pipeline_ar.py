@@ -1,4 +1,4 @@
-"""Plain decoding in a pipeline, with one request per stage."""
+"""Autoregressive decoding in a pipeline, with one request per stage."""
 
 from dataclasses import dataclass, field
 from math import inf

@@ -1,4 +1,4 @@
-"""Plain decoding in a pipeline with micro-batches, as serving engines do it."""
+"""Autoregressive decoding in a pipeline with micro-batches, as serving engines do it."""
 
 from dataclasses import dataclass
 

@@ -47,7 +47,7 @@ class PromptLookup(Method):
     required_capability = Capability.TOKENS
     draft_limit = "k"
     source = "prompt lookup decoding, Saxena 2023"
-    reported_result = "2 to 4 times plain decoding where answers repeat their prompts"
+    reported_result = "2 to 4 times autoregressive decoding where answers repeat their prompts"
     group = "draft-free"
     grid = MappingProxyType({"k": (2, 4, 10), "min": (1, 2), "max": (3, 4)})
 

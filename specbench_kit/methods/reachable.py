@@ -1,4 +1,4 @@
-"""The best stop rule over the draft's own signals, as the rung below the oracle."""
+"""The best stopping criterion over the draft's own signals, as the rung below the oracle."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ class Rest(Method):
     span: int = 16
     drafter: str = field(default="retrieval", init=False)
     source = "REST, He et al. 2023, arXiv 2311.08252"
-    reported_result = "1.6 to 2.4 times plain decoding (code and chat, corpora of gigabytes)"
+    reported_result = "1.6 to 2.4 times autoregressive decoding (code and chat, corpora of gigabytes)"
     group = "draft-free"
     needs = "a corpus: the requests.jsonl of a run"
     required_capability = Capability.TREES

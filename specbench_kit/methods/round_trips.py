@@ -1,4 +1,4 @@
-"""Plain decoding that crosses the link for every token, as a client that only verifies would do it."""
+"""Autoregressive decoding that crosses the link for every token, as a client that only verifies would do it."""
 
 from dataclasses import dataclass
 

@@ -26,7 +26,7 @@ class SampledTree(Method):
     branching: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
     replacement: bool = False
     source = "Sequoia, Chen et al. 2024, arXiv 2402.12374; SpecInfer, Miao et al. 2024"
-    reported_result = "its own trees: up to 4 times plain decoding (Llama2-7B on an A100)"
+    reported_result = "its own trees: up to 4 times autoregressive decoding (Llama2-7B on an A100)"
     group = "tree"
     verification = "without-replacement"
     required_capability = Capability.TREES

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 class Sequoia(LatencyAware):
     """Draft the tree that takes the least time per expected token, of the same shape in every round of the run.
 
-    The b-th child of a node is accepted as often as the target's token was the draft model's b-th likeliest. `ranks`
-    is the table of these shares: `measured` for the one that `skit measure-ranks` made for the pair and the run's
-    temperature, or a file. `size` is the number of nodes, the root included (1..512, or `auto` for the fastest), on at
-    most `max_depth` levels. The shape is chosen for the batch of the first round and kept for the run. Children are the
-    likeliest tokens, also under sampling, where the paper draws them without replacement: `sampled-tree` does so.
+    The b-th child of a node is accepted as often as the target's token was the draft model's b-th most probable.
+    `ranks` is the table of these shares: `measured` for the one that `skit measure-ranks` made for the pair and the
+    run's temperature, or a file. `size` is the number of nodes, the root included (1..512, or `auto` for the fastest),
+    on at most `max_depth` levels. The shape is chosen for the batch of the first round and kept for the run. Children
+    are the most probable tokens, also under sampling, where the paper draws them without replacement: `sampled-tree`
+    does so.
     """
 
     size: int | Literal["auto"] = "auto"
@@ -35,7 +36,7 @@ class Sequoia(LatencyAware):
     ranks: str = "measured"
     table: RankTable | None = field(default=None, init=False, repr=False, kw_only=True)
     source = "Sequoia, arXiv 2402.12374"
-    reported_result = "up to 4.04 times plain decoding (Llama2-7B on an A100)"
+    reported_result = "up to 4.04 times autoregressive decoding (Llama2-7B on an A100)"
     group = "tree"
     needs = f"rank-wise acceptance: skit measure-ranks; {LATENCIES}"
     proposal = "top"

@@ -9,7 +9,7 @@ from specbench_kit.methods.specedge import SpecEdge
 @methods.register("server-tree")
 @dataclass(frozen=True)
 class ServerTree(SpecEdge):
-    """Draft a tree of the `budget` likeliest tokens on the server, as fast as the edge's draft model would."""
+    """Draft a tree of the `budget` most probable tokens on the server, as fast as the edge's draft model would."""
 
     budget: int = 64
     proactive: bool = False

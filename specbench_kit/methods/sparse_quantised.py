@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @methods.register("sparse-quantised")
 @dataclass(frozen=True)
 class SparseQuantised(Method):
-    """Draft `k` tokens, each drawn from the `top` likeliest with probabilities rounded to multiples of 1/`levels`.
+    """Draft `k` tokens, each drawn from the `top` most probable with probabilities rounded to multiples of 1/`levels`.
 
     A distribution is rounded before its token is drawn, and verified as rounded, so that the output stays the target's.
     A deployment charges the link ceil(log2 C(V, top) + log2 C(levels + top - 1, top - 1)) bits for every drafted
@@ -106,7 +106,7 @@ class _Rounded:
 
 
 def quantised(probabilities: "Tensor", top: int, levels: int) -> "Tensor":
-    """Return a distribution [vocabulary] of the `top` likeliest tokens in multiples of 1/`levels`.
+    """Return a distribution [vocabulary] of the `top` most probable tokens in multiples of 1/`levels`.
 
     Each is rounded to the nearest; where the sum is not 1, those change by one step that were rounded the furthest the
     other way.

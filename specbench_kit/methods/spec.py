@@ -33,7 +33,7 @@ def with_option(spec: str, key: str, value: object) -> str:
 def describe_method(spec: str, method: Method) -> dict[str, object]:
     """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs.
 
-    `proposal` is there if it takes the likeliest tokens where others draw theirs from the drafter's distribution.
+    `proposal` is there if it takes the most probable tokens where others draw theirs from the drafter's distribution.
     """
     options = {
         name: provenance.without_folders(value) if isinstance(value, str) else value

@@ -36,8 +36,9 @@ class SpecDecPp(Method):
     force: bool = False
     source = "SpecDec++, arXiv 2405.19715"
     reported_result = (
-        "2.04 to 2.26 times plain decoding, 7 to 11% over a static length, with a predictor that reads the draft "
-        "model's hidden states; this method's predictor reads the draft distribution alone, and has no published result"
+        "2.04 to 2.26 times autoregressive decoding, 7 to 11% over a static length, with a predictor that reads the "
+        "draft model's hidden states; this method's predictor reads the draft distribution alone, and has no published "
+        "result"
     )
     group = "learned"
     grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7), "max_draft": (3, 5, 8)})

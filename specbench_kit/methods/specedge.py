@@ -26,14 +26,14 @@ FIRST_DEPTH = 5
 @methods.register("specedge")
 @dataclass(frozen=True)
 class SpecEdge(Method):
-    """Draft a tree of the `budget` likeliest tokens, then draft ahead below the likeliest answer during verification.
+    """Draft a tree of the `budget` most probable tokens, and draft ahead below its best path during verification.
 
     Each level forwards at most `beams` nodes with `branch` children each. `depth` is the number of levels; `auto` fills
     the time of a verification less the round trip. Drafting ahead adds at most `proactive_depth` levels, which are used
     only if the answer is exactly the guess; `proactive=false` turns it off. What is drafted ahead keeps to the budget,
     where the authors' code keeps every node that it adds. The next round then grows the kept tree by `depth` levels as
     always or, with `proactive_type=included`, by `proactive_depth` levels fewer, so that it begins sooner. `tree=chain`
-    drafts and guesses one chain, of the likeliest tokens as in trees.
+    drafts and guesses one chain, of the most probable tokens as in trees.
 
     With n levels, the guess is right about as often as n + 1 first choices of the draft model in a row. Drafting ahead
     therefore pays with few levels or a very certain draft, and hardly matters at 7 levels
@@ -130,7 +130,7 @@ class _SpecEdgePolicy(Policy):
         return calibrated_depth(verify_s, 2 * rtt_s, step_s) if verify_s and step_s else FIRST_DEPTH
 
     def _guess(self, drafter: "Drafter") -> list[GrowingTree]:
-        """Return a new tree per request, whose root is the likeliest token after any leaf.
+        """Return a new tree per request, whose root is the most probable token after any leaf.
 
         The root is one of the `budget` tokens that are drafted ahead.
         """
@@ -146,7 +146,7 @@ class _SpecEdgePolicy(Policy):
 
 
 def _best_answer(tree: GrowingTree) -> int:
-    """Append the likeliest next token after any leaf and return its node."""
+    """Append the most probable next token after any leaf and return its node."""
     leaves: defaultdict[DraftForward, list[int]] = defaultdict(list)
     for leaf in tree.leaves:
         leaves[tree.forwarded[leaf][0]].append(leaf)

@@ -21,9 +21,9 @@ class SpecInfer(Method):
     """Draft a tree of the same shape in every round: a node at depth i gets its `branching[i]` most likely children.
 
     The default, `branching=1-1-3-1-1-1-1-1`, is SpecInfer's tree of 20 tokens. `guesses` above 0 drafts asynchronously:
-    while a tree is verified, the next one grows below that many outcomes, the likeliest by the draft model's
+    while a tree is verified, the next one grows below that many outcomes, the most probable by the draft model's
     probabilities. An outcome is the last accepted token together with the target's bonus token after it. Children are
-    the likeliest tokens, also under sampling: `sampled-tree:replacement=true` is SpecInfer's multi-step sampling.
+    the most probable tokens, also under sampling: `sampled-tree:replacement=true` is SpecInfer's multi-step sampling.
     """
 
     branching: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
@@ -127,7 +127,7 @@ def _deepest_nodes(draft: "Draft") -> _Frontier:
 def _likeliest_outcomes(
     tree: "TokenTree", leaves: "Mapping[int, tuple[Distributions, int]]", count: int
 ) -> dict[tuple[int, int], int]:
-    """Append the `count` likeliest bonus tokens and return their nodes, by the last accepted node and the token.
+    """Append the `count` most probable bonus tokens and return their nodes, by the last accepted node and the token.
 
     `leaves` gives the distribution after each leaf. A token that was drafted below a node cannot be the bonus token
     after it, because it would be accepted.

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 @methods.register("specpipe")
 @dataclass(frozen=True)
 class SpecPipe(Method):
-    """Feed one tree level per step, of the `width` likeliest tokens, to a target of `stages` pipeline stages.
+    """Feed one tree level per step, of the `width` most probable tokens, to a target of `stages` pipeline stages.
 
-    Candidates are the `children` likeliest tokens after each node of the last level, ranked by their probability from
-    the root. When the last stage yields a token, only the tree below that token is kept; a token that the tree does not
-    hold empties the pipeline. The levels of a batch have at most `rows` tokens per step, which requests `share` in
-    equal parts or greedily by probability; with `budget=request` only the width limits them. The `prefill` of new
-    prompts is mixed with the levels, within the same rows, or goes first, in steps of its own of `chunk` tokens.
+    Candidates are the `children` most probable tokens after each node of the last level, ranked by their probability
+    from the root. When the last stage yields a token, only the tree below that token is kept; a token that the tree
+    does not hold empties the pipeline. The levels of a batch have at most `rows` tokens per step, which requests
+    `share` in equal parts or greedily by probability; with `budget=request` only the width limits them. The `prefill`
+    of new prompts is mixed with the levels, within the same rows, or goes first, in steps of its own of `chunk` tokens.
     """
 
     stages: int = 8

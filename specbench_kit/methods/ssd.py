@@ -21,14 +21,14 @@ class Ssd(Method):
     """Draft the next chain of `k` tokens for several outcomes of a verification while it runs.
 
     An outcome is a number of accepted tokens and the bonus token after them. `guesses` is the average number of bonus
-    tokens that are tried per number of accepted tokens: the likeliest ones of the draft model other than the drafted
-    token. `allocation=uniform` gives each number as many; `geometric` gives likelier numbers more, with tail exponent
-    `r`, by the acceptance rate of the run's first 50 rounds. If no guess was right, `backup=jit` drafts after the
-    verdict and `none` decodes one token without a draft, where the authors' `fast` sends random tokens. The run keeps
-    the counts of accepted and rejected tokens of those rounds, a request what was drafted ahead for it.
+    tokens that are tried per number of accepted tokens: the most probable ones of the draft model other than the
+    drafted token. `allocation=uniform` gives each number as many; `geometric` gives likelier numbers more, with tail
+    exponent `r`, by the acceptance rate of the run's first 50 rounds. If no guess was right, `backup=jit` drafts after
+    the verdict and `none` decodes one token without a draft, where the authors' `fast` sends random tokens. The run
+    keeps the counts of accepted and rejected tokens of those rounds, a request what was drafted ahead for it.
 
-    Chains are of the likeliest tokens, also under sampling. The authors' code draws them there, which is accepted more
-    often, and can make the guessed tokens less likely in the target's answer (`sampler_x`, absent here).
+    Chains are of the most probable tokens, also under sampling. The authors' code draws them there, which is accepted
+    more often, and can make the guessed tokens less likely in the target's answer (`sampler_x`, absent here).
     """
 
     k: int = 6
@@ -37,7 +37,7 @@ class Ssd(Method):
     r: float = 1.0
     backup: Literal["jit", "none"] = "jit"
     source = "speculative speculative decoding, arXiv 2603.03251"
-    reported_result = "up to 5 times plain decoding"
+    reported_result = "up to 5 times autoregressive decoding"
     group = "overlapping"
     proposal = "top"
     required_capability = Capability.TREES
@@ -148,7 +148,7 @@ class _SsdPolicy(Policy):
         return chain[-1] if chain else 0
 
     def _guess(self, drafter: "Drafter", ahead: _DraftedAhead, forward: "DraftForward", row: int) -> None:
-        """Append the likeliest bonus tokens after each number of accepted tokens."""
+        """Append the most probable bonus tokens after each number of accepted tokens."""
         tree, chain = ahead.draft.tree, self.chains[ahead.draft.request_id]
         sources = [*(tree.source(node) for node in chain), (forward, row)]
         drafted = [*(tree.tokens[node] for node in chain), -1]
@@ -187,7 +187,7 @@ def _best(forward: "DraftForward") -> list[int]:
 
 
 def _likeliest_except(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:
-    """Return the `count` likeliest tokens of a distribution other than the one that was drafted from it."""
+    """Return the `count` most probable tokens of a distribution other than the one that was drafted from it."""
     forward, row = cast("DraftForward", source[0]), source[1]
     likeliest = forward.forward.top_tokens(count + 1)[row]
     return [token for token in likeliest if token != drafted][:count]

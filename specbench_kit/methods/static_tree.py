@@ -22,7 +22,7 @@ BRANCHES = 16
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """A node of a tree shape and its children, likeliest first."""
+    """A node of a tree shape and its children, most probable first."""
 
     children: "tuple[TreeShape, ...]" = ()
 

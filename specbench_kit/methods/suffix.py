@@ -27,7 +27,7 @@ class Suffix(Method):
     shared: bool = True
     drafter: str = field(default="suffix", init=False)
     source = "SuffixDecoding, Oliaro et al. 2024"
-    reported_result = "up to 5.3 times plain decoding (agents)"
+    reported_result = "up to 5.3 times autoregressive decoding (agents)"
     group = "draft-free"
     grid = MappingProxyType({"max_draft": (4, 8, 16), "factor": (1, 2), "min_prob": (0.1, 0.3)})
 

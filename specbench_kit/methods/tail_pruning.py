@@ -29,7 +29,7 @@ class TailPruning(Method):
         "PACER, arXiv 2602.01274, and SADDLE (not verified: of PACER the abstract was read, SADDLE could not be had; "
         "rule and defaults are ours)"
     )
-    reported_result = "up to 2.66 times plain decoding (PACER, with a trained layer)"
+    reported_result = "up to 2.66 times autoregressive decoding (PACER, with a trained layer)"
     group = "stop-rule"
     grid = MappingProxyType({"block": (1, 2, 4), "threshold": (0.1, 0.2, 0.3, 0.5, 0.7), "max_draft": (4, 8)})
 

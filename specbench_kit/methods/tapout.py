@@ -1,4 +1,4 @@
-"""A bandit that chooses among stop rules, so that none of them has to be tuned."""
+"""A bandit that chooses among stopping criteria, so that none of them has to be tuned."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @methods.register("tapout")
 @dataclass(frozen=True)
 class TapOut(ArmsMethod):
-    """Choose the stop rule that drafts each round of the batch by its upper confidence bound (UCB1).
+    """Choose the stopping criterion that drafts each round of the batch by its upper confidence bound (UCB1).
 
     Arms draft at most `max_draft` tokens. The reward, 0..1, is half the accepted tokens over `max_draft` plus half the
     accepted tokens over the drafted ones. Each arm's rounds and mean reward are kept for the run.

@@ -1,4 +1,4 @@
-"""Draft more tokens than are verified, and verify those of the whole batch that are likeliest to be accepted."""
+"""Draft more tokens than are verified, and verify those of the whole batch that are most probable to be accepted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

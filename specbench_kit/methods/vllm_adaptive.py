@@ -27,10 +27,10 @@ LARGEST = 40.0
 class VllmAdaptive(LatencyAware):
     """Draft `max_draft` tokens, then verify those of the batch that raise its expected tokens per second.
 
-    The acceptance probability at each position is a logistic function of one `feature`: the log-odds of the likeliest
-    token (`max`), the lead of its logit over the second (`margin`), or the log-odds of the drafted token (`drawn`).
-    The number of verified tokens follows from the scores of the round before (`budget=stale`) or of this one
-    (`fresh`); `drawn` and `fresh` draft the likeliest tokens instead of drawing them. The model is refitted every
+    The acceptance probability at each position is a logistic function of one `feature`: the log-odds of the most
+    probable token (`max`), the lead of its logit over the second (`margin`), or the log-odds of the drafted token
+    (`drawn`). The number of verified tokens follows from the scores of the round before (`budget=stale`) or of this one
+    (`fresh`); `drawn` and `fresh` draft the most probable tokens instead of drawing them. The model is refitted every
     `refit_every` rounds, with `damping` and the ridge `l2`; until `warmup_refits` fits, every token is verified. Tokens
     that were not verified, or follow a rejection, do not count. The model is kept for the run, scores per request. A
     draft of this kit's models costs a forward per token; vLLM's drafter there is one forward for the whole block.
@@ -100,7 +100,7 @@ class _VllmAdaptivePolicy(Policy):
         self.scores.pop(request_id, None)
 
     def count(self, drafts: "Sequence[Draft]", scores: Sequence[Iterator[float]]) -> int:
-        """Return the number of verified tokens with the most expected tokens per second, the likeliest first."""
+        """Return the number of verified tokens with the most expected tokens per second, the most probable first."""
         drafting_s = draft_s(self.latencies, drafts, self.options.max_draft)
         rows = [(1, draft.context_length - 1) for draft in drafts]
         sums, expected, longest = sums_of(rows), float(len(drafts)), 0

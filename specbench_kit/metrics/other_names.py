@@ -98,7 +98,7 @@ OTHER_NAMES = (
         aiperf="inter-chunk latency",
     ),
     OtherNames(
-        ours="`speedup`: time of plain decoding / time of the method",
+        ours="`speedup`: time of autoregressive decoding / time of the method",
         specedge="speedup",
         adaspec="speedup; a gain of 55 % is .55 more of it, and no ratio",
         specpipe="speedup of the time between tokens",

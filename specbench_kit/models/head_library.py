@@ -1,4 +1,4 @@
-"""Finds feature heads: the bundled ones and those that the user trained. Imports nothing heavy."""
+"""Finds EAGLE heads: the bundled ones and those that the user trained. Imports nothing heavy."""
 
 import json
 from pathlib import Path

@@ -6,7 +6,7 @@ from specbench_kit.papers.experiment import experiments
 
 
 class AblationRow(NamedTuple):
-    """Average drafted and accepted tokens per request and round, and the speedup over plain decoding."""
+    """Average drafted and accepted tokens per request and round, and the speedup over autoregressive decoding."""
 
     drafted: float
     accepted: float

@@ -85,7 +85,7 @@ class ProfileSettings:
         if self.gpu is None and given:
             raise SkitError(f"{' and '.join(given)} applies to a derived profile only: name its --gpu")
         if self.origin == SILICON and not self.is_default_software:
-            raise SkitError("--software is for profiles by the law: leave it out beside --from silicon")
+            raise SkitError("--software is for profiles of the analytic model: leave it out beside --from silicon")
         if self.origin == DATA_SHEET and not self.is_default_engine:
             raise SkitError("--engine is for measured kernels: leave it out beside --from data-sheet")
         Host(self.host_s, self.host_request_s, self.overlap)  # which refuses what no host can take
@@ -147,15 +147,15 @@ class VerifierProfileSettings(ProfileSettings):
     origin: Annotated[
         Origin,
         Option(
-            "Source of a derived profile: silicon (measured kernels), data-sheet (the law), or auto: measured kernels "
-            "where the kit has those of the model, else the law.",
+            "Source of a derived profile: silicon (measured kernels), data-sheet (an analytic model), or auto: "
+            "measured kernels where the kit has those of the model, else the analytic model.",
             MODELS,
             flag="from",
         ),
     ] = AUTO
     engine: Annotated[KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)] = "vllm"
     software: Annotated[
-        str, Option("Serving software whose speed the law assumes: a name from `skit list software`.", MODELS)
+        str, Option("Serving software whose speed is assumed: a name from `skit list software`.", MODELS)
     ] = KERNELS
     cards: Annotated[
         int, Option("Number of cards that hold the model of a derived profile (tensor parallel).", MODELS)

@@ -72,7 +72,7 @@ class KernelDatabase:
         if device not in SYSTEMS or shapes.family not in _CLASSES or shapes.weight_bits or shapes.kv_bits:
             raise SkitError(
                 f"no kernels of such a model on {device} were measured: known are bfloat16 models of "
-                f"{', '.join(_CLASSES)} on {', '.join(SYSTEMS)}; leave out --from silicon for a profile by the law"
+                f"{', '.join(_CLASSES)} on {', '.join(SYSTEMS)}; leave out --from silicon for an analytic model"
             )
         self._limit = Roofline(find_device(device).combined(members), shapes, DTYPE)
         with TemporaryDirectory() as folder:

@@ -59,7 +59,7 @@ def build(root: Path, entries: list[IndexEntry]) -> Document:
         blocks += [Heading("Side by side"), Table(("report", "result"), rows)]
     if single:
         lines = [(_link(root, entry), *entry.setting, entry.headline) for entry in single]
-        blocks += [Heading("Runs"), Table(("run", "of", "dataset", "time", "result"), lines)]
+        blocks += [Heading("Runs"), Table(("run", "method", "dataset", "time", "result"), lines)]
         benchmarks = [entry for entry in single if entry.run.get("method")]
         comparable = [entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]]
         if len(comparable) > 1:
@@ -88,14 +88,17 @@ def _run_file(path: Path) -> RunFile:
 
 
 def _headline(path: Path) -> str:
-    """Return a report's first line in bold, which is its result, else its title."""
+    """Return a report's first line in bold, which is its result, else its first item of a list, else its title."""
     if not path.is_file():
         return ABSENT
     with path.open(encoding="utf-8", errors="replace") as file:
         lines = [one_line(line.strip()) for line in file.read(HEAD_CHARACTERS).splitlines()]
     bold = next((line for line in lines if line.startswith("**") and line.endswith("**")), "")
     title = next((line for line in lines if line.startswith("# ")), f"# {ABSENT}")
-    return bold.strip("*") or title[2:]
+    # The results of a simulation are a list above its first section.
+    opening = lines[: next((number for number, line in enumerate(lines) if line.startswith("## ")), len(lines))]
+    item = next((line[2:] for line in opening if line.startswith("- ")), "")
+    return bold.strip("*") or item or title[2:]
 
 
 def _link(root: Path, entry: IndexEntry) -> str:

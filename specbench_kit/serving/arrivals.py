@@ -38,6 +38,11 @@ class ArrivalProcess(Protocol):
 
     is_open: ClassVar[bool] = True
 
+    @property
+    def states_lengths(self) -> bool:
+        """Return True if requests come with output lengths of their own."""
+        return False
+
     def next_requests(
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
     ) -> NextRequests:
@@ -105,6 +110,10 @@ class ReplayedArrivals(ArrivalProcess):
     """Recorded arrivals, dealt to the devices in turn; with one device per request, none waits for another."""
 
     requests: tuple[RequestArrival, ...]
+
+    @property
+    def states_lengths(self) -> bool:
+        return any(request.output_tokens for request in self.requests)
 
     def next_requests(
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats

@@ -54,6 +54,11 @@ def parse_lengths(text: str | int) -> Lengths:
     return int(name)
 
 
+def shortest(lengths: Lengths) -> int:
+    """Return the length that no response falls below, in tokens."""
+    return lengths if isinstance(lengths, int) else 1
+
+
 def longest(lengths: Lengths) -> int:
     """Return the length that a scenario has to have room for, in tokens."""
     return lengths if isinstance(lengths, int) else lengths.longest

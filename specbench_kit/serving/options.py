@@ -87,20 +87,18 @@ class ServingOptions:
     frame_s: Annotated[
         float,
         Option(
-            "Server time per message, in seconds; the messages of each direction are handled one after the other.",
+            "Server message cost, in seconds; the messages of each direction are processed serially.",
             DEPLOYMENT,
         ),
     ] = 0.0
     turn_s: Annotated[float, Option("Fixed gap between two verifications, in seconds.", DEPLOYMENT)] = 0.0
     turn_answer_s: Annotated[
         float,
-        Option("Gap between verifications added per answer of the previous batch, in seconds.", DEPLOYMENT),
+        Option("Gap between verifications added per response of the previous batch, in seconds.", DEPLOYMENT),
     ] = 0.0
     answer_s: Annotated[
         float,
-        Option(
-            "Extra verification time per answer of the previous batch that is still being sent, in seconds.", DEPLOYMENT
-        ),
+        Option("Delay added to the next verification per response still being sent, in seconds.", DEPLOYMENT),
     ] = 0.0
     verify_cv: Annotated[
         float, Option("Random variation of the verification time: standard deviation / mean.", DEPLOYMENT)
@@ -153,7 +151,7 @@ class ServingOptions:
     estimator_factor: Annotated[
         Numbers,
         Option(
-            "Factors by which the scheduler's estimate of batch times is wrong, such as 0.5,1,2.",
+            "Estimator bias: predicted / true time of a batch, such as 0.5,1,2.",
             ESTIMATOR,
             parse=numbers_of("--estimator-factor"),
         ),
@@ -214,6 +212,12 @@ class RecordingOptions(DatasetOptions):
     """Options of the trace that is recorded if no acceptance is given; 50 prompts take minutes on two cores."""
 
     limit: Annotated[int, Option("Number of prompts, drawn with --seed.", RECORDING)] = 50
+    minutes: Annotated[
+        float | None,
+        Option(
+            "Minutes of recording after which no further prompt begins; what is recorded by then is used.", RECORDING
+        ),
+    ] = None
     target: Target = "auto"
     draft: Draft = "auto"
     device: TorchDevice = "auto"

@@ -66,6 +66,10 @@ class RoundSource(Protocol):
     def typical(self) -> "TypicalRound":
         """Averages over its rounds."""
 
+    @property
+    def shortest_output(self) -> int:
+        """Tokens of its shortest response; 0 if it does not know lengths."""
+
     def begin(self, uniform: Floats) -> ResponseStarts:
         """Start one response per random number."""
 
@@ -125,6 +129,10 @@ class PositionRates:
     stop_rule: StopRuleRates | None = None
     spread: float = 0.0
     overconfidence: float = 1.0
+
+    @property
+    def shortest_output(self) -> int:
+        return 0
 
     def __post_init__(self) -> None:
         require(0 <= self.spread <= 1, f"spread must lie in 0..1, not {self.spread:g}")
@@ -221,6 +229,10 @@ class RecordedRounds:
         share = accepted / submitted if submitted else 0.0
         count = self._rounds.shape[1]
         self.typical = TypicalRound(steps / count, submitted / count, share, int(self._rounds[1].max()))
+
+    @property
+    def shortest_output(self) -> int:
+        return int(self._lengths[1].min())
 
     def begin(self, uniform: Floats) -> ResponseStarts:
         records = (uniform * len(self._first)).astype(np.int64)

@@ -1,16 +1,17 @@
 """A scenario: devices and their requests, the server and its scheduler, and the token speeds that are promised."""
 
 from dataclasses import dataclass, field
-from math import isfinite
+from math import ceil, isfinite
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop
 from specbench_kit.serving.fleet import DeviceKind
-from specbench_kit.serving.lengths import Lengths, longest
+from specbench_kit.serving.lengths import Lengths, longest, shortest
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.network import NO_DELAYS, Network
+from specbench_kit.serving.options import Objective
 from specbench_kit.serving.round_sources import RoundSource
 from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler, parse_scheduler
 from specbench_kit.serving.schedulers.estimator import EXACT, EstimatorError
@@ -110,6 +111,24 @@ class Scenario:
             raise SkitError(
                 f"a response of {prompt} + {output} tokens exceeds the server's KV memory of {self.memory.tokens:g} "
                 "tokens: choose shorter lengths or a larger device"
+            )
+
+    def check_due(self, objective: Objective, expected_tokens: int = 0) -> None:
+        """Raise SkitError if the promise gives even the shortest response more time than the run has.
+
+        Where neither the options nor the source know the length of a response, it is `expected_tokens`; 0 is unknown.
+        """
+        tokens = self.source.shortest_output if self.output_tokens is None else shortest(self.output_tokens)
+        tokens = tokens or expected_tokens
+        if self.arrivals.states_lengths or not tokens:
+            return
+        speed, left_s = max(self.slo.speeds), self.duration_s - self.warmup_s
+        allowed_s = (tokens - (objective == "tpot")) / speed
+        if allowed_s > left_s:
+            raise SkitError(
+                f"no response of {tokens} tokens is due within {self.duration_s:g} s: the first {self.warmup_s:g} s "
+                f"are the warm-up, and at {speed:g} tokens/s a response may take {allowed_s:.0f} s: give --duration "
+                f"{ceil(self.warmup_s + 2 * allowed_s)} or more, or a shorter --warm-up"
             )
 
     def _check_slo(self, name: str, speed: float) -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from specbench_kit.papers.experiment import Experiment
 
 PROMPTS = ("dataset", "data_dir", "sample", "limit")
+DECODED = (*PROMPTS, "minutes")
+"""Options of what a command decodes first."""
 PAIR = ("target", "draft", "device", "dtype", "executor")
 SAMPLING = ("top_p", "top_k")
 LIVE = (
@@ -70,7 +72,7 @@ def _files(given: GivenValues) -> str:
 
 SERVING = (
     WithoutEffect(
-        (*PROMPTS, "target", "draft", "device", "dtype", "max_new_tokens", "max_draft"),
+        (*DECODED, "target", "draft", "device", "dtype", "max_new_tokens", "max_draft"),
         _recordless,
         "nothing is recorded where the acceptance is stated; leave out one of them",
     ),
@@ -86,13 +88,13 @@ DISTILLATION = (
 
 RULES: Mapping[str, Sequence[WithoutEffect]] = {
     "bench": (
-        WithoutEffect((*PROMPTS, *LIVE), beside("replay"), RECORDED),
+        WithoutEffect((*DECODED, *LIVE), beside("replay"), RECORDED),
         WithoutEffect((*SAMPLING, "draft_top_n"), _greedily, GREEDY),
     ),
     "ab": (
         WithoutEffect(
             (
-                *(*PROMPTS, "repeats", "max_new_tokens", "ignore_eos", "temperature", *SAMPLING, "seed", "concurrency"),
+                *(*DECODED, "repeats", "max_new_tokens", "ignore_eos", "temperature", *SAMPLING, "seed", "concurrency"),
                 *("rate", "turn", "until_saturated", "warm_up", "tokenizer", "timeout_s", "retries", "server_ca"),
                 *("resume", "force"),
             ),
@@ -104,9 +106,9 @@ RULES: Mapping[str, Sequence[WithoutEffect]] = {
     ),
     "batch-sizes": (WithoutEffect((*PROMPTS, *PAIR, "max_new_tokens"), beside("replay"), RECORDED),),
     "sweep": (
-        WithoutEffect((*PROMPTS, *PAIR, "max_new_tokens", "max_draft"), beside("trace", "--replay"), RECORDED),
+        WithoutEffect((*DECODED, *PAIR, "max_new_tokens", "max_draft"), beside("trace", "--replay"), RECORDED),
         WithoutEffect(
-            ("dataset", "data_dir", "sample", "device", "dtype", "executor", "max_draft"),
+            ("dataset", "data_dir", "sample", "minutes", "device", "dtype", "executor", "max_draft"),
             _synthetic,
             "a synthetic pair has no weights, and answers random tokens; leave it out",
         ),

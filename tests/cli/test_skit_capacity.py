@@ -46,6 +46,13 @@ def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path,
     assert {path.name for path in (folder / "plots").iterdir()} == plots
 
 
+def test_one_capacity_is_explained_by_the_loads_that_were_tried(tmp_path: Path) -> None:
+    odds = ["--system", "sled", "--acceptance", "iid:alpha=0.8,length=4"]
+    folder, _, _ = searched(*odds, *LENGTHS, *SHORT, "--seeds", 1, "--epsilon", 0.1, "--out", tmp_path)
+    assert {path.name for path in (folder / "plots").iterdir()} == {"tried.png", "tried.svg"}
+    assert "Below the dotted line, at 10 %, a load counts as served" in (folder / "report.md").read_text()
+
+
 def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, dict[str, Any], str]) -> None:
     summary = two_systems[1]
     for row in summary["rows"]:
@@ -111,10 +118,18 @@ def test_a_preset_of_the_search_runs_under_either_command(tmp_path: Path) -> Non
         (["--slo", "60/s"], "no batch can meet the SLO '60/s'"),
         (["--epsilon", "2"], "--epsilon is a share of responses"),
         (["--most", "0"], "--most must be at least 1 device"),
-        (["--output-tokens", "2000"], "simulate for longer"),
+        (["--output-tokens", "2000"], "at 4 tokens/s a response may take 500 s: give --duration 1003 or more"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
     odds = ["--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, *SHORT, "--seeds", 1]
     lengths = [] if "--output-tokens" in arguments else ["--output-tokens", 30]
     assert line in error_line(skit_here("capacity", *odds, *lengths, *arguments, "--out", tmp_path))
+
+
+def test_a_run_too_short_for_its_promise_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    short = ["--target", "bundled", "--max-new-tokens", 128, "--duration", 40, "--warm-up", 30]
+    done = skit_here("capacity", *short, "--out", tmp_path)
+    assert "no response of 128 tokens is due within 40 s" in error_line(done)
+    assert "recording  " not in done.stderr
+    assert not list(tmp_path.glob("**/trace.parquet"))

@@ -211,3 +211,26 @@ def test_prompts_that_bench_does_not_ask_can_be_recorded(tmp_path: Path, tiny: T
         parts.append((TraceFile(out).header.run["dataset"]["location"], next(iter(TraceFile(out))).prompt_ids))
     assert [location for location, _ in parts] == ["gsm8k/test.jsonl", "gsm8k/train.jsonl"]
     assert parts[0][1] != parts[1][1]
+
+
+def test_minutes_leave_a_trace_of_what_is_recorded_and_resume_records_the_others(
+    prompts: Path, trace: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
+    out = tmp_path / "trace.parquet"
+    ended = skit_here(*record(prompts, out, tiny, "--batch-size", 1, "--minutes", 1e-6))
+    assert ended.returncode == 0, ended.stderr
+    said = " ".join(ended.stdout.split())
+    assert re.search(r"PARTIAL RUN: (\d) of 5 requests were recorded before --minutes were over; the same", said)
+    part = TraceFile(out)
+    assert 1 <= len(part) < len(TraceFile(trace))
+    assert part.header.run["dataset"]["recorded"] == {"requests": len(part), "planned": 5}
+    replayed = skit_here("bench", *methods("fixed-k:k=2"), "--replay", out, "--out", tmp_path / "runs")
+    assert f"PARTIAL RUN: {len(part)} of 5 requests were recorded" in " ".join(replayed.stdout.split())
+    again = skit_here(*record(prompts, out, tiny, "--batch-size", 1))
+    assert "continue it with --resume" in error_line(again)
+    whole = skit_here(*record(prompts, out, tiny, "--batch-size", 1, "--resume"))
+    assert whole.returncode == 0, whole.stderr
+    assert "PARTIAL" not in whole.stdout
+    assert "recorded" not in TraceFile(out).header.run["dataset"]
+    assert [one.output_ids for one in TraceFile(out)] == [one.output_ids for one in TraceFile(trace)]
+    assert not (tmp_path / "trace.parquet.unfinished").exists()

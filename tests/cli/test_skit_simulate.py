@@ -82,7 +82,7 @@ def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, An
         "Server",
         "More figures",
         "Events",
-        "Series",
+        "Systems",
         "Deployment",
     ):
         assert f"## {section}" in report

@@ -51,11 +51,16 @@ def speedups(summary: dict[str, Any], method: str, key: str = "link.rtt_s") -> d
 def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, said = over_round_trips
     assert re.fullmatch(r"\d{8}T\d{6}Z-sweep-wan-[0-9a-f]{8}", folder.name)
-    assert {path.name for path in folder.iterdir()} == {"run.json", "summary.json", "sweep.csv", "report.md", "plots"}
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "summary.json", "sweep.csv", "report.md", "report.html", "plots",
+    }  # fmt: skip
     names = {f"{name}.{suffix}" for name in ("speedup", "throughput") for suffix in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == names
     assert read_object(folder / "summary.json") == summary
     assert f"report: {folder / 'report.md'}" in said
+    page = (folder / "report.html").read_text()
+    assert page.index("<svg ") < page.index("Which method is the fastest where")
+    assert "speedup against round trip of the link (s)" in page
 
 
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
@@ -87,7 +92,7 @@ def test_break_even_is_interpolated_between_neighbours_and_said(
         assert ROUND_TRIPS.index(high) == ROUND_TRIPS.index(low) + 1
         share = (crossing["at"] - low) / (high - low)
         assert line[low] + share * (line[high] - line[low]) == pytest.approx(1)
-        sentence = f"{found['method']} stops beating centralised autoregressive serving at link.rtt_s = "
+        sentence = f"{found['method']} stops beating autoregressive decoding at the server at link.rtt_s = "
         assert sentence in " ".join(said.split())
         assert sentence in report
         assert f"(between {low:g} and {high:g})" in report
@@ -138,9 +143,9 @@ def test_two_axes_make_a_line_for_each_value_of_the_second(trace: Path, tmp_path
 
 def test_ranges_without_a_break_even_are_named(trace: Path, tmp_path: Path) -> None:
     near = ["--deployment", "wan", "--set", "link.rtt_s=0.001,0.002", "--method", "fixed-k", "--out", tmp_path]
-    assert "beats centralised autoregressive serving everywhere in the range" in swept("--replay", trace, *near)[2]
+    assert "beats autoregressive decoding at the server everywhere in the range" in swept("--replay", trace, *near)[2]
     far = [*near[:3], "link.rtt_s=0.5,1", *near[4:]]
-    assert "beats centralised autoregressive serving nowhere in the range" in swept("--replay", trace, *far)[2]
+    assert "beats autoregressive decoding at the server nowhere in the range" in swept("--replay", trace, *far)[2]
 
 
 def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_pa
     folder, summary, said = swept("--replay", trace, *places, "--method", "fixed-k", "--out", tmp_path)
     (found,) = summary["break_even"]
     assert (found["verdict"], found["faster_at"], found["crossings"]) == ("in part", ["server"], [])
-    sentence = "fixed-k beats centralised autoregressive serving only at drafter.placement = server."
+    sentence = "fixed-k beats autoregressive decoding at the server only at drafter.placement = server."
     assert sentence in " ".join(said.split())
     assert "| `fixed-k` | at server |" in (folder / "report.md").read_text()
 
@@ -246,3 +251,21 @@ def test_options_of_a_draft_need_a_synthetic_pair(tmp_path: Path) -> None:
     pair = ["--target", "synthetic", "--draft", "synthetic"]
     local = ["sweep", *pair, "--method", "fixed-k", "--set", "draft.ranks=0.5,1"]
     assert "choose a modelled --deployment" in error_line(skit_here(*local, "--out", tmp_path))
+
+
+def test_minutes_sweep_over_what_is_recorded_by_then(tiny: TinyPair, tmp_path: Path) -> None:
+    rows = ({"id": f"p{number}", "prompt": "Who was it?" * (1 + number), "chat": False} for number in range(10))
+    prompts = write_rows(tmp_path / "prompts.jsonl", *rows)
+    sizes = ("--dataset", prompts, "--max-new-tokens", 4, "--max-draft", 3, *tiny.options)
+    grid = ("--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1")
+    folder, _, said = swept(*sizes, *grid, "--minutes", 1e-6, "--out", tmp_path / "out")
+    run = read_object(folder / "run.json")
+    assert 0 < run["requests"] < 10
+    line = f"PARTIAL RUN: {run['requests']} of 10 requests were recorded before --minutes were over"
+    assert line in " ".join(said.split())
+    assert line in (folder / "report.md").read_text()
+    resumed = skit_here("record", *sizes, "--limit", 100, "--out", folder / "trace.parquet", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = swept("--replay", folder / "trace.parquet", *grid, "--out", tmp_path / "out")
+    assert read_object(whole[0] / "run.json")["requests"] == 10
+    assert "PARTIAL" not in whole[2]

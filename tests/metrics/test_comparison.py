@@ -75,8 +75,8 @@ def test_a_report_says_how_much_of_what_is_reachable_is_left(tmp_path, rung, rem
     if best < reachable:
         remains = f"{share(1 - best / reachable)} of what is reachable is left"
     assert wording.reachable_gap(comparison) == (
-        f"Below the oracle: `reachable` closes {share(reachable)} of the gap between plain decoding and `oracle`, and "
-        f"`wisp` {share(best)}: {remains}."
+        f"Below the oracle: `reachable` closes {share(reachable)} of the gap between autoregressive decoding and "
+        f"`oracle`, and `wisp` {share(best)}: {remains}."
     )
 
 

@@ -141,7 +141,7 @@ def test_a_pair_gets_a_profile_of_either_model(short: TinyPair, home: Path, tmp_
         assert profile.latency().seconds([(1, 100)]) > 0
         assert {step["new"] for step in summary["profiles"][role]["steps"]} == ({1} if role == "drafter" else {1, 5, 9})
     assert len(list((home / "profiles").glob("*.csv"))) == 2
-    assert "What a stop rule costs" in next(tmp_path.glob("out/*/report.md")).read_text()
+    assert "What a stopping criterion costs" in next(tmp_path.glob("out/*/report.md")).read_text()
 
 
 @pytest.mark.usefixtures("recorded")
@@ -213,7 +213,7 @@ def test_a_model_without_kernels_gets_the_law_of_the_data_sheet(tmp_path: Path) 
     for options, name in ((unknown, "rtx3090"), (sheet, "a100-80")):
         done = skit_here(*command, *options)
         assert done.returncode == 0, done.stderr
-        assert "by the law from its data sheet" in " ".join(done.stdout.split())
+        assert "by the analytic model from its data sheet" in " ".join(done.stdout.split())
         profile = load(f"qwen3-32b-{name}-bf16-verifier-roofline")
         assert (profile.source, profile.form, judge(profile).kind) == ("roofline", "rounded", "possible")
         ends = profile.range()
@@ -234,7 +234,7 @@ def test_a_model_without_kernels_gets_the_law_of_the_data_sheet(tmp_path: Path) 
         ("--target nowhere.toml", "cannot read nowhere.toml"),
         ("--device cuda:7", "device 'cuda:7' is not there"),
         ("--resume", "holds no unfinished run"),
-        ("--from silicon --software papers --gpu a100", "--software is for profiles by the law"),
+        ("--from silicon --software papers --gpu a100", "--software is for profiles of the analytic model"),
         ("--from data-sheet --engine sglang --gpu a100", "--engine is for measured kernels"),
         ("--from silicon --gpu a100 --dtype float16", "--from silicon: kernels on a100-80 were measured in bfloat16"),
         ("--gpu a100 --host-s -1", "--host-s must not be negative"),

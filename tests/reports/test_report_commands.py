@@ -199,9 +199,12 @@ def test_an_index_lists_every_report_of_a_folder(runs, tmp_path):
     assert error_line(skit_here("report", "--index", tmp_path / "none")).startswith("there is no folder")
     assert error_line(skit_here("report")).startswith("give run directories")
     (paths[1] / "report.md").write_text("# broken")
+    (root / "capacity").mkdir()
+    (root / "capacity" / "report.md").write_text("# Capacity of `a`\n\n- a: 79 devices.\n\n## More\n\n- not this\n")
     assert skit_here("report", "--index", root).returncode == 0
     text = (root / "index.md").read_text()
-    assert text.startswith("# 3 reports in `copied`")
+    assert text.startswith("# 4 reports in `copied`")
+    assert "| [capacity](capacity/report.md) | a: 79 devices. |" in text
     assert "| [both](both/report.html) | `" in text
     assert f"[{paths[0].name}]({paths[0].name}/report.md) | " in text
     assert "run.json cannot be read" in text

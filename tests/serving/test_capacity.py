@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from report_builders import make_record, make_round
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
 from specbench_kit.serving.arrivals import Poisson, ReplayedArrivals, RequestArrival
+from specbench_kit.serving.lengths import LogNormalLengths
 from specbench_kit.serving.metrics import slo_violations
+from specbench_kit.serving.options import Objective
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
-from specbench_kit.serving.round_sources import iid
+from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
@@ -185,3 +188,23 @@ def test_a_run_in_which_no_response_is_due_is_refused() -> None:
 def test_rules_are_checked(changes: dict[str, float], line: str) -> None:
     with pytest.raises(SkitError, match=line):
         CapacityRule(**changes)
+
+
+@pytest.mark.parametrize(("objective", "tokens"), [("speed", 41), ("tpot", 42)])
+def test_a_promise_beyond_the_end_of_the_run_is_refused_before_it(objective: Objective, tokens: int) -> None:
+    """At 8 tokens/s, 40 tokens have the five seconds that the warm-up leaves."""
+    at_most = scenario(output_tokens=tokens - 1, duration_s=15.0)
+    at_most.check_due(objective)
+    too_long = replace(at_most, output_tokens=tokens)
+    with pytest.raises(
+        SkitError, match=rf"no response of {tokens} tokens is due within 15 s: .* give --duration 2\d or more"
+    ):
+        too_long.check_due(objective)
+    recorded = replace(
+        too_long, output_tokens=None, source=RecordedRounds([make_record("long", *[make_round()] * tokens)])
+    )
+    with pytest.raises(SkitError, match=f"no response of {tokens} tokens is due"):
+        recorded.check_due(objective)
+    known = ReplayedArrivals((RequestArrival(0.0, 10, 5),))
+    replace(too_long, arrivals=known).check_due(objective)
+    replace(too_long, output_tokens=LogNormalLengths(500, 0.5)).check_due(objective)

@@ -1,4 +1,4 @@
-"""Drafts of a feature head: one layer over the target's hidden states, in the manner of EAGLE-3."""
+"""Drafts of an EAGLE head: one layer over the target's hidden states, in the manner of EAGLE-3."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

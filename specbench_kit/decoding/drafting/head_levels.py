@@ -1,4 +1,4 @@
-"""Tree levels of a feature head, which drafts on from the target's hidden states of the committed tokens."""
+"""Tree levels of an EAGLE head, which drafts on from the target's hidden states of the committed tokens."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count

@@ -1,4 +1,4 @@
-"""Retrieval from an external corpus: a tree of what most often followed the newest tokens there (REST)."""
+"""Retrieval from an external corpus: a tree of the most frequent continuations of the newest tokens (REST)."""
 
 import json
 from collections import Counter, defaultdict

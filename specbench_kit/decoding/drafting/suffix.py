@@ -1,4 +1,4 @@
-"""Suffix decoding: what most often followed the last tokens, in the request's own text and in outputs of all."""
+"""Suffix decoding: the most frequent continuation of the last tokens, in the request's own text and all outputs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ from specbench_kit.live.server.silence import SilenceBound, read_silence_bound
 from specbench_kit.live.wire import Down, Status
 
 MOST_LAYERS = 8
-"""Layers whose hidden states a session may ask for; a feature head reads three."""
+"""Layers whose hidden states a session may ask for; an EAGLE head reads three."""
 LEAST_TOP_P = 1e-4
 UNLIMITED = 1 << 40
 """The length limit of a response here: the device decides where its response ends."""

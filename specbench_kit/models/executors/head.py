@@ -1,4 +1,4 @@
-"""An executor for feature heads on any device."""
+"""An executor for EAGLE heads on any device."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +18,7 @@ from specbench_kit.models.heads.model import HeadModel, attend
 
 @runtime_checkable
 class ReadsStates(Protocol):
-    """An executor of a feature head, which is given the target's hidden states of a text."""
+    """An executor of an EAGLE head, which is given the target's hidden states of a text."""
 
     reads: tuple[int, ...]
     """The layers of the target whose hidden states the head reads."""
@@ -32,7 +32,7 @@ class ReadsStates(Protocol):
 
 @executors.register("head")
 class HeadExecutor(PaddedExecutor):
-    """Runs any feature head on any device."""
+    """Runs any EAGLE head on any device."""
 
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.model, self.reads = model, model.config.layers

@@ -1,4 +1,4 @@
-"""The hidden states that a feature head reads, by slot and position."""
+"""The hidden states that an EAGLE head reads, by slot and position."""
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat

@@ -1,4 +1,4 @@
-"""Runs feature heads on a CPU in one call per forward."""
+"""Runs EAGLE heads on a CPU in one call per forward."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +18,7 @@ from specbench_kit.models.heads.model import HeadModel
 
 @executors.register("native-head")
 class NativeHeadExecutor(NativeExecutor):
-    """Runs feature heads with the extension of `native`."""
+    """Runs EAGLE heads with the extension of `native`."""
 
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, None)
@@ -30,7 +30,7 @@ class NativeHeadExecutor(NativeExecutor):
     @classmethod
     def refusal(cls, model: Any) -> str:
         computed = isinstance(model, HeadModel) and model.device.type == "cpu" and computable(model)
-        return cls.missing() or ("" if computed else "runs feature heads on a CPU")
+        return cls.missing() or ("" if computed else "runs EAGLE heads on a CPU")
 
     def add_states(self, slot: int, states: Tensor) -> None:
         told = states.float().contiguous()

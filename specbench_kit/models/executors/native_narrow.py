@@ -65,7 +65,7 @@ class NativeBf16Executor(NarrowExecutor):
 
 @executors.register("native-bf16-head")
 class NativeBf16HeadExecutor(NativeHeadExecutor, NativeBf16Executor):
-    """Runs feature heads with the products of `native-bf16`."""
+    """Runs EAGLE heads with the products of `native-bf16`."""
 
 
 @executors.register("native-bf16-draft")

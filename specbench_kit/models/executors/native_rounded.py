@@ -51,7 +51,7 @@ class RoundedExecutor(BlockProductsExecutor):
 
 @executors.register("native-8bit-head")
 class RoundedHeadExecutor(RoundedExecutor, NativeHeadExecutor):
-    """Runs feature heads in 8 bits; the default for them where the processor multiplies bytes."""
+    """Runs EAGLE heads in 8 bits; the default for them where the processor multiplies bytes."""
 
 
 @executors.register("native-8bit-draft")

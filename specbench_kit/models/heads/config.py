@@ -1,4 +1,4 @@
-"""The configuration of a feature head: config.json in the format of the `speculators` library."""
+"""The configuration of an EAGLE head: config.json in the format of the `speculators` library."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A feature head in the manner of EAGLE-3 (Li et al. 2025): one layer over the target's states and the next token."""
+"""An EAGLE head in the manner of EAGLE-3 (Li et al. 2025): one layer over the target's states and the next token."""
 
 from typing import Any
 

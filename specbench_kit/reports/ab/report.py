@@ -60,7 +60,7 @@ def verdicts(summary: AbSummary) -> Table:
             rows.append([name, FIGURES[entry.figure], ratio, entry.units, entry.verdict])
     columns = (
         "load",
-        "figure",
+        "metric",
         Column(f"{summary.names[1]} over {summary.names[0]}", "times"),
         Column("units", "count"),
     )

@@ -115,7 +115,7 @@ def cautions(summary: AbSummary) -> list[str]:
     lines = list(summary.cautions)
     if summary.partial:
         done = summary.finished + summary.failed
-        lines.append(f"PARTIAL: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
+        lines.append(f"PARTIAL RUN: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
     if summary.failed:
         lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
     for load in summary.loads:

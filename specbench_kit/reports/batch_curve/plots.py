@@ -57,6 +57,6 @@ def _picture(rows: Sequence[Row], labels: Sequence[str], group: str) -> Picture:
         legend(axes)
 
     title = f"Throughput against TPOT{f': {group}' if group else ''}"
-    note = "Numbers are batch sizes. Up and to the left is better; a method pays off where it is above plain decoding."
+    note = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
     name = f"throughput_tpot{f'-{group}' if group else ''}"
     return Picture(name, title, note, 3.2 + legend_in(labels), paint)

@@ -23,8 +23,8 @@ def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
         cells.append((code(label), *speeds, limit))
     text = (
         f"{run.get('requests')} requests per size, {time_kind(dict(run))}. Tokens per second of the batch / mean ms "
-        "per token of a request. A method pays off where its tokens per second exceed those of plain decoding at the "
-        "same batch size."
+        "per token of a request. A method pays off where its tokens per second exceed those of autoregressive decoding "
+        "at the same batch size."
     )
     table = Table(("method", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells)
     figures = [Figure(picture, f"plots/{picture}") for picture in pictures]

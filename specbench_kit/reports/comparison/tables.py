@@ -109,7 +109,7 @@ def _caption(comparison: Comparison, columns: Sequence[MetricColumn]) -> str:
         f"Speculative decoding on {', '.join(comparison.datasets)}.",
         "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "." if meanings else "",
         "In brackets 95% intervals." if {SPEEDUP, TYPICAL} & {*columns} else "",
-        "Bold: the best that can be deployed and is lossless, and speedups that are not shown to be below it.",
+        "Bold: the best lossless, deployable method and all statistical ties.",
         *machine.warnings(*(run.fields for run in comparison.runs)),
     ]
     return " ".join(filter(None, parts))

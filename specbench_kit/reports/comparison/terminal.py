@@ -52,14 +52,14 @@ MARKS = {
 }
 """What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to differ from 1."""
 MARKS_WORDS = {
-    EVEN: NO_DIFFERENCE,
+    EVEN: "tie",
     "~": BY_PROMPT,
-    "?": TOO_FEW,
+    "?": "too few prompts",
     UNCOUNTED: "faster, but with outputs that do not count",
 }
 WINNER = "*"
-WINNER_NOTE = f"{WINNER} the fastest here that can be deployed and is lossless; rows go from fast to slow"
-UNDECIDED_NOTE = f"{WINNER} the fastest here that can be deployed, with its distribution undecided"
+WINNER_NOTE = f"{WINNER} fastest lossless, deployable method; rows go from fast to slow"
+UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution undecided"
 
 
 BRIEF = {
@@ -106,7 +106,7 @@ def winner_of(comparison: Comparison) -> str:
     """Return the row of the fastest method that can be deployed and is lossless.
 
     If differences are taken to a named method, the winner is the one that is shown to be furthest ahead of it. There
-    is none (an empty text) if it is slower than plain decoding, whether or not that is shown.
+    is none (an empty text) if it is slower than autoregressive decoding, whether or not that is shown.
     """
     bounds = {series.label for series in comparison.series if series.is_bound}
     rows = comparison.overall
@@ -127,7 +127,7 @@ def fastest_first(comparison: Comparison) -> list[str]:
 
 
 def _has_rivals(comparison: Comparison) -> bool:
-    """Return True if there are several methods besides plain decoding."""
+    """Return True if there are several methods besides autoregressive decoding."""
     return sum(not series.is_baseline for series in comparison.series) > 1
 
 

@@ -77,7 +77,7 @@ def power_words(comparison: Comparison) -> str:
 def reachable_gap(comparison: Comparison) -> str:
     """Return one line on how much of the oracle's gap can be closed, and how much of that the best method leaves.
 
-    It is empty without a method that shows it, or where the oracle is not shown to be faster than plain decoding.
+    It is empty without a method that shows it, or where the oracle is not shown to beat autoregressive decoding.
     """
     shares = {label: row["headroom"] for label, row in comparison.overall.items() if row.get("headroom") is not None}
     oracle = next((series.label for series in comparison.series if series.is_bound and series.label in shares), None)
@@ -93,7 +93,7 @@ def reachable_gap(comparison: Comparison) -> str:
     left = 1 - shares[best] / shares[rung]
     remains = f"{share(left)} of what is reachable is left" if left > 0 else "nothing of what is reachable is left"
     return (
-        f"Below the oracle: {code(rung)} closes {share(shares[rung])} of the gap between plain decoding and "
+        f"Below the oracle: {code(rung)} closes {share(shares[rung])} of the gap between autoregressive decoding and "
         f"{code(oracle)}, and {code(best)} {share(shares[best])}: {remains}."
     )
 

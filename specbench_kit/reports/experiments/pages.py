@@ -1,11 +1,12 @@
 """One page per paper and a table over all papers; on the terminal, one experiment."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.papers.experiment import PREDICTED, ROLES, worlds
-from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -24,17 +25,18 @@ from specbench_kit.reports.experiments.plots import sensitivity
 from specbench_kit.reports.experiments.wording import (
     claim_verdict,
     duration,
+    metric_in_words,
     outcome,
     percent,
     published,
     role,
     series_and_point,
-    short_metric,
     summary_of_role,
     totals,
     with_interval,
 )
 from specbench_kit.reports.stored import Summary
+from specbench_kit.reports.writing.formatting import times
 from specbench_kit.runs.folder import replace_file, write_text
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedge": "SpecEdge"}
 COLUMNS = (
-    *map(Column, ("series", "figure", "role", "published")),
+    *map(Column, ("configuration", "metric", "role", "published")),
     *(Column("simulated (95% interval)"), Column("simulated / published", "times")),
 )
 PAPER_COLUMNS = (
@@ -53,7 +55,7 @@ CLAIM_COLUMNS = ("experiment", "claim", "kind", "published", "ours (95% interval
 EXPERIMENT_COLUMNS = ("experiment", "subject", "predicted within the goal", "verdict")
 INTRODUCTION = (
     "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
-    "measured on the paper's machines. Each paper's page names the inputs that the paper leaves open, with the effect "
+    "measured on the paper's machines. Each paper's page lists all unspecified inputs, with the effect "
     "of other values. Only predictions count: numbers that were put in, that an unknown was fitted to, or that follow "
     "from other numbers of the same paper are shown and left out of every count, and so is a prediction that a result "
     "without any effect would meet. Of a gain, the gain is compared: 1.07x published and 1.00x simulated is no gain "
@@ -87,7 +89,7 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
         Table(("experiment", *COLUMNS), numbers),
     ]
     document = Document("Published experiments, reproduced", overview)
-    write_text(folder / "README.md", render_markdown.render(document))
+    _write_page(folder, "README", document)
     for paper, members in by_paper.items():
         world = worlds()[paper]
         head: Blocks = [
@@ -98,7 +100,18 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
             *([Table(("not compared", "because"), world.not_compared)] if world.not_compared else []),
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
-        write_text(folder / f"{paper}.md", render_markdown.render(document))
+        _write_page(folder, paper, document)
+
+
+def _write_page(folder: Path, name: str, document: Document) -> None:
+    """Write a page as Markdown, and as HTML that needs no network and holds its figures."""
+    write_text(folder / f"{name}.md", render_markdown.render(document))
+    drawings = {
+        path.relative_to(folder).with_suffix("").as_posix(): render_html.inline_svg(path.read_text("utf-8"), path.stem)
+        for path in folder.glob(f"plots/{name}-*.svg")
+    }
+    page = render_html.render(document, drawings)
+    write_text(folder / f"{name}.html", re.sub(r'(href="[a-z]+)\.md"', r'\1.html"', page))
 
 
 def _duration_of_all(results: Sequence[Summary]) -> Blocks:
@@ -120,16 +133,27 @@ def _claim_rows(result: Summary) -> list[tuple[Cell, ...]]:
     predicted = [pair for pair in result["published"] if pair["role"] == PREDICTED and pair["value"] is not None]
     rows: list[tuple[Cell, ...]] = [
         (
-            *(name, f"{series_and_point(pair)}: {short_metric(pair)}", role(pair)),
+            *(name, f"{series_and_point(pair)}: {metric_in_words(pair)}", role(pair)),
             *(published(pair), with_interval(pair), claim_verdict(pair, result["goal"])),
         )
         for pair in predicted
     ]
+    rows += [(name, *_relative_claim(pair, result)) for pair in predicted if pair["ratio_of_ratios"]]
     for kind in ROLES:
         if kind != PREDICTED and (counts := result["roles"][kind])["compared"]:
             numbers = f"{counts['compared']} {'number' if counts['compared'] == 1 else 'numbers'}"
             rows.append((name, result["summary"], kind, numbers, "below", summary_of_role(result, kind)))
     return rows
+
+
+def _relative_claim(pair: Summary, result: Summary) -> tuple[Cell, ...]:
+    """Return by how much the paper's own system leads another one, published and simulated."""
+    ratios = pair["ratio_of_ratios"]
+    claim = f"{result['against']} / {series_and_point(pair)}: {metric_in_words(pair)}"
+    is_met = abs(ratios["ratio"] - 1) <= result["goal"]
+    met = f"within {percent(result['goal'])}" if is_met else "not met"
+    published_ratio, simulated_ratio, ratio = (times(ratios[key]) for key in ("published", "simulated", "ratio"))
+    return claim, "follows from the numbers", published_ratio, simulated_ratio, f"{met}: {ratio}"
 
 
 def _experiment_row(result: Summary) -> tuple[Cell, ...]:
@@ -169,7 +193,7 @@ def print_totals(console: "Console", results: Sequence[Summary]) -> None:
 def print_experiment(console: "Console", result: Summary) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
     rows = [
-        (series, short_metric(pair), *numbers)
+        (series, metric_in_words(pair), *numbers)
         for pair, (series, _, *numbers) in zip(result["published"], _rows(result), strict=True)
     ]
     blocks: Blocks = [
@@ -185,7 +209,9 @@ def _rows(result: Summary) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for pair in result["published"]:
         stated = published(pair) or "not in the text"
-        rows.append((series_and_point(pair), pair["metric"], role(pair), stated, with_interval(pair), outcome(pair)))
+        rows.append(
+            (series_and_point(pair), metric_in_words(pair), role(pair), stated, with_interval(pair), outcome(pair))
+        )
     return rows
 
 

@@ -5,6 +5,35 @@ from collections.abc import Sequence
 from specbench_kit.reports.stored import Row, Summary
 from specbench_kit.reports.writing.formatting import significant, times
 
+METRICS = {
+    "throughput": "throughput (tokens/s)",
+    "tpot_mean": "TPOT (s)",
+    "tpot_s": "TPOT (s)",
+    "capacity": "capacity (devices)",
+    "violation_rate": "share of responses that miss their SLO",
+    "fewer_violations": "fewer responses that miss their SLO (share)",
+    "compute_share": "share of misses due to the batch itself",
+    "server_tokens_per_busy_second": "tokens per busy second of the server",
+    "tokens_per_price": "tokens per unit of price",
+    "acceptance_length_sd": "acceptance length, standard deviation",
+    "over_first": "relative to the first",
+    "rmse_s": "RMSE (s)",
+    "mae_s": "MAE (s)",
+    "max_error_s": "largest error (s)",
+    "r2": "R²",
+    "adjusted_r2": "adjusted R²",
+    "mean_r2": "mean R²",
+    "mape": "MAPE",
+    "auc": "AUC",
+    "a_s": "a (s)",
+    "b_compute_s": "b, compute (s)",
+    "b_read_s": "b, read (s)",
+    "c_s": "c (s)",
+}
+"""Metrics in words, with units, where their names are not these words."""
+WHOLE = ("figures", "overall", "classes", "cost")
+"""Parts of a metric's path that say nothing to a reader."""
+
 
 def verdict(result: Summary) -> str:
     """Return how many predictions came out, what prevents the others, and what is no prediction."""
@@ -127,12 +156,17 @@ def outcome(pair: Row) -> str:
 def _full_name(pair: Row, result: Summary) -> str:
     """Return the series with its point, and the figure if the experiment has several."""
     several = len({pair["metric"] for pair in result["published"]}) > 1
-    return f"{series_and_point(pair)}, {short_metric(pair)}" if several else series_and_point(pair)
+    return f"{series_and_point(pair)}, {metric_in_words(pair)}" if several else series_and_point(pair)
 
 
-def short_metric(pair: Row) -> str:
-    """Return the last two parts of the metric's path."""
-    return ".".join(pair["metric"].split(".")[-2:])
+def metric_in_words(pair: Row) -> str:
+    """Return the metric with its unit, and the class or part that it is of."""
+    *path, name = pair["metric"].split(".")
+    if name == "mean" and path:
+        *path, name = path
+    words = METRICS.get(name, name.replace("_", " "))
+    part = path[-1] if path and path[-1] not in WHOLE else ""
+    return f"{words}, class {part}" if part.isdigit() else f"{words}, {part.replace('_', ' ')}" if part else words
 
 
 def series_and_point(pair: Row) -> str:

@@ -36,7 +36,7 @@ def advice(summary: Summary) -> str:
         return f"Too few prompts to say what to use; a fixed length (`{fixed}`) is the simplest."
     if _is_faster(plain_over_fixed) and plain_over_fixed["value"] > wisp_over_fixed["value"]:
         factor = _factor(plain_over_fixed)
-        return f"Do not draft here: plain decoding has {factor} the speed of the best fixed length (`{fixed}`)."
+        return f"Do not draft here: autoregressive decoding has {factor} the speed of the best length (`{fixed}`)."
     if _is_faster(wisp_over_fixed) and _is_faster(wisp_over_confidence):
         return (
             f"Use the predictor, `{wisp}`: it has {_factor(wisp_over_fixed)} the speed of `{fixed}` and "

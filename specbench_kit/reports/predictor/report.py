@@ -89,9 +89,9 @@ def render(run: RunFile, summary: Summary) -> str:
 
 
 def print_training(console: "Console", run: RunFile, summary: Summary) -> None:
-    """Print every stop rule on the test prompts, then the conclusions."""
+    """Print every stopping criterion on the test prompts, then the conclusions."""
     columns = (
-        "stop rule",
+        "stopping criterion",
         Column("tokens/s", "number"),
         Column("of best\nfixed", "times"),
         Column("gap\nclosed", "share"),
@@ -123,13 +123,13 @@ def print_training(console: "Console", run: RunFile, summary: Summary) -> None:
 
 def _worth(summary: Summary) -> Blocks:
     columns = (
-        "stop rule",
+        "stopping criterion",
         Column("longest draft", "count"),
         Column("tokens / s", "number"),
         Column("speed / best fixed length (95%)", "times"),
         Column("gap closed (95%)", "share"),
         Column("regret", "share"),
-        Column("speed / plain decoding", "times"),
+        Column("speed / autoregressive decoding", "times"),
     )
     rows = [
         (
@@ -173,7 +173,7 @@ def _details(summary: Summary) -> Blocks:
         (wording.label(name, metrics["kind"]), *(metrics[key] for key in columns))
         for name, metrics in summary["decoding"].items()
     ]
-    return [Heading("What it does to decoding"), Table(("stop rule", *columns.values()), rows)]
+    return [Heading("What it does to decoding"), Table(("stopping criterion", *columns.values()), rows)]
 
 
 def _estimate(estimate: Summary) -> Estimate:

@@ -101,7 +101,7 @@ def theorem_section(summary: Summary) -> Blocks:
         "the rule's own rounds. It bounds E[W]; it does not say that E[W] falls with the false positive rate."
     )
     columns = (
-        *("stop rule", Column("K", "count")),
+        *("stopping criterion", Column("K", "count")),
         *(Column("E[W], measured", "number"), Column("bound", "number"), Column("E[W] / bound", "share")),
     )
     terms = [

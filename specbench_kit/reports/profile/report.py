@@ -51,7 +51,7 @@ ESTIMATES = {
     "shares were fitted to measured kernels of other models and cards, not to this device running this model.",
     "silicon": "A forward takes the sum of its kernels' measured times, looked up by new tokens, rows of logits and "
     "context. Each time says whether its shape was measured (silicon), lies between measured ones "
-    "(interpolated) or beyond them (law). Kernels were timed one by one; what an engine adds is the host's time.",
+    "(interpolated) or beyond them (analytic). Kernels were timed one by one; what an engine adds is the host's time.",
 }
 TIMES = f"Milliseconds per forward after {TIMED_CONTEXT} cached tokens, with their range and origin:"
 RANGE = (
@@ -104,7 +104,8 @@ def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
             [line for line in wording.cautions(run, profile) if not line.startswith(("ANALYTIC", "FROM KERNELS"))]
         )
     if summary["policy"]:
-        blocks += paragraphs(f"a stop rule costs {seconds(summary['policy']['per_token_s'])} per drafted token")
+        cost = seconds(summary["policy"]["per_token_s"])
+        blocks += paragraphs(f"A stopping criterion costs {cost} per drafted token.")
     render_terminal.show(console, blocks)
 
 
@@ -212,7 +213,7 @@ def _times_table(profile: Summary, *, with_range: bool = True) -> Table:
 def _time(time: Summary, with_range: bool) -> str:
     has_range = with_range and time["range_s"]
     ends = f" ({' to '.join(f'{1e3 * end:.3g}' for end in time['range_s'])})" if has_range else ""
-    return f"{1e3 * time['seconds']:.3g} ms{ends} {time['origin']}"
+    return f"{1e3 * time['seconds']:.3g} ms{ends} {wording.origin_in_words(time['origin'])}"
 
 
 def _accuracy(profile: Summary) -> Blocks:
@@ -275,7 +276,7 @@ def _policy(policy: Summary) -> Blocks:
     else:
         rows.append(("predictor", f"{ABSENT} (none was trained for this pair)"))
     rows.append(("together", seconds(policy["per_token_s"])))
-    return [Heading("What a stop rule costs per drafted token"), Table(("", "median"), rows)]
+    return [Heading("What a stopping criterion costs per drafted token"), Table(("", "median"), rows)]
 
 
 def _figure(profile: Summary, name: str) -> Figure:

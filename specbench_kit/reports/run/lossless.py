@@ -1,4 +1,4 @@
-"""The section on how outputs compare with plain decoding."""
+"""The section on how outputs compare with autoregressive decoding."""
 
 from collections.abc import Sequence
 
@@ -53,9 +53,9 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
     elif lossless.get("noise") is not None:
         text = (
             "A divergence is a tie if the scores of the two tokens differ by less than twice the noise, and each shape "
-            "of forward gives the token that it gave in the run. Noise, between plain decoding and the verifications: "
-            f"at most {lossless['noise']:.2g}. Control, between plain decoding, the same in a batch, and one forward "
-            f"over all tokens: {_short(lossless['control'])}."
+            "of forward gives the token that it gave in the run. Noise, between autoregressive decoding and the "
+            f"verifications: at most {lossless['noise']:.2g}. Control, between autoregressive decoding, the same in a "
+            f"batch, and one forward over all tokens: {_short(lossless['control'])}."
         )
         blocks.append(Paragraph(text))
     if sampling.get("rule") == "residual":

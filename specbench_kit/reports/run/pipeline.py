@@ -39,7 +39,7 @@ def _stages_sentence(run: RunFile) -> str:
 
 
 def _gain(summary: Summary) -> list[tuple[str, str]]:
-    """Return how much longer plain decoding in the same deployment takes per token, next to the paper's range."""
+    """Return how much longer a token of autoregressive decoding takes in this deployment, next to the paper's range."""
     own_s, baseline = summary["pipeline"]["tbt"]["mean"], summary.get("baseline")
     plain_s = baseline["overall"]["itl"]["mean"] if baseline else None
     if not own_s or not plain_s:

@@ -75,7 +75,7 @@ def latency(run: RunFile, sides: Mapping[str, Row]) -> Blocks:
     blocks: list[Block] = [Heading(f"Latency ({run.get('time_kind')})"), Table(columns, rows)]
     if shares := next(iter(sides.values())).get("slo_attainment"):
         text = ", ".join(f"{share(attained)} at {scale:g}x" for attained, scale in zip(shares, SCALES, strict=True))
-        slo = f"SLO attainment, where the SLO is a scale times the {PROMISE}th percentile of plain decoding's TPOT"
+        slo = f"SLO attainment; the SLO is a factor times the {PROMISE}th percentile of TPOT in autoregressive decoding"
         blocks.append(Paragraph(f"{slo}: {text}."))
     return blocks
 

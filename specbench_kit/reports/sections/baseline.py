@@ -1,4 +1,4 @@
-"""What the baseline of a run is, in words: plain decoding here, or at the server with its tokens streamed."""
+"""What the baseline of a run is, in words: autoregressive decoding here, or at the server with its tokens streamed."""
 
 from specbench_kit.metrics.setting import STREAMED, plain_decoding
 from specbench_kit.reports.stored import RunFile

@@ -22,6 +22,11 @@ def setting_cautions(run: RunFile) -> list[str]:
     if dataset.get("source") == "sample":
         name = dataset.get("name")
         lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
+    if recorded := dataset.get("recorded"):
+        lines.append(
+            f"PARTIAL RUN: {recorded['requests']} of {recorded['planned']} requests were recorded before --minutes "
+            "were over; skit record --resume with the same options, --limit and --out included, records the others."
+        )
     if run.get("time_kind") == "modelled":
         lines += impossible_times(run)
         deployment = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
@@ -183,7 +188,10 @@ def result_cautions(summary: Summary) -> list[str]:
     if (summary.get("sampling") or {}).get("consistent") is False:
         lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
     if summary.get("partial"):
-        lines.append(f"PARTIAL RUN: {requests['finished']} of {requests['planned']} requests finished.")
+        lines.append(
+            f"PARTIAL RUN: {requests['finished']} of {requests['planned']} requests finished. The same command with "
+            "--resume decodes the others."
+        )
     if requests["failed"]:
         lines.append(f"FAILED REQUESTS: {requests['failed']} of {requests['planned']}; no metric counts them.")
     return lines

@@ -54,7 +54,7 @@ def section(methods: Mapping[str, Row], deployment: RunFile | None) -> Blocks:
     assumption = (
         f"On the server, the draft model runs on {server_drafter['device']}."
         if server_drafter
-        else "No latencies of the draft model on the server are known: it is taken to be as fast as at the edge."
+        else "Lacking data, we assume that the draft model runs as fast on the server as at the edge."
     )
     return [Heading("Edge or server-only (modelled)"), table, Paragraph(f"{NOTE} {assumption}")]
 

@@ -15,8 +15,8 @@ UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
 """Verdicts that name neither side as the faster one."""
 EVEN = "≈"
 EVEN_NOTE = (
-    f"{EVEN}: no difference from autoregressive decoding is shown on a typical prompt, because its interval contains 1 "
-    f"or because too few prompts (or batches of them) were compared, fewer than {FEWEST_UNITS} for one method."
+    f"{EVEN}: a tie with autoregressive decoding on a typical prompt: its interval contains 1, or too few prompts (or "
+    f"batches of them) were compared, fewer than {FEWEST_UNITS} for one method."
 )
 
 

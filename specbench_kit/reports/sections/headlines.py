@@ -78,7 +78,7 @@ def of_comparison(comparison: Comparison) -> str:
         doubts.append(DOUBTS[SAMPLING_UNDECIDED])
     run = comparison.runs[0].fields
     parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label], run), *doubts]))}"]
-    # A fastest method that is slower than plain decoding is no recommendation.
+    # A fastest method that is slower than autoregressive decoding is no recommendation.
     if rivals and not comparison.is_named and (overall[label].get("speedup") or 1.0) < 1:
         parts.insert(0, f"no lossless method here is faster than {baseline.words(run)}")
     for better in (FASTER, NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED):
@@ -125,9 +125,11 @@ def of_profile(profile: Summary) -> str:
     if profile["source"] in DERIVED:
         step = next(time for time in profile["times"] if (time["requests"], time["new"]) == (1, 1))
         low, high = step["range_s"] or (step["seconds"],) * 2
-        time = f"a plain step takes {seconds(step['seconds'])} ({seconds(low)} to {seconds(high)}; {step['origin']})"
+        origin = profiles.origin_in_words(step["origin"])
+        time = f"a plain step takes {seconds(step['seconds'])} ({seconds(low)} to {seconds(high)}; {origin})"
         if profile["source"] == "silicon":
             return f"{subject}, by {profile['reference']}: {time}."
-        return f"{subject}, by the law from its data sheet: {time}; {describe(profile['software'], profile['device'])}."
+        software = describe(profile["software"], profile["device"])
+        return f"{subject}, by the analytic model from its data sheet: {time}; {software}."
     fit = f"test R² {profiles.score(test['r2'])} (train {profiles.score(train['r2'])}), MAPE {share(test['mape'])}"
     return f"{subject}, measured: {fit}."

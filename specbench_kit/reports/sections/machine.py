@@ -54,7 +54,8 @@ def _control(samples: list[JsonObject]) -> str:
     control = control_of(samples)
     if control is None:
         return ""
-    words = f": plain decoding beside itself came out at {times(control['speed'])} ({interval(control['interval'])})"
+    ratio = f"{times(control['speed'])} ({interval(control['interval'])})"
+    words = f": autoregressive decoding beside itself came out at {ratio}"
     in_all = control.get("speed_in_all")
     return f"{words} on a typical prompt and {times(in_all)} in all" if in_all else words
 

@@ -97,6 +97,11 @@ def verdict_of(profile: Summary) -> str:
     return verdict_sentence(verdict["kind"], low, verdict["regimes"], verdict["reason"], verdict["short"])
 
 
+def origin_in_words(origin: str) -> str:
+    """Return where a derived time comes from, as reports name it."""
+    return "analytic" if origin == "law" else origin
+
+
 def score(r2: float | None) -> str:
     """Return R² with enough digits to tell good fits apart."""
     return "–" if r2 is None else f"{r2:.4f}"

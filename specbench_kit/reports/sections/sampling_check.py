@@ -46,13 +46,13 @@ def _same_seed(sampling: Summary) -> str:
     if not sampling["compared"]:
         return "Not checked: no sampled request finished both here and in the baseline."
     equal = (
-        f"{sampling['identical']} of {sampling['compared']} sampled outputs equal those of plain decoding with the "
-        "same seed, token for token"
+        f"{sampling['identical']} of {sampling['compared']} sampled outputs equal those of autoregressive decoding "
+        "with the same seed, token for token"
     )
     ties = f"; differing only by rounding: {sampling['ties']}" if sampling["ties"] else ""
     ties += f"; differing, cannot be judged: {sampling['unjudged']}" if sampling.get("unjudged") else ""
     if sampling["errors"]:
-        return f"Sampling differs from plain decoding: {equal}; errors: {sampling['errors']}{ties}."
+        return f"Sampling differs from autoregressive decoding: {equal}; errors: {sampling['errors']}{ties}."
     if sampling.get("unjudged"):
         return f"It is not known if sampling is lossless: {equal}{ties}."
     return f"Sampling is lossless: {equal}{ties}."

@@ -1,6 +1,7 @@
 """The figures of a simulation and of a search for capacity, drawn once for PNG, SVG and the HTML page."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
@@ -30,8 +31,11 @@ def pictures(run: RunFile, summary: Summary) -> Iterator[Picture]:
     rows = summary["rows"]
     lines = chart(rows)
     if run["command"] == "capacity":
-        yield _capacity(lines, summary)
-        yield _tried_loads(lines, capacity_unit(summary))
+        lines = _most_first(lines)
+        # A single capacity is a number, which a bar does not explain; the loads that were tried do.
+        if len(rows) > 1:
+            yield _capacity(lines, summary)
+        yield _tried_loads(lines, capacity_unit(summary), summary["rule"]["epsilon"])
         return
     if any(look_up(row, f"{OVERALL}.violation_rate") for row in rows):
         yield _violations(lines, summary)
@@ -200,7 +204,13 @@ def _mark_published(
         axes.scatter(x, y, 42, marker="D", facecolors="white", edgecolors=BLACK, zorder=4, label=PUBLISHED)
 
 
-def _tried_loads(lines: Chart, unit: str) -> Picture:
+def _most_first(lines: Chart) -> Chart:
+    """Return the chart with the systems of the largest capacity at their first point first."""
+    by_capacity = sorted(lines.lines, key=lambda line: -line.rows[0]["capacity"]["mean"])
+    return replace(lines, lines=by_capacity)
+
+
+def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
     def paint(axes: "Axes") -> None:
         for line in lines.lines:
             for row in line.rows:
@@ -219,6 +229,9 @@ def _tried_loads(lines: Chart, unit: str) -> Picture:
                         markersize=4,
                         alpha=0.7,
                     )
+        axes.axhline(
+            100 * epsilon, color=BLACK, linewidth=1, linestyle=":", label=f"promise: at most {100 * epsilon:g} %"
+        )
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set(xlabel=unit, ylabel="responses that break their SLO (%)")
@@ -226,5 +239,8 @@ def _tried_loads(lines: Chart, unit: str) -> Picture:
         axes.grid(alpha=0.3)
         legend(axes, lines)
 
-    note = "Every load that was tried, under every SLO; runs whose result was clear early were stopped early."
+    note = (
+        f"Every load that was tried, under every SLO. Below the dotted line, at {100 * epsilon:g} %, a load counts as "
+        "served; runs whose result was clear early were stopped early."
+    )
     return Picture("tried", "Violation rates of all tried loads", note, height(lines), paint)

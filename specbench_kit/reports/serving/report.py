@@ -150,14 +150,14 @@ def _simulation(summary: Summary) -> Blocks:
         for name, group in row["figures"]["classes"].items()
         if len(row["figures"]["classes"]) > 1
     ]
-    class_table = Table(("series", *axis_titles(axes), "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)
+    class_table = Table(("system", *axis_titles(axes), "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)
     latency_by_class = [
         [*point_cells(row, axes), name, *_figures(group, LATENCIES, "")]
         for row in rows
         for name, group in (("all", row["figures"]["overall"]), *row["figures"]["classes"].items())
         if name == "all" or len(row["figures"]["classes"]) > 1
     ]
-    latency_table = Table(("series", *axis_titles(axes), "class", *LATENCIES), latency_by_class)
+    latency_table = Table(("system", *axis_titles(axes), "class", *LATENCIES), latency_by_class)
     blocks: list[Block] = [Heading("Results (modelled)"), _figure_table(rows, RESULTS, "figures.overall.")]
     for title, table in (
         ("By class", class_table),
@@ -175,14 +175,14 @@ def _simulation(summary: Summary) -> Blocks:
             for pair in pairs
         ]
         heading = Heading(f"Against {code(pairs[0]['against'])}, seed by seed")
-        blocks += [heading, Table(("series", *axis_titles(axes), *columns), differences)]
+        blocks += [heading, Table(("system", *axis_titles(axes), *columns), differences)]
     return blocks
 
 
 def _figure_table(rows: Sequence[Row], columns: Sequence[ServingColumn], prefix: str) -> Table:
     axes = row_axes(rows)
     cells = [[*point_cells(row, axes), *_figures(row, columns, prefix)] for row in rows]
-    return Table(("series", *axis_titles(axes), *columns), cells)
+    return Table(("system", *axis_titles(axes), *columns), cells)
 
 
 def _figures(row: Row, columns: Sequence[ServingColumn], prefix: str) -> list[Cell]:
@@ -213,7 +213,7 @@ def _capacity(summary: Summary) -> Blocks:
         "for each seed separately. A run stops at an eighth, a quarter or half of its time if the 95% interval of its "
         "rate then lies on one side of epsilon; otherwise the rate over the whole run decides."
     )
-    return [Heading("Capacity (modelled)"), Table(("series", *axis_titles(axes), *columns), cells), Paragraph(text)]
+    return [Heading("Capacity (modelled)"), Table(("system", *axis_titles(axes), *columns), cells), Paragraph(text)]
 
 
 def _published(run: RunFile, summary: Summary) -> Blocks:

@@ -60,10 +60,10 @@ def series(run: RunFile) -> Blocks:
         context = f"; context of {count(kv['context'])}" if kv["context"] else ""
         memory.append(f"{code(entry['label'])}: {tokens}{kv['origin']}{context}")
     columns = (
-        *("series", "system", "scheduler", "method", "acceptance", Column("sent / round", "number")),
+        *("label", "system", "scheduler", "method", "acceptance", Column("sent / round", "number")),
         *(Column("accepted", "share"), Column("tokens / round", "number")),
     )
-    return [Heading("Series"), Table(columns, rows), Paragraph("Memory for KV:"), BulletList(memory)]
+    return [Heading("Systems"), Table(columns, rows), Paragraph("Memory for KV:"), BulletList(memory)]
 
 
 def deployments(run: RunFile) -> Blocks:

@@ -62,12 +62,12 @@ def _results(run: RunFile, summary: Summary) -> Table:
     for row in rows:
         first, *others = (estimate(look_up(row, column.path)) for column in columns)
         cells.append([*point_cells(row, axes), first, *(other and other.value for other in others)])
-    return Table(("series", *(Column(AXIS_TITLES.get(axis, axis), "count") for axis in axes), *columns), cells)
+    return Table(("system", *(Column(AXIS_TITLES.get(axis, axis), "count") for axis in axes), *columns), cells)
 
 
 def _published(run: RunFile, summary: Summary) -> Table:
     against = run["preset"]["against"]
-    ratio_titles = [f"{against} /\nseries", "ratio of\nratios"] if against else []
+    ratio_titles = [f"{against} /\nsystem", "ratio of\nratios"] if against else []
     numbers = ["published", "simulated", "simulated /\npublished", *ratio_titles]
     cells = []
     for pair in summary["published"]:
@@ -78,4 +78,4 @@ def _published(run: RunFile, summary: Summary) -> Table:
         cells.append(
             [subject, figure, published, simulated, ratio, simulated_ratio, ratio_of_ratios][: 2 + len(numbers)]
         )
-    return Table(("series", "figure", *(Column(title, "number") for title in numbers)), cells)
+    return Table(("system", "metric", *(Column(title, "number") for title in numbers)), cells)

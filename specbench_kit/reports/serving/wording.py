@@ -177,7 +177,7 @@ def guard_sentence(guard: Row) -> str:
     return f"{subject}: a guard time of {guard['guard_s']:g} s compensates for it."
 
 
-PUBLISHED_COLUMNS = ("series", "at", "figure", "published", "simulated (95%)", "simulated / published")
+PUBLISHED_COLUMNS = ("system", "at", "metric", "published", "simulated (95%)", "simulated / published")
 
 
 def ratio_columns(against: str) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.stored import Row
 from specbench_kit.reports.sweep.plots import FORMATS, PlottedAxis
+from specbench_kit.reports.sweep.wording import axis_in_words
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 
@@ -34,6 +35,10 @@ def write_map(folder: Path, fastest: Sequence[Row], axes: Sequence[PlottedAxis],
             drawn.bar(0, 0, color=colour, alpha=0.6, label=name)
         drawn.set_xticks(range(len(columns.values)), [str(value) for value in columns.values])
         drawn.set_yticks(range(len(rows.values)), [str(value) for value in rows.values])
-        drawn.set(xlabel=columns.key, ylabel=rows.key, title=f"Fastest method and its speedup, modelled\n({where})")
+        drawn.set(
+            xlabel=axis_in_words(columns.key),
+            ylabel=axis_in_words(rows.key),
+            title=f"Fastest method and its speedup, modelled\n({where})",
+        )
         drawn.margins(0)
         drawn.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)

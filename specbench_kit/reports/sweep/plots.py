@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.stored import Row
+from specbench_kit.reports.sweep.wording import axis_in_words
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
 
@@ -74,7 +75,7 @@ def write_plots(
                 ring = {"facecolors": "none", "edgecolors": "black"}
                 axes.scatter(at, [1.0] * len(at), 90, **ring, zorder=3, label="break-even")
             _edge_break_even(axes, lines, axis, edge)
-            _frame(axes, axis, "speedup over centralised autoregressive serving", f"Speedup, modelled\n({where})")
+            _frame(axes, axis, "speedup over autoregressive decoding at the server", f"Speedup, modelled\n({where})")
         with plot(folder / "throughput.png", (8, 5), formats=FORMATS) as axes:
             for line in lines:
                 _line(axes, styles.get(line.label, BASELINE_STYLE), line, axis, "throughput", interval=False)
@@ -124,7 +125,7 @@ def _frame(axes: "Axes", axis: PlottedAxis, metric: str, title: str) -> None:
         axes.set_xscale("log")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
-    axes.set(xlabel=axis.key, ylabel=metric, title=title)
+    axes.set(xlabel=axis_in_words(axis.key), ylabel=metric, title=title)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=9)

@@ -1,9 +1,10 @@
 """The report of a sweep: how each method's speedup changes, and where it is used up."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -34,6 +35,7 @@ from specbench_kit.reports.sections.wording import (
 from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.sweep import wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, significant
+from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +49,7 @@ METRICS = {
     "cost_efficiency": Column("tokens per $", "count"),
 }
 FASTEST = "*"
+FILES = "This folder also holds the plots as SVG and the table as `sweep.csv`."
 DEFINITIONS = (
     "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a 95% "
     "interval over prompts. Every point replays the same trace, so that differences between points come only from the "
@@ -54,27 +57,40 @@ DEFINITIONS = (
 )
 
 
-def render(run: RunFile, summary: Summary) -> str:
-    """Return the report as Markdown; its plots are expected in `plots/` beside it."""
+def write(folder: Path, run: RunFile, summary: Summary) -> None:
+    """Write `report.md` and `report.html`; the plots are expected in `plots/` beside them."""
+    document = build(run, summary)
+    write_text(folder / "report.md", render_markdown.render(document))
+    drawings = {
+        f"plots/{path.stem}": render_html.inline_svg(path.read_text("utf-8"), path.stem)
+        for path in (folder / "plots").glob("*.svg")
+    }
+    write_text(folder / "report.html", render_html.render(document, drawings))
+
+
+def build(run: RunFile, summary: Summary) -> Document:
+    """Return the report, the figure of speedups first."""
+    first, *more = _figures(summary)
     varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
-    document = Document.of(
+    return Document.of(
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
         paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
         caution(setting_cautions(run)),
+        [first],
         _comparisons(summary),
+        [Heading("More figures"), *more, Paragraph(FILES)],
         _results(summary),
         _setting(run, summary),
         deployment.section(run),
         [Heading("Reading the numbers"), Paragraph(DEFINITIONS)],
         provenance(run),
     )
-    return render_markdown.render(document)
 
 
 def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
     """Print a row per point and method, then where each method breaks even."""
     setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(run)]
-    # What is slower than plain decoding is no recommendation, even where nothing is faster.
+    # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
     fastest = [
         {**winner["place"], "method": winner["method"]} for winner in summary["fastest"] if winner["speedup"] >= 1
     ]
@@ -150,12 +166,15 @@ def _crossings_table(title: str, methods: Sequence[Row], summary: Summary) -> Ta
     return Table(("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows)
 
 
-def _results(summary: Summary) -> Blocks:
-    axis = next(iter(summary["axes"]))
+def _figures(summary: Summary) -> list[Figure]:
+    axis = wording.axis_in_words(next(iter(summary["axes"])))
     figures = [Figure(f"{name} against {axis}", f"plots/{name}.png") for name in ("speedup", "throughput")]
     if sum(len(values) > 1 for values in summary["axes"].values()) == 2:
         figures.append(Figure("the fastest method", "plots/fastest.png"))
-    files = Paragraph("This folder also holds the plots as SVG and the table as `sweep.csv`.")
+    return figures
+
+
+def _results(summary: Summary) -> Blocks:
     priced = any(row["cost_efficiency"] is not None for row in summary["rows"])
     metrics = {key: column for key, column in METRICS.items() if priced or key != "cost_efficiency"}
     rows = []
@@ -164,7 +183,7 @@ def _results(summary: Summary) -> Blocks:
         speedup = Estimate(row["speedup"], None if None in bounds else bounds)
         rows.append((*_point(row, summary), code(row["method"]), speedup, *(row[key] for key in metrics)))
     columns = (*_axis_columns(summary), Column("method"), Column("speedup (95%)", "times"), *metrics.values())
-    return [Heading("Plots"), *figures, files, Heading("Results (modelled)"), Table(columns, rows)]
+    return [Heading("Results (modelled)"), Table(columns, rows)]
 
 
 def _setting(run: RunFile, summary: Summary) -> Blocks:

@@ -6,8 +6,18 @@ from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.reports.stored import Row, Summary
 from specbench_kit.reports.writing.formatting import significant
 
-RIVAL = "centralised autoregressive serving"
+RIVAL = "autoregressive decoding at the server"
 COLOCATED = "itself server-only"
+AXES = {
+    "link.rtt_s": "round trip of the link (s)",
+    "link.jitter_s": "jitter of the link (s)",
+    "link.loss": "share of messages that the link loses",
+    "link.up_bytes_per_s": "bandwidth of the uplink (bytes/s)",
+    "link.down_bytes_per_s": "bandwidth of the downlink (bytes/s)",
+    "drafter.placement": "place of the drafter",
+    "verifier.price_per_hour": "price of the verifier (per hour)",
+}
+"""Deployment fields in words, with units."""
 
 
 def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) -> str:
@@ -27,6 +37,14 @@ def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) 
         for crossing in row["crossings"]
     ]
     return f"{', '.join(changes)}."
+
+
+def axis_in_words(key: str) -> str:
+    """Return what varies along an axis, with its unit."""
+    if key in AXES:
+        return AXES[key]
+    owner, _, name = key.rpartition(".")
+    return f"{name} of {owner}"
 
 
 def axis_value(value: object) -> str:

@@ -8,6 +8,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.live.streams.base import Generation
 from specbench_kit.live.streams.client import RequestFailedError, SentRequest, StreamClient
 from specbench_kit.live.streams.counters import change, have_fallen, read_counters
@@ -56,6 +57,8 @@ class Driver:
     """The origin of the times of its records."""
     busy_share: float = 0.0
     """Largest share of the time in which this process kept a processor busy, over turns of `STRETCH_S` together."""
+    ended_early: bool = False
+    """Whether --minutes were over before the last turn."""
     _stretch_s: tuple[float, float] = (0.0, 0.0)
     """Seconds of this process, and of the clock, in turns since the last share was taken."""
     _labels: int = 0
@@ -69,7 +72,12 @@ class Driver:
                 raise SkitError(f"{client.address.name} ({client.address.base}): {failure}") from failure
 
     async def run(self, store: AnswerStore, loads: Iterable[Load], progress: Callable[[str, int, int], None]) -> None:
-        """Run all turns that the store does not hold yet; raise ServerLostError if a server goes away."""
+        """Run all turns that the store does not hold yet, or as many as --minutes allow, but at least one.
+
+        Raise ServerLostError if a server goes away.
+        """
+        limit, has_begun = TimeLimit(self.settings.minutes), False
+        limit.start()
         # The times of a resumed run go on after those that it holds.
         self.began_s -= max((record.ended_s for record in store.records.values()), default=0.0)
         for load in loads:
@@ -77,11 +85,16 @@ class Driver:
             missing = [turn for turn in turns if not store.has_turn(turn)]
             if not missing:
                 continue
-            await self._warm_up(load)
-            for done, turn in enumerate(missing, len(turns) - len(missing)):
-                progress(load.label, done, len(turns))
+            for number, turn in enumerate(missing):
+                if has_begun and limit.is_over:
+                    self.ended_early = True
+                    return
+                if number == 0:
+                    await self._warm_up(load)
+                progress(load.label, len(turns) - len(missing) + number, len(turns))
                 for server in turn.order:
                     await self._take_turn(turn, self.clients[server], store)
+                has_begun = True
             progress(load.label, len(turns), len(turns))
 
     async def _warm_up(self, load: Load) -> None:

@@ -68,7 +68,8 @@ async def _compare(
         try:
             taken: list[Load] = []
             await driver.run(store, _sweep(settings, plan, loads, store, taken), progress)
-            plan = _plan(settings, taken, requests_of(dataset.prompts), left_out=loads[len(taken) :])
+            if not driver.ended_early:
+                plan = _plan(settings, taken, requests_of(dataset.prompts), left_out=loads[len(taken) :])
         except ServerLostError as error:
             problem = SkitError(f"{error}; {_kept(store, plan)}")
         except asyncio.CancelledError:  # Ctrl-C
@@ -150,7 +151,7 @@ def _open_store(
     identity = {
         "servers": [[server.name, server.address, server.dialect] for server in servers],
         "dataset": dataset.digest,
-        "config": {name: config[name] for name in config if name not in ("timeout_s", "retries")},
+        "config": {name: config[name] for name in config if name not in ("timeout_s", "retries", "minutes")},
     }
     if not settings.resume:
         run = {

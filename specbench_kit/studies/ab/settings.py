@@ -65,6 +65,7 @@ class AbSettings(common.DatasetOptions):
         ),
     ]
     limit: common.Limit = None
+    minutes: common.Minutes = None
     repeats: Annotated[
         int, Option("Number of times that each server gets each prompt; 2 or more show its own variation.", RUN)
     ] = 2
@@ -157,6 +158,7 @@ class AbSettings(common.DatasetOptions):
             ("--turn", self.turn if self.turn is not None else 1, 1),
         ):
             require(value >= least, f"{flag} must be at least {least}, not {value}")
+        common.require_minutes(self.minutes)
         require(self.timeout_s > 0, f"--timeout must be above 0, not {self.timeout_s:g}")
         require(all(0 < rate < 1e6 for rate in self.rate), "--rate takes numbers above 0")
         require(not (self.rate and self.concurrency), "give --concurrency or --rate, not both")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.pair import Pair
@@ -22,10 +23,11 @@ def answer_dataset(
     sampler: Sampler,
     sink: Sink,
     finished: Mapping[str, RequestRecord] | None = None,
+    limit: TimeLimit = NO_LIMIT,
 ) -> None:
     """Answer every prompt of a dataset with the model of `runner` and pass each finished record to `sink`.
 
-    Requests that are in `finished` are not answered again.
+    Requests that are in `finished` are not answered again. The `limit` ends this after the first answer or later.
     """
     engine = live_engine(
         Autoregressive(),
@@ -45,6 +47,10 @@ def answer_dataset(
         decode=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
         sinks=[sink],
     )
+    limit.start()
+    has_answer = False
     while not lane.done:
-        for _ in lane.turn(settings.batch_size):
-            pass
+        for record in lane.turn(1):
+            has_answer |= record.finish_reason != "error"
+        if has_answer and limit.is_over:
+            return

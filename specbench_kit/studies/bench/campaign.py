@@ -6,6 +6,7 @@ from typing import Self
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.metrics.comparison import MANY
 from specbench_kit.studies.bench.estimate import estimate_seconds
 from specbench_kit.studies.bench.lanes import Progress
@@ -14,6 +15,9 @@ from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
+
+SHOWN_AS_SECONDS_S = 120
+"""Estimates from which on minutes are shown."""
 
 
 class Campaign:
@@ -37,11 +41,13 @@ class Campaign:
         if len(self.bench.lanes) <= MANY or not missing:
             return ""
         planned = sum(benchmark.planned for benchmark in self.benchmarks)
-        minutes = estimate_seconds(self.bench, self.bench.datasets) * missing / planned / 60
-        return f"{len(self.bench.lanes)} methods, {missing} answers to decode: at most {minutes:.0f} minutes (estimate)"
+        seconds = estimate_seconds(self.bench, self.bench.datasets) * missing / planned
+        span = f"{seconds:.0f} seconds" if seconds < SHOWN_AS_SECONDS_S else f"{seconds / 60:.0f} minutes"
+        return f"{len(self.bench.lanes)} methods, {missing} answers to decode. Estimated time: up to {span}"
 
     def run(self, report: Callable[[Progress], None]) -> None:
-        """Decode everything that is missing, one dataset after the other; progress counts over all datasets."""
+        """Decode what is missing until --minutes are over, one dataset after the other; progress counts over all."""
+        limit = TimeLimit(self.bench.settings.minutes)
         planned = sum(benchmark.planned for benchmark in self.benchmarks)
         before = 0
 
@@ -49,7 +55,7 @@ class Campaign:
             report(replace(progress, done=before + progress.done, planned=planned))
 
         for benchmark in self.benchmarks:
-            benchmark.run(report_total)
+            benchmark.run(report_total, limit)
             before += benchmark.planned
 
     def conclude(self) -> list[Conclusion]:

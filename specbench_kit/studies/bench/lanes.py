@@ -6,6 +6,7 @@ from itertools import count
 
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.studies.bench.choice import BASELINE as BASELINE
 from specbench_kit.studies.bench.conversations import ConversationScript
 
@@ -102,12 +103,19 @@ class MethodLane:
                 self._waiting.append(request)
 
 
-def run_in_turns(lanes: Sequence[MethodLane], requests_per_turn: int) -> Iterator[tuple[MethodLane, RequestRecord]]:
-    """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`."""
+def run_in_turns(
+    lanes: Sequence[MethodLane], requests_per_turn: int, limit: TimeLimit = NO_LIMIT
+) -> Iterator[tuple[MethodLane, RequestRecord]]:
+    """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`.
+
+    Every lane has one turn before the `limit` ends them.
+    """
     for turn in count():
         if all(lane.done for lane in lanes):
             return
         for lane in map(lanes.__getitem__, turn_order(len(lanes), turn)):
+            if turn and limit.is_over:
+                return
             for record in lane.turn(requests_per_turn):
                 yield lane, record
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from math import inf
 from typing import Any
@@ -72,7 +73,8 @@ class MeasuredEnvironment:
         self._modelled = settings.deployment is not None
         self.environment = replace(
             self._stored,
-            latencies=self._latencies,
+            # Several methods ask, and on a disturbed machine a profile is not found again once it is stored.
+            latencies=cache(self._latencies),
             temperature=settings.temperature,
             served=settings.server is not None,
             batch_size=settings.batch_size,

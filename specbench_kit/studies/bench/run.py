@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.runs import provenance
 from specbench_kit.runs.resumption import resumption_entry, resumptions
 from specbench_kit.studies.bench.answers import gold_answers
@@ -62,17 +63,25 @@ class Benchmark:
         """Return the number of requests that are on disk and need not be decoded again."""
         return sum(map(len, self._reused.values()))
 
-    def run(self, report: Callable[[Progress], None]) -> None:
-        """Decode everything that is missing, the methods in turns, and all of it again for each repeat."""
+    def run(self, report: Callable[[Progress], None], limit: TimeLimit = NO_LIMIT) -> None:
+        """Decode everything that is missing, the methods in turns, and all of it again for each repeat.
+
+        The `limit` starts with the first request that no earlier run has decoded, so that each resumption gets on.
+        """
         planned, done = self.planned, self.done
-        if done == planned:
+        if done == planned or limit.is_over:
             return
+        earlier = {spec: self._finished(spec) for spec in self._stores}
+        if not any(earlier.values()):
+            limit.start()
         self._note_resumption()
         server_only = ServerOnly(self.bench)
         self._warm_up(server_only)
         control = self._make_control()
         with self._monitored(control) as monitor:
             for repeat in range(self.settings.repeats):
+                if repeat and limit.is_over:
+                    break
                 references: dict[str, RequestRecord] = {}
                 lanes = [self._make_lane(spec, repeat, references) for spec in self._stores]
                 if monitor is not None:
@@ -81,9 +90,11 @@ class Benchmark:
                 if control is not None:
                     plain = next(lane for lane in lanes if lane.name == BASELINE)
                     turns.append(control.lane(plain, self._control_script(repeat)))
-                for lane, _ in run_in_turns(turns, self.settings.batch_size):
+                for lane, record in run_in_turns(turns, self.settings.batch_size, limit):
                     if lane.name == CONTROL:
                         continue
+                    if record.key not in earlier.get(lane.name, ()):
+                        limit.start()
                     done += lane.name in self._stores
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
                 self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}

@@ -17,6 +17,7 @@ from specbench_kit.core.common_options import (
     Limit,
     MaxMemory,
     MaxNewTokens,
+    Minutes,
     Out,
     Replay,
     Resume,
@@ -25,6 +26,7 @@ from specbench_kit.core.common_options import (
     Strict,
     Target,
     TorchDevice,
+    require_minutes,
 )
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
@@ -94,6 +96,7 @@ class BenchSettings(ConnectionOptions):
     top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
     seed: Seed = 0
     limit: Limit = None
+    minutes: Minutes = None
     repeats: Annotated[
         int, Option("Number of times that each request is decoded, always with the same seeds.", RUN)
     ] = 1
@@ -198,6 +201,7 @@ class BenchSettings(ConnectionOptions):
         require(bool(self.methods), "no method: give at least one --method")
         require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
         require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
+        require_minutes(self.minutes)
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
         require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
         require(

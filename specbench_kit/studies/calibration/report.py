@@ -4,7 +4,7 @@ from specbench_kit.reports.document import Block, Paragraph, Table
 from specbench_kit.studies.calibration.run import Calibration
 
 TITLES = {
-    "law": "law, before the fit",
+    "law": "analytic model, before the fit",
     "silicon": "silicon, measured kernels",
     "calibrated": "calibrated",
 }

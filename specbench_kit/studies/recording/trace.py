@@ -15,6 +15,7 @@ from specbench_kit.decoding.drafting.base import DRAFT, Drafting, parse_drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.draft_library import AUTO, is_missing_draft
 from specbench_kit.models.head_library import HEAD, is_missing_head
@@ -40,16 +41,24 @@ from specbench_kit.traces.writing import TraceWriter
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrace:
-    """A finished trace file; `failed` requests did not fit the context and are not in it.
+    """A trace file; `failed` requests did not fit the context and are not in it.
 
-    `warnings` say if the machine was too busy for the times in the header.
+    It holds fewer than the `planned` requests if --minutes ended the recording, which may be `resumable`. `warnings`
+    say if the machine was too busy for the times in the header.
     """
 
     path: Path
     requests: int
     offsets: int
     failed: int
+    planned: int
+    resumable: bool
     warnings: Sequence[str] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Return True if requests are missing that could have been recorded."""
+        return self.requests + self.failed < self.planned
 
 
 def record(
@@ -66,8 +75,8 @@ def record(
     """Decode the dataset greedily with the target and write the draft and verdict at every offset to `path`.
 
     `report` is called after each request. The header names the `licence`; without `text`, no token ids are written.
-    Requests are kept as they finish, so that `resume` goes on after an interruption, unless drafts depend on their
-    order.
+    Requests are kept as they finish, so that `resume` goes on after an interruption or after the settings' minutes,
+    unless drafts depend on their order.
     """
     drafting = recorded_drafter(drafter, settings)
     names = _request_ids(dataset)
@@ -108,12 +117,18 @@ def record(
                 finished[answered.request_id] = answered
         report(len(finished) + len(answers) + failed, len(names))
 
-    answer_dataset(dataset, target, pair, answering, Sampler(), store, finished)
+    answer_dataset(dataset, target, pair, answering, Sampler(), store, finished, TimeLimit(settings.minutes))
+    if missing := len(names) - len(finished) - len(answers) - failed:
+        part = {"requests": len(finished) + len(answers), "planned": len(names)}
+        header = structs.replace(header, run={**header.run, "dataset": {**dataset.describe(), "recorded": part}})
     in_order = (recorder.trace(*answers[name]) for name in names if name in answers)
     traces = in_order if drafting.depends_on_order else unfinished.traces()
     requests, offsets = _write(path, header, traces, text)
-    unfinished.remove()
-    return RecordedTrace(path, requests, offsets, failed, machine_wording.warnings(header.run))
+    resumable = bool(missing) and not drafting.depends_on_order
+    if not resumable:
+        unfinished.remove()
+    warnings = machine_wording.warnings(header.run)
+    return RecordedTrace(path, requests, offsets, failed, len(names), resumable, warnings)
 
 
 def _request_ids(dataset: LoadedDataset) -> list[str]:

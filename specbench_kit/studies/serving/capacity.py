@@ -208,6 +208,8 @@ def find_capacities(
             refused[point] = str(error)
     if not scenarios:
         raise SkitError(next(iter(refused.values())))
+    for scenario in scenarios.values():
+        scenario.check_due(rule.objective)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     runs = [(point, seed) for point in scenarios for seed in seeds]
     capacities: Mapping[GridPoint, list[SeedCapacity]] = {point: [] for point in points}

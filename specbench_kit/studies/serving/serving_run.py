@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
@@ -113,8 +114,17 @@ class ServingRun:
         # scenario cannot be served, which is a result.
         for entry in series:
             builder.source(entry)
-        for point in settings.points() if command == "simulate" else ():
-            builder.scenario(point)
+        for point in settings.points():
+            try:
+                scenario = builder.scenario(point)
+            except SkitError:
+                if command == "simulate":
+                    raise
+                continue
+            if command == "capacity":
+                # Answers that are still to be recorded may all be as long as allowed.
+                recorded_tokens = settings.recording.max_new_tokens if point.series.acceptance is None else 0
+                scenario.check_due(settings.objective, recorded_tokens)
         self._require_predictors(series, builder)
         # Recording loads models; a stated acceptance needs none.
         from specbench_kit.studies.recording.trace import record

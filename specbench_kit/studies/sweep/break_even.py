@@ -1,4 +1,4 @@
-"""Points at which a method stops, or starts, to be faster than centralised autoregressive serving."""
+"""Points at which a method stops, or starts, to be faster than autoregressive decoding at the server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -27,6 +27,7 @@ class SweepOptions:
         Path | None, Option("Trace of `skit record` to replay, instead of recording one.", RUN, flag="replay")
     ] = None
     limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 100
+    minutes: common.Minutes = None
     target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"

@@ -65,7 +65,7 @@ def _finish(
 ) -> SweepOutcome:
     from specbench_kit.reports.sweep.map import write_map
     from specbench_kit.reports.sweep.plots import write_plots
-    from specbench_kit.reports.sweep.report import render
+    from specbench_kit.reports.sweep.report import write
 
     axes = settings.axes()
     run, summary = _describe(settings, trace, points), summarise(rows, axes)
@@ -73,7 +73,7 @@ def _finish(
     write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], caption)
     write_map(folder / "plots", summary["fastest"], axes, caption)
     write_text(folder / "sweep.csv", csv_text(summary["rows"]))
-    write_text(folder / "report.md", render(run, summary))
+    write(folder, run, summary)
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     return SweepOutcome(folder, run, summary)

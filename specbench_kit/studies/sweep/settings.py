@@ -15,7 +15,7 @@ from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSetting
 from specbench_kit.studies.sweep.axes import DRAFT, SweepAxis, Values, parse_axes, points, with_options
 from specbench_kit.studies.sweep.options import SweepOptions
 
-RECORDED = ("target", "draft", "device", "dtype", "executor", "max_new_tokens", "seed", "limit", "argv")
+RECORDED = ("target", "draft", "device", "dtype", "executor", "max_new_tokens", "seed", "limit", "minutes", "argv")
 """Options that apply to the trace that is recorded first."""
 
 

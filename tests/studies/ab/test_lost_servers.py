@@ -111,3 +111,22 @@ def test_failed_requests_are_counted_and_leave_their_pairs_out(prompts: Path) ->
     errors = [row["error"] for row in read_rows(folder / "answers.jsonl") if row["error"]]
     assert errors == ["the stream ended before the answer did"] * 2
     assert "FAILED REQUESTS: 2 of 16" in (folder / "report.md").read_text()
+
+
+def test_minutes_end_a_comparison_between_turns_and_resume_continues_it(prompts: Path) -> None:
+    """So little time ends every call after one turn of both servers, and each call gets on."""
+    with streaming_server() as (one, _), streaming_server() as (two, _):
+        loads = ("--concurrency", "1,2")
+        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts), *loads]
+        ended = skit_here(*command, "--minutes", 1e-6)
+        assert ended.returncode == 0, ended.stderr
+        assert "PARTIAL RUN: 2 of 32 requests are done; --resume goes on." in " ".join(ended.stdout.split())
+        (folder,) = (prompts.parent / "out").glob("*-ab-*")
+        assert len(read_rows(folder / "answers.jsonl")) == 2
+        further = skit_here(*command, "--minutes", 1e-6, "--resume")
+        assert further.returncode == 0, further.stderr
+        assert len(read_rows(folder / "answers.jsonl")) == 4
+        rest = skit_here(*command, "--resume")
+    assert rest.returncode == 0, rest.stderr
+    summary = read_object(folder / "summary.json")
+    assert (summary["partial"], summary["finished"]) == (False, 32)

@@ -400,3 +400,35 @@ def test_a_finished_run_is_not_resumed(command: list[str], whole: Path) -> None:
     line = error_line(skit_here(*command, "--out", whole, "--resume"))
     assert line == f"{whole} holds no unfinished run with these settings: start one without --resume"
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+
+
+@pytest.mark.parametrize("options", [[], ["--deployment", "wan"]], ids=["measured", "modelled"])
+def test_minutes_end_a_run_between_requests_and_resume_continues_it(
+    options: list[str], command: list[str], tmp_path: Path
+) -> None:
+    """So little time ends every call after one turn of all methods, and each call gets on."""
+    ended = skit_here(*command, *options, "--out", tmp_path, "--minutes", 1e-6)
+    assert ended.returncode == 0, ended.stderr
+    assert "PARTIAL RUN: 1 of 16 requests finished. The same command with --resume decodes the others." in " ".join(
+        ended.stdout.split()
+    )
+    runs = [run_directory(tmp_path, method) for method in METHODS]
+    assert [len(outputs(run)) for run in runs] == [1, 1]
+    assert [len(outputs(run, "baseline.jsonl")) for run in runs] == [1, 1]
+    further = skit_here(*command, *options, "--out", tmp_path, "--minutes", 1e-6, "--resume")
+    assert further.returncode == 0, further.stderr
+    assert all(1 < len(outputs(run)) < 16 for run in runs)
+    assert all(read_object(run / "summary.json")["partial"] for run in runs)
+    rest = skit_here(*command, *options, "--out", tmp_path, "--resume")
+    assert rest.returncode == 0, rest.stderr
+    for run in runs:
+        summary = read_object(run / "summary.json")
+        assert (summary["partial"], summary["requests"]["finished"]) == (False, 16)
+        assert summary["lossless"]["errors"] == 0
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
+def test_minutes_are_a_number_above_0(minutes: str, command: list[str], tmp_path: Path) -> None:
+    line = error_line(skit_here(*command, "--out", tmp_path, "--minutes", minutes))
+    assert line.startswith("--minutes takes a number above 0, such as 5 or 0.5, not ")
+    assert list(tmp_path.iterdir()) == []

@@ -26,7 +26,7 @@ from specbench_kit.papers.experiment import (
     worlds,
 )
 from specbench_kit.reports.experiments import pages
-from specbench_kit.reports.experiments.wording import totals, verdict
+from specbench_kit.reports.experiments.wording import metric_in_words, totals, verdict
 from specbench_kit.studies.reproduction import profiling, run, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.commands import COMMANDS, find_command, option_names
@@ -375,6 +375,40 @@ def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: 
     assert "| not compared | because |" in page
 
 
+def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp_path: Path) -> None:
+    """Published, the first serves twice as many devices as the second; simulated, one and a half times as many."""
+    numbers = {"metric": "capacity", "role": "predicted"}
+    experiment = build_experiment(
+        "wisp/x",
+        {
+            "command": "law",
+            "summary": "things",
+            "source": "S",
+            "options": {},
+            "against": "a",
+            "published": [{"series": "a", "value": 20.0, **numbers}, {"series": "b", "value": 10.0, **numbers}],
+        },
+    )
+    rows = [{"series": series, "capacity": {"mean": mean}} for series, mean in (("a", 18.0), ("b", 12.0))]
+    result = outcome_of(experiment, compare_published(experiment, rows))
+    pages.write(tmp_path, [{**result, "sensitivity": [], "verdict": verdict(result)}])
+    line = "| x | a / b: capacity (devices) | follows from the numbers | 2.00x | 1.50x | not met: 0.750x |"
+    assert line in (tmp_path / "wisp.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("figures.classes.2.violation_rate", "share of responses that miss their SLO, class 2"),
+        ("figures.overall.tpot_s.mean", "TPOT (s)"),
+        ("test.mape", "MAPE, test"),
+        ("acceptance_length", "acceptance length"),
+    ],
+)
+def test_metrics_are_words_with_units(metric: str, words: str) -> None:
+    assert metric_in_words({"metric": metric}) == words
+
+
 def test_every_paper_says_what_is_not_compared() -> None:
     for world in worlds().values():
         assert world.not_compared
@@ -532,6 +566,9 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     assert "Nothing is predicted here: 3 identities (3 within the goal)." in page
     assert "94.2 ms per verification" in page
     assert (tmp_path / "plots" / "adaspec-table-2.svg").is_file()
+    site = (tmp_path / "adaspec.html").read_text()
+    assert "<svg " in site  # the figure is in the page
+    assert 'href="specedge.html"' in (tmp_path / "README.html").read_text()
     results = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
     assert (results["within"], results["compared"]) == (4, 6)
     assert results["roles"]["fitted"]["compared"] == 3

@@ -1,0 +1,43 @@
+"""Completion in a shell: names of methods, deployments, experiments and kinds."""
+
+import subprocess
+import sys
+
+import pytest
+from command_line import SKIT, environment
+
+from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.cli.completion import KIND_OF, completer_of
+from specbench_kit.cli.listing import KINDS, SLOW
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("skit bench --method fixed", ["fixed-k"]),
+        ("skit bench --deployment wisp-r", ["wisp-roofline"]),
+        ("skit reproduce adaspec/", [f"adaspec/{name}" for name in ("figure-10", "figure-11", "figure-13", "table-2")]),
+        ("skit list exp", ["experiments"]),
+        ("skit capacity --system sl", ["sled"]),
+    ],
+)
+def test_a_shell_is_offered_names(line: str, names: list[str]) -> None:
+    asked = {"_SKIT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = subprocess.run([SKIT], env=environment() | asked, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == names
+
+
+def test_every_completed_option_exists_and_takes_names_that_are_quick_to_list() -> None:
+    options = {
+        option.option.shown_name(option.name) for name in COMMANDS for option in load_command(name).options.values()
+    }
+    assert KIND_OF.keys() <= options
+    assert set(KIND_OF.values()) - {"kinds"} <= KINDS.keys() - set(SLOW)
+    assert completer_of("--limit") is None
+
+
+def test_completion_imports_nothing_heavy() -> None:
+    asks = [f"completer_of({name!r})('')" for name in KIND_OF]
+    code = f"from specbench_kit.cli.completion import completer_of; {'; '.join(asks)}; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "matplotlib"} & set(done.stdout.split())
