@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import brentq, least_squares
+from scipy.stats import t as student
 
 from benchmarks.common import Bound, Figure, Outcome, Setting
 from specbench_kit.decoding.latency import BatchSums, sums_of
@@ -97,10 +98,37 @@ class Steps:
         """Return by how many percent such predictions are off on average."""
         return float(100 * np.abs(seconds / self.measured_s - 1).mean())
 
-    def spread(self, seconds: Floats) -> tuple[float, float]:
-        """Return the factors on such predictions between which nine of ten measured times lie."""
-        low, high = np.quantile(self.measured_s / seconds, QUANTILES)
-        return float(low), float(high)
+    def off_log(self, seconds: Floats) -> Floats:
+        """Return the logarithms of measured over predicted seconds."""
+        logs: Floats = np.log(self.measured_s / seconds)
+        return logs
+
+
+def spread_on_card(steps: list[Step]) -> tuple[float, float]:
+    """Return the factors between which nine of ten times lie of a model that the card's fit has not seen."""
+    logs = []
+    for model in dict.fromkeys(step.model for step in steps):
+        own, others = (Steps.of([step for step in steps if (step.model == model) is same]) for same in (True, False))
+        logs.append(own.off_log(own.law_s(others.fit())))
+    low, high = np.exp(np.quantile(np.concatenate(logs), QUANTILES))
+    return float(low), float(high)
+
+
+def spread_on_new_card(logs: list[Floats]) -> tuple[float, float]:
+    """Return the factors between which nine of ten times on a further card lie, from those of each card left out.
+
+    Steps of one card are off together, so that there are only as many independent deviations as cards: the mean
+    deviation of a further card follows Student's t, and steps lie around it as they do around the cards' own means.
+    """
+    means = np.array([card.mean() for card in logs])
+    around = np.concatenate([card - card.mean() for card in logs])
+    scale = means.std(ddof=1) * np.sqrt(1 + 1 / len(means))
+
+    def beyond(log: float, quantile: float) -> float:
+        return float(student.cdf((log - means.mean() - around) / scale, len(means) - 1).mean() - quantile)
+
+    low, high = (float(np.exp(brentq(beyond, -3, 3, args=(quantile,)))) for quantile in QUANTILES)
+    return low, high
 
 
 @cache
@@ -124,23 +152,23 @@ def measured() -> list[Step]:
 def run(_setting: Setting) -> Outcome:
     """Leave one card out after the other, and compare what the kit ships with the measured steps."""
     steps = [step for step in measured() if step.context]
-    figures, notes, ratios = [], [], []
+    figures, notes, logs = [], [], []
     for card in dict.fromkeys(step.card for step in steps):
         own, others = (Steps.of([step for step in steps if (step.card == card) is same]) for same in (True, False))
         unseen_s, own_numbers = own.law_s(others.fit()), own.fit()
         shipped_s = np.array([_shipped_s(step) for step in steps if step.card == card])
-        spread = own.spread(own.law_s(own_numbers))
+        low, high = spread_on_card([step for step in steps if step.card == card])
         figures += [
             Figure(f"{card}: by the law fitted to the other cards", own.off_percent(unseen_s), "%", UNSEEN),
             Figure(f"{card}: by the law fitted to it", own.off_percent(own.law_s(own_numbers)), "%"),
             Figure(f"{card}: as the software card '{KERNELS}' has it", own.off_percent(shipped_s), "%", UNSEEN),
             Figure(f"{card}: operations and traffic added up", own.off_percent(own.operations_s + own.traffic_s), "%"),
         ]
-        notes.append(f"{card}: {_numbers(own_numbers)}, spread {spread[0]:.2f} to {spread[1]:.2f}")
-        ratios.append(own.measured_s / unseen_s)
+        notes.append(f"{card}: {_numbers(own_numbers)}, models left out {low:.2f} to {high:.2f}")
+        logs.append(own.off_log(unseen_s))
     every = Steps.of(steps)
-    low, high = np.quantile(np.concatenate(ratios), QUANTILES)
-    notes.append(f"all cards: {_numbers(every.fit())}, spread over cards left out {low:.2f} to {high:.2f}")
+    low, high = spread_on_new_card(logs)
+    notes.append(f"all cards: {_numbers(every.fit())}, on a further card {low:.2f} to {high:.2f}")
     title = f"{len(steps)} steps of measured kernels, predicted from the data sheet: percent off on average"
     return Outcome(title, figures, notes)
 

@@ -76,9 +76,10 @@ def decode(
     eos_ids: frozenset[int] = frozenset(),
     batch_size: int = 1,
     deployment: Deployment | None = None,
+    ends: Sequence[Deployment] = (),
 ) -> dict[str, RequestRecord]:
     """Every request's record by id, in the order in which they finished."""
-    shared: Any = {"sampler": sampler, "seed": seed, "eos_ids": eos_ids, "batch_size": batch_size}
+    shared: Any = {"sampler": sampler, "seed": seed, "eos_ids": eos_ids, "batch_size": batch_size, "ends": ends}
     engine = live_engine(method, *runners, deployment=deployment, others=heads_beside(method, runners[0]), **shared)
     for request in requests:
         engine.submit(request)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, sqrt
 from typing import ClassVar, NamedTuple, Protocol
 
 Row = tuple[int, int]
@@ -156,10 +156,11 @@ class RoundedModel(LatencyModel):
 
     Operations take `token_s` per new token, `pair_s` per pair of a new token and one before it, and `head_s` per row of
     logits. Traffic takes `weights_s` per forward, `kv_s` per token of KV that is read or written, and `experts_s` if
-    every expert of a mixture is read; each token leaves an expert out with probability `missed`. A step lasts
-    `forward_s` longer, and `wide_s` more if any request has more than one new token; reductions between cards take
-    `reduced_s` per new token. The host takes `host_s` per step and `host_request_s` per request, in parallel to the
-    card as far as `overlap` says.
+    every expert of a mixture is read; each token leaves an expert out with probability `missed`. Where each of several
+    cards has experts of its own, the card with the most experts to read decides, with a share of them that is `uneven`
+    standard deviations of a single expert's odds above the mean. A step lasts `forward_s` longer, and `wide_s` more if
+    any request has more than one new token; reductions and exchanges between cards take `reduced_s` per new token. The
+    host takes `host_s` per step and `host_request_s` per request, in parallel to the card as far as `overlap` says.
     """
 
     token_s: float
@@ -176,6 +177,7 @@ class RoundedModel(LatencyModel):
     missed: float = 0.0
     corner: float = 1.6
     overlap: float = 0.0
+    uneven: float = 0.0
 
     def of_sums(self, sums: BatchSums) -> float:
         rounded_s = (self.operations_s(sums) ** self.corner + self.traffic_s(sums) ** self.corner) ** (1 / self.corner)
@@ -190,7 +192,11 @@ class RoundedModel(LatencyModel):
 
     def traffic_s(self, sums: BatchSums) -> float:
         """Return the seconds of the traffic if nothing were computed."""
-        experts_s = self.experts_s * (1 - self.missed**sums.linear) if self.experts_s else 0.0
+        experts_s = 0.0
+        if self.experts_s:
+            share = 1 - self.missed**sums.linear
+            # How many of a card's experts are hit is binomial; no card has more to read than all of its experts.
+            experts_s = self.experts_s * min(1.0, share + self.uneven * sqrt(share * (1 - share)))
         return self.weights_s + experts_s + self.kv_s * (sums.linear + sums.cached)
 
     def parts(self, sums: BatchSums) -> dict[str, float]:

@@ -98,6 +98,9 @@ class RequestRecord(Struct):
     If the draft model is behind a link, `colocated_s` is what `e2e_s` would be with the draft model beside the target,
     over the same rounds, and `colocated_draft_s` the part of it spent drafting.
 
+    If times are derived, `ends_s` is what `e2e_s` would be at each end of their range, in the order in which `run.json`
+    names the ends; a line has the field only then.
+
     In a record made of another tool's file, None stands for what the tool does not record: each token of `output_ids`,
     whose length is known, and fields of the rounds.
     """
@@ -118,6 +121,7 @@ class RequestRecord(Struct):
     rounds: list[RoundRecord] = field(default_factory=list)
     colocated_s: Number | None = None
     colocated_draft_s: Number | None = None
+    ends_s: list[Number] = field(default_factory=list)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -140,6 +144,8 @@ class RequestRecord(Struct):
     def to_json(self) -> str:
         """Return the line of `requests.jsonl`, without its end; raise ValueError if a number is not finite."""
         fields = to_builtins(self)
+        if not fields["ends_s"]:
+            del fields["ends_s"]
         for round_fields in fields["rounds"]:
             if round_fields["expected"] is None:
                 del round_fields["expected"]

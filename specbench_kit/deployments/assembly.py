@@ -1,6 +1,6 @@
 """Wires methods, models, processes and deployments to the loops that decode; nothing else does."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.processes.target import PipelineTarget
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier
+from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
 from specbench_kit.deployments.base import Deployment, HiddenStates
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.deployments.placing import add_modelled_time, states_on_the_way
@@ -39,15 +40,16 @@ def live_engine(
     batch_size: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
+    ends: Sequence[Deployment] = (),
     stages: ProcessStages | None = None,
     others: Mapping[str, Runner] = MappingProxyType({}),
     draft_top_n: int = 0,
 ) -> Loop:
     """Return the method's decoding loop, on this machine's clock or on a deployment's.
 
-    `stages` are processes that hold the target in slices and do its work. `others` are the models by name that the
-    drafter forwards in addition to the draft model. Sampled draft tokens are drawn from the `draft_top_n` likeliest; 0
-    draws from all.
+    Records say what the same rounds take at the `ends` of the deployment's range as well. `stages` are processes that
+    hold the target in slices and do its work. `others` are the models by name that the drafter forwards in addition to
+    the draft model. Sampled draft tokens are drawn from the `draft_top_n` likeliest; 0 draws from all.
     """
     models = {**others, **({} if draft is None else {DRAFT: draft})}
     capacity = min(runner.capacity for runner in (target, *models.values()))
@@ -64,6 +66,7 @@ def live_engine(
             capacity=capacity,
             started_s=started_s,
             deployment=deployment,
+            ends=ends,
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
     verifier = ModelVerifier(PipelineTarget(stages) if stages else target, sampler, method.drafting.layers(models))
@@ -78,7 +81,8 @@ def live_engine(
         return make(round_policy(method), drafter(measured), verifier, measured)
     states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
     return make(
-        round_policy(method), *add_modelled_time(method, drafter(modelled), verifier, deployment, modelled, states)
+        round_policy(method),
+        *add_modelled_time(method, drafter(modelled), verifier, deployment, modelled, states, ends),
     )
 
 
@@ -115,6 +119,7 @@ def pipeline_engine(
     capacity: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
+    ends: Sequence[Deployment] = (),
     states: HiddenStates | None = None,
 ) -> PipelineEngine:
     """Return the loop over pipeline stages, with a drafter over `models` if the method has one."""
@@ -139,8 +144,10 @@ def pipeline_engine(
     if deployment is None:
         return make(clock)
     require_stages(method, deployment)
-    modelled = ModelledClock(started_s)
-    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter, states=states))
+    modelled, drafts = ModelledClock(started_s), method.uses_drafter
+    time = PipelineTime(deployment, modelled, drafts=drafts, states=states)
+    at_ends = [PipelineTimeAtEnd(end, drafts=drafts, states=states) for end in ends]
+    return make(modelled, time=PipelineTimes(time, at_ends) if at_ends else time)
 
 
 def require_stages(method: Method, deployment: Deployment) -> None:

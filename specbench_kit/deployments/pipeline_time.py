@@ -110,8 +110,12 @@ class PipelineTime:
         if joining and len(joining) == len(streams):
             return max(self._message_s(stream) for stream in joining)
         for stream in joining:
-            stream.session.arrival_s -= self._message_s(stream)
+            self.backdate_arrival(stream.session, self._message_s(stream))
         return 0.0
+
+    def backdate_arrival(self, session: Session, seconds: float) -> None:
+        """Move the arrival of a request back by so many seconds."""
+        session.arrival_s -= seconds
 
     def _message_s(self, stream: RequestStream) -> float:
         """Return the seconds of a prompt or level up, and of an answer with its hidden states down."""

@@ -10,6 +10,7 @@ from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.drafter import DraftSource, ReportsForwards
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.verification import Verifier
+from specbench_kit.deployments.at_ends import TimelinesAtEnd
 from specbench_kit.deployments.base import RECORDED, TOKEN_BYTES, Deployment, Endpoint, HiddenStates
 from specbench_kit.deployments.colocated import Colocated, colocate
 from specbench_kit.deployments.description import digest
@@ -30,19 +31,25 @@ def add_modelled_time(
     deployment: Deployment,
     clock: ModelledClock,
     states: HiddenStates | None = None,
+    ends: Sequence[Deployment] = (),
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
-    """Return drafter and verifier charged with a deployment's time, and the clock that they charge."""
+    """Return drafter and verifier charged with a deployment's time, and the clock that they charge.
+
+    Records say what the same rounds take at the `ends` of the deployment's range as well.
+    """
     learned, placed = method.learned, _with_method_times(method, deployment)
-    timelines = Timelines(placed, clock, on_edge=drafts_on_edge(method, deployment), learned=learned, states=states)
+    on_edge = drafts_on_edge(method, deployment)
+    timelines = Timelines(placed, clock, on_edge=on_edge, learned=learned, states=states)
+    at_ends = [
+        TimelinesAtEnd(_with_method_times(method, end), on_edge=on_edge, learned=learned, states=states) for end in ends
+    ]
     colocated = None
     if can_be_colocated(method, deployment) and not isinstance(drafter, ReportsForwards):
         colocated = Colocated(placed, learned=learned, states=states)
-    latencies = method.drafting.latencies(deployment.drafter.latency)
-    return (
-        TimedDrafter(drafter, timelines, latencies, colocated),
-        TimedVerifier(verifier, timelines, colocated),
-        clock,
-    )
+    latencies = [method.drafting.latencies(placed_at.drafter.latency) for placed_at in (deployment, *ends)]
+    charged = list(zip([timelines, *at_ends], latencies, strict=True))
+    others = [*([colocated] if colocated else []), *at_ends]
+    return TimedDrafter(drafter, charged, colocated), TimedVerifier(verifier, timelines, others), clock
 
 
 def single_request_clock(

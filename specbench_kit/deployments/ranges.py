@@ -1,12 +1,20 @@
 """The range of a deployment whose times are derived: the same deployment at the ends of what they may be."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
 from specbench_kit.deployments.base import Deployment, Endpoint
 
 ENDS = ("fast", "slow")
+DECIDED_ANEW, AS_DRAFTED = "anew", "as drafted"
+"""Whether a method decided anew at each end of a range, or its rounds were timed there as they were drafted."""
+
+
+def describe_range(ends: Iterable[str], decisions: str) -> dict[str, object]:
+    """Return what `run.json` says of the range of derived times: the names of its ends, in the order of records."""
+    names = list(ends)
+    return {"range": {"ends": names, "decisions": decisions}} if names else {}
 
 
 def corners(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:

@@ -18,19 +18,18 @@ from specbench_kit.deployments.timelines import Timelines
 class TimedDrafter:
     """Any drafter, charged with the time that it would take under a deployment.
 
-    `latencies` are those of the models that a drafter which reports its forwards names. `colocated` charges the same
-    rounds with the draft model on the server.
+    `charged` are its timelines, the first of which it goes by, each with the latencies of the models that a drafter
+    which reports its forwards names. `colocated` charges the same rounds with the draft model on the server.
     """
 
     def __init__(
         self,
         drafter: DraftSource,
-        timelines: Timelines,
-        latencies: Mapping[str, LatencyModel],
+        charged: Sequence[tuple[Timelines, Mapping[str, LatencyModel]]],
         colocated: Colocated | None = None,
     ) -> None:
-        self._drafter, self._timelines, self._latencies = drafter, timelines, latencies
-        self._all = [timelines, *([colocated] if colocated else [])]
+        self._drafter, self._charged, self._timelines = drafter, charged, charged[0][0]
+        self._all = [*(timelines for timelines, _ in charged), *([colocated] if colocated else [])]
         self._reporting = drafter if isinstance(drafter, ReportsForwards) else None
 
     @property
@@ -60,9 +59,11 @@ class TimedDrafter:
         """Append one token to each chain, and return the drafts that had room for it."""
         grown = self._drafter.extend(drafts)
         if self._reporting is not None:
-            for model, phase, rows in self._reporting.forwards():
-                self._timelines.forward(phase, rows, self._latencies[model])
-            self._timelines.decide(grown)
+            forwards = self._reporting.forwards()
+            for timelines, latencies in self._charged:
+                for model, phase, rows in forwards:
+                    timelines.forward(phase, rows, latencies[model])
+                timelines.decide(grown)
         elif grown:
             self._draft([(draft, (draft.tree.last - 1,)) for draft in grown])
         return grown
@@ -88,38 +89,41 @@ class TimedDrafter:
 
 
 class TimedVerifier:
-    """Any verifier, charged with the time that a deployment's link and verifier would take."""
+    """Any verifier, charged with the time that a deployment's link and verifier would take.
 
-    def __init__(self, verifier: Verifier, timelines: Timelines, colocated: Colocated | None = None) -> None:
-        self._verifier, self._timelines, self._colocated = verifier, timelines, colocated
+    `others` charge the same rounds beside the timelines that the run goes by.
+    """
+
+    def __init__(self, verifier: Verifier, timelines: Timelines, others: Sequence[Timelines] = ()) -> None:
+        self._verifier, self._timelines, self._others = verifier, timelines, others
         self.asynchronous = verifier.asynchronous
 
     def admit(self, session: Session) -> None:
         """Add a new request."""
         self._timelines.admit(session)
-        if self._colocated is not None:
-            self._colocated.admit(session)
+        for timelines in self._others:
+            timelines.admit(session)
         self._verifier.admit(session)
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Verify the chosen nodes of every draft at once; the timelines model when the answer arrives."""
         verdicts = self._verifier.send(drafts, chosen)()
         rows = self._timelines.verify(verdicts)
-        if self._colocated is not None:
-            self._colocated.verify(verdicts)
+        for timelines in self._others:
+            timelines.verify(verdicts)
         timed = [replace(verdict, computed=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
         return lambda: timed
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the accepted nodes."""
         self._timelines.verified(verdict)
-        if self._colocated is not None:
-            self._colocated.verified(verdict)
+        for timelines in self._others:
+            timelines.verified(verdict)
         self._verifier.commit(verdict)
 
     def release(self, session: Session) -> None:
         """Remove a finished request."""
         self._timelines.release(session)
-        if self._colocated is not None:
-            self._colocated.release(session)
+        for timelines in self._others:
+            timelines.release(session)
         self._verifier.release(session)

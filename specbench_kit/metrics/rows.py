@@ -7,7 +7,7 @@ import numpy as np
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics import paired
+from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.acceptance import ratio_intervals
 from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import headroom, per_makespan
@@ -54,6 +54,11 @@ class TableEntry:
     def side(self) -> Side:
         """The times of the requests and of their baseline; a baseline is its own."""
         return Side.of(self.records, self.records if self.is_baseline else self.baseline)
+
+    @property
+    def sides_at_ends(self) -> list[Side]:
+        """The same times at each end of the range of derived times; empty if they have none."""
+        return derived_range.sides_at_ends(self.records, self.records if self.is_baseline else self.baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,7 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
     """Add the speeds relative to the baselines and to the reference, with verdicts that hold together."""
     sides = {entry.label: entry.side for entry in entries}
     errors = _family(entries, sides, reference, units).errors()
+    at_ends = {entry.label: entry.sides_at_ends for entry in entries}
     reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
     for entry in entries:
         row = rows[entry.label]
@@ -191,9 +197,12 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
             row |= paired.speedup_metrics(speed)
             row["intervals"] |= {"speedup": speed.interval(errors), "typical_speedup": speed.typical.interval(errors)}
             row["speedup_verdict"] = as_allowed(speed.verdict(errors), entry.may_win, undecided=entry.is_undecided)
+            row |= derived_range.speedup_range(at_ends[entry.label], units)
+        row |= derived_range.time_range(entry.records, at_ends[entry.label])
         if reference_entry is not None and reference_entry is not entry:
             _add_relative_speed(row, entry, reference_entry, sides, units, errors)
             _add_baseline_ratio(row, entry, reference_entry, sides, units, 1 - (1 - LEVEL) / len(entries))
+            row |= derived_range.relative_speed_range(at_ends[entry.label], at_ends[reference_entry.label], units)
 
 
 def _add_relative_speed(

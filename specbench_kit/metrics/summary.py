@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from specbench_kit.core.errors import require
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics import paired
+from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.acceptance import acceptance_by_position, counts, pooled, ratio_intervals
 from specbench_kit.metrics.attainment import attainment
 from specbench_kit.metrics.colocation import colocation
@@ -101,7 +101,10 @@ def summarise_run(
 
 def _summarise_group(group: RequestGroup, baseline: Sequence[RequestRecord] | None, units: Units) -> Metrics:
     metrics = request_metrics(group) | {"intervals": ratio_intervals(group.rounds, units)}
+    at_ends = derived_range.sides_at_ends(group.records, baseline or ())
+    metrics |= derived_range.time_range(group.records, at_ends)
     if baseline is not None:
+        metrics |= derived_range.without_ends(derived_range.speedup_range(at_ends, units))
         side = Side.of(group.records, baseline)
         speed = paired.speedup(side, units)
         metrics |= paired.speedup_metrics(speed) | {"speedup_request_mean": paired.request_mean(side)}

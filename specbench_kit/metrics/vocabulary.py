@@ -176,6 +176,16 @@ METRICS = (
     Metric(
         "win_share_against", "share", "share of the prompts in both runs that were decoded faster than the reference"
     ),
+    Metric(
+        "time_least",
+        "times",
+        "time of the same requests where derived times are shortest / their time; given if a deployment has a range",
+    ),
+    Metric("time_most", "times", "time of the same requests where derived times are longest / their time"),
+    Metric("speedup_least", "times", "least speedup at the ends of the range of derived times"),
+    Metric("speedup_most", "times", "largest speedup at the ends of the range of derived times"),
+    Metric("relative_speed_least", "times", "least relative_speed at the ends, both methods at the same end"),
+    Metric("relative_speed_most", "times", "largest relative_speed at the ends, both methods at the same end"),
     Metric("fastest_share", "share", "share of the prompts on which no other deployable method was faster"),
     Metric("repeat_spread", "share", "(slowest - fastest repeat) / mean time of the repeats, over the same requests"),
     Metric("speedup_pairs", "count", "requests that finished in both runs, over which the speedup is computed"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, structs
 
+from specbench_kit.core.errors import require
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.cards import Size
 
@@ -54,6 +55,14 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
             )
         if self.active_experts > self.experts:
             raise ValueError(f"active_experts must be at most the {self.experts} experts, not {self.active_experts}")
+
+    def require_shared_experts(self, cards: int, model: str) -> None:
+        """Raise SkitError unless each of so many cards can have as many experts of the model as any other."""
+        require(
+            self.experts % cards == 0 < self.experts,
+            f"--expert-parallel: {model} has {self.experts or 'no'} experts, which {cards} cards cannot share evenly; "
+            "leave it out",
+        )
 
     @property
     def dense_parameters(self) -> int:

@@ -26,6 +26,7 @@ _NOT_SECONDS = {
     "corner": Annotated[float, Meta(ge=1, le=100)],
     "missed": _UnitShare,
     "overlap": _UnitShare,
+    "uneven": Annotated[float, Meta(ge=0, le=100)],
 }
 """The types of coefficients that are no seconds. A tile is a number of tokens: without any it could not be filled."""
 Text = Annotated[str, Meta(min_length=1)]

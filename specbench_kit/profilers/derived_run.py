@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.kernel_latency import KernelModel
@@ -43,7 +44,7 @@ def derive(
     derived = _by_kernels(settings, kernels) if kernels else _by_law(settings, device, card, part)
     name = name_profile(part, settings, device)
     if not settings.name:
-        name += f"-tp{settings.cards}" if settings.cards > 1 else ""
+        name += f"-{'ep' if settings.expert_parallel else 'tp'}{settings.cards}" if settings.cards > 1 else ""
         name += "" if settings.is_default_software else f"-{settings.software}"
         name += "" if settings.is_default_engine else f"-{settings.engine}"
         name += f"-{derived.source}"
@@ -76,7 +77,7 @@ def _kernels(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart
 ) -> MeasuredKernels | None:
     """Return the measured kernels that the settings ask for; by default those that come with the kit, if there are."""
-    if settings.origin not in (AUTO, SILICON) or not settings.is_default_software:
+    if settings.origin not in (AUTO, SILICON) or not settings.is_default_software or settings.expert_parallel:
         return None
     is_measured = device.dtype == DTYPE and (
         settings.cards == 1 or INTERCONNECTS.get(card.name) == settings.interconnect
@@ -111,15 +112,18 @@ def _by_kernels(settings: ProfileSettings, kernels: MeasuredKernels) -> _Derivat
 def _by_law(settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart) -> _Derivation:
     software, members, host = find_software(settings.software), settings.cards, settings.host
     interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
-    roofline = Roofline(card.combined(members), require_architecture(part.subject), device.dtype)
-    model = roofline.estimate(software, members, interconnect, host)
-    slow = roofline.estimate(
-        software, members, interconnect.slow if interconnect else None, host.with_step_s(_most_host_s(host))
-    )
-    fast = roofline.estimate(software, members, interconnect, host.with_step_s(_least_host_s(host)))
+    shapes, ep = require_architecture(part.subject), settings.expert_parallel
+    if ep:
+        shapes.require_shared_experts(members, part.subject.name)
+    roofline = Roofline(card.combined(members), shapes, device.dtype)
+    estimate = partial(roofline.estimate, software, members, expert_parallel=ep)
+    model = estimate(interconnect, host)
+    slow = estimate(interconnect.slow if interconnect else None, host.with_step_s(_most_host_s(host)))
+    fast = estimate(interconnect, host.with_step_s(_least_host_s(host)))
     coefficients = {name: float(value) for name, value in asdict(model).items()}
     low, high = software.on(card.name).spread or (1.0, 1.0)
     together = f", {members} of them over {interconnect.title}" if interconnect else ""
+    together += ", each with experts of its own" if ep else ""
     return _Derivation(
         source="roofline",
         form="rounded",

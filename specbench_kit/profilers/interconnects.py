@@ -10,6 +10,8 @@ from specbench_kit.profilers.cards import Amount, Rate, Text
 
 REDUCTIONS_PER_LAYER = 2
 """One all-reduce after the attention, one after the feed-forward network (Megatron-LM)."""
+EXCHANGES_PER_LAYER = 2
+"""One all-to-all that takes tokens to their experts, one that brings the results back (GShard)."""
 _FILE = Path(__file__).with_name("interconnects.toml")
 
 
@@ -29,6 +31,15 @@ class Interconnect(Struct, frozen=True, forbid_unknown_fields=True):
     def per_byte_s(self, members: int) -> float:
         """Return the seconds per byte of a ring all-reduce: each member sends all but its own share, twice."""
         return 2 * (members - 1) / members / self.bytes_per_s
+
+    def exchange_per_byte_s(self, members: int, experts: int) -> float:
+        """Return the seconds per byte of the tokens that are sent to the members with their experts, and back.
+
+        The members begin with equal shares of the tokens. A token of several `experts`, each of which is with any
+        member as likely, crosses once to every other member that has one of them.
+        """
+        other_members = (members - 1) * (1 - (1 - 1 / members) ** experts)
+        return 2 * other_members / members / self.bytes_per_s
 
     @property
     def slow(self) -> "Interconnect":

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import sqrt
+from statistics import NormalDist
 from typing import Literal
 
 from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
@@ -11,7 +13,7 @@ from specbench_kit.profilers.architectures import Architecture, bundled_architec
 from specbench_kit.profilers.base import COEFFICIENTS, LOOKED_UP, Form, Profile, terms
 from specbench_kit.profilers.devices import BYTES, Device, bundled_device
 from specbench_kit.profilers.host import NO_HOST, Host
-from specbench_kit.profilers.interconnects import REDUCTIONS_PER_LAYER, Interconnect
+from specbench_kit.profilers.interconnects import EXCHANGES_PER_LAYER, REDUCTIONS_PER_LAYER, Interconnect
 from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
 
@@ -82,31 +84,45 @@ class Roofline:
         return max(self.compute_s(sums), self.traffic_s(sums))
 
     def estimate(
-        self, software: Software, members: int = 1, interconnect: Interconnect | None = None, host: Host = NO_HOST
+        self,
+        software: Software,
+        members: int = 1,
+        interconnect: Interconnect | None = None,
+        host: Host = NO_HOST,
+        *,
+        expert_parallel: bool = False,
     ) -> RoundedModel:
         """Return the latency model of a software: operations and traffic at the shares of the data sheet it achieves.
 
-        Several `members` reduce each layer's results over their `interconnect`. The `host` takes time beside what the
-        software takes there for each layer and each request.
+        Several `members` reduce each layer's results over their `interconnect`. If they are `expert_parallel`, each has
+        experts of its own, to which tokens are sent, in place of a part of every expert, and the one with the most
+        experts to read decides. The `host` takes time beside what the software takes there for each layer and each
+        request.
         """
         shapes, speed = self.architecture, software.on(self.device.name)
         flop_s = 1 / (self._peak * speed.compute)
-        reductions = REDUCTIONS_PER_LAYER * shapes.layers if interconnect and members > 1 else 0
-        per_byte_s = interconnect.per_byte_s(members) / speed.interconnect if interconnect else 0.0
-        latency_s = interconnect.latency_s if interconnect else 0.0
+        exchanged_s, waited_s = 0.0, 0.0
+        if interconnect and members > 1:
+            reductions = REDUCTIONS_PER_LAYER - expert_parallel
+            exchanges = EXCHANGES_PER_LAYER if expert_parallel else 0
+            per_byte_s = reductions * interconnect.per_byte_s(members)
+            per_byte_s += interconnect.exchange_per_byte_s(members, shapes.active_experts) if expert_parallel else 0.0
+            exchanged_s = shapes.layers * shapes.hidden_size * BYTES[self.dtype] * per_byte_s / speed.interconnect
+            waited_s = shapes.layers * (reductions + exchanges) * interconnect.latency_s
         return RoundedModel(
             token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s,
             pair_s=shapes.attention_flops * flop_s,
             head_s=2 * shapes.head_parameters * flop_s,
             weights_s=self._dense_s / speed.bandwidth,
             kv_s=self._kv_s / speed.bandwidth,
-            forward_s=speed.step_s + shapes.layers * speed.layer_s + reductions * latency_s,
+            forward_s=speed.step_s + shapes.layers * speed.layer_s + waited_s,
             wide_s=shapes.layers * speed.wide_layer_s,
-            reduced_s=reductions * shapes.hidden_size * BYTES[self.dtype] * per_byte_s,
+            reduced_s=exchanged_s,
             experts_s=shapes.experts * self._expert_s / speed.bandwidth,
             host_request_s=speed.request_s + host.request_s,
             host_s=shapes.layers * speed.launch_s + host.step_s,
             missed=1 - shapes.active_experts / shapes.experts if shapes.experts else 0.0,
+            uneven=_most_of(members) / sqrt(shapes.experts / members) if expert_parallel else 0.0,
             corner=speed.corner,
             overlap=host.overlap if speed.overlap is None else speed.overlap,
         )
@@ -158,6 +174,11 @@ class Roofline:
     @property
     def _kv_s(self) -> float:
         return self.kv_token_bytes / self.device.bandwidth_bytes_per_s
+
+
+def _most_of(members: int) -> float:
+    """Return by how many standard deviations the largest of so many normal numbers exceeds their mean (Blom 1958)."""
+    return NormalDist().inv_cdf((members - 0.375) / (members + 0.25))
 
 
 @dataclass(frozen=True, slots=True)

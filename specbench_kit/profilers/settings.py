@@ -13,7 +13,17 @@ from specbench_kit.profilers.software import KERNELS
 
 OF_MEASURED = ("budget_s", "runs", "seed", "resume", "force")
 """Options that a profile derived from a data sheet does not have."""
-OF_DERIVED = ("origin", "engine", "software", "cards", "interconnect", "host_s", "host_request_s", "overlap")
+OF_DERIVED = (
+    "origin",
+    "engine",
+    "software",
+    "cards",
+    "interconnect",
+    "expert_parallel",
+    "host_s",
+    "host_request_s",
+    "overlap",
+)
 """Options that a measured profile does not have."""
 
 Origin = Literal["auto", "silicon", "data-sheet"]
@@ -51,6 +61,7 @@ class ProfileSettings:
     software: str = KERNELS
     cards: int = 1
     interconnect: str | None = None
+    expert_parallel: bool = False
     host_s: float = 0.0
     host_request_s: float = 0.0
     overlap: float = 0.0
@@ -77,6 +88,8 @@ class ProfileSettings:
             raise SkitError(f"--seed must not be negative, but is {self.seed}")
         if self.cards < 1 or (self.cards > 1) != (self.interconnect is not None):
             raise SkitError("--cards above 1 needs the --interconnect between the cards, and a single card has none")
+        if self.expert_parallel and (self.cards < 2 or self.origin == SILICON):
+            raise SkitError("--expert-parallel needs several --cards, and goes by the law: leave out --from silicon")
         given = [
             option.shown_name(field.name)
             for field, _, option in options_in(type(self))
@@ -163,6 +176,10 @@ class VerifierProfileSettings(ProfileSettings):
     interconnect: Annotated[
         str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie5, pcie4 or pcie3.", MODELS)
     ] = None
+    expert_parallel: Annotated[
+        bool,
+        Option("Give each of the --cards experts of its own, instead of a part of every expert of a mixture.", MODELS),
+    ] = False
     host_s: Annotated[float, Option("Seconds that the host of a derived profile takes per step.", MODELS)] = 0.0
     host_request_s: Annotated[
         float, Option("Seconds that the host of a derived profile takes per request of a step.", MODELS)

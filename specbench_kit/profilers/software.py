@@ -24,7 +24,7 @@ class AchievedSpeed(Struct, frozen=True, forbid_unknown_fields=True):
     `corner` says how far operations and traffic hide each other, 1 not at all; `wide_layer_s` are seconds per layer of
     steps in which a request has several new tokens. The host takes `launch_s` per layer and `request_s` per request, in
     parallel to the device as far as `overlap` says. `spread` are the factors on a time between which nine of ten
-    measured ones lie.
+    measured ones lie, of a model or a card that the numbers were not fitted to.
     """
 
     compute: Share = 1.0

@@ -3,7 +3,7 @@
 Draft lengths at every offset are computed as arrays, then each request is walked from round to round.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from typing import NamedTuple
 
@@ -52,10 +52,11 @@ def replay_chains(
     traces: Iterable[RequestTrace],
     clock: SingleRequestClock,
     colocated: SingleRequestClock | None = None,
+    at_ends: Sequence[SingleRequestClock] = (),
 ) -> Iterator[RequestRecord]:
     """Yield the records of decoding requests one after the other.
 
-    `colocated` times the same rounds with the draft model beside the target.
+    `colocated` times the same rounds with the draft model beside the target, `at_ends` at the ends of derived times.
     """
     for trace in traces:
         began_s = clock.now_s
@@ -65,13 +66,19 @@ def replay_chains(
         record.rounds = list(_walk(trace, header.max_draft, lengths, clock, began_s))
         record.finish(trace.output_ids, trace.finish_reason, clock.now_s)
         if colocated is not None:
-            began_s, context = colocated.now_s, len(record.prompt_ids)
-            colocated.begin(record.request_id, context)
-            for entry in record.rounds:
-                colocated.round(context, entry.drafted, entry.submitted, entry.accepted, entry.committed)
-                context += entry.committed
-            record.colocated_s, record.colocated_draft_s = colocated.now_s - began_s, colocated.drafting_s
+            record.colocated_s, record.colocated_draft_s = _timed(colocated, record), colocated.drafting_s
+        record.ends_s = [_timed(at_end, record) for at_end in at_ends]
         yield record
+
+
+def _timed(clock: SingleRequestClock, record: RequestRecord) -> float:
+    """Return the seconds that the rounds of a request take by another clock."""
+    began_s, context = clock.now_s, len(record.prompt_ids)
+    clock.begin(record.request_id, context)
+    for entry in record.rounds:
+        clock.round(context, entry.drafted, entry.submitted, entry.accepted, entry.committed)
+        context += entry.committed
+    return clock.now_s - began_s
 
 
 def _walk(

@@ -21,6 +21,7 @@ from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.deployments.placing import (
     add_modelled_time,
     colocated_request_clock,
+    deployment_key,
     environment,
     single_request_clock,
     states_on_the_way,
@@ -94,8 +95,17 @@ def recording_deployment(header: TraceHeader) -> Deployment:
     )
 
 
-def prepare_for_replay(method: Method, trace: TraceFile, deployment: Deployment, batch_size: int = 1) -> Method:
-    """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks."""
+def prepare_for_replay(
+    method: Method,
+    trace: TraceFile,
+    deployment: Deployment,
+    batch_size: int = 1,
+    tuned_for: Deployment | None = None,
+) -> Method:
+    """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks.
+
+    It has the thresholds that were tuned for another deployment where `tuned_for` names one.
+    """
     header, method = trace.header, _with_recorded_drafter(method, trace.header)
     drafting = method.drafting
     require_chain_method(method)
@@ -105,7 +115,9 @@ def prepare_for_replay(method: Method, trace: TraceFile, deployment: Deployment,
         )
     if method.uses_drafter and not drafting.models and drafting != parse_drafter(header.drafter):
         header.require(TOKEN_IDS, f"{method.display_name} looks tokens up")
-    return method.prepare(replace(environment(recorded_pair(trace), deployment), batch_size=batch_size))
+    key = deployment_key(tuned_for or deployment)
+    placed = environment(recorded_pair(trace), deployment)
+    return method.prepare(replace(placed, batch_size=batch_size, deployment=key))
 
 
 def recorded_pair(trace: TraceFile) -> PairHashes:
@@ -138,10 +150,12 @@ def replay(
     batch_size: int = 1,
     seed: int = 0,
     timeline: Timeline | None = None,
+    ends: Sequence[Deployment] = (),
 ) -> Iterator[RequestRecord]:
     """Yield the records of decoding the traces' requests with a method, as they finish.
 
-    Time is that of the deployment, or of the recording machine. At most one batch of traces is held in memory.
+    Time is that of the deployment, or of the recording machine. Records say what the same rounds take at the `ends` of
+    the deployment's range as well. At most one batch of traces is held in memory.
     """
     require_chain_method(method)
     modelled, policy = deployment or recording_deployment(header), round_policy(method)
@@ -153,13 +167,15 @@ def replay(
     # The time of a hybrid drafter depends on which members drafted before.
     if rule is not None and (rule.most == 0 or (recorded and not method.drafting.members)):
         alone = single_request_clock(method, modelled, states)
-        return replay_chains(rule, header, traces, alone, colocated_request_clock(method, modelled, states))
+        at_ends = [single_request_clock(method, end, states) for end in ends]
+        colocated = colocated_request_clock(method, modelled, states)
+        return replay_chains(rule, header, traces, alone, colocated, at_ends)
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
     drafter, verifier = _source(method, header, active, clock, batch_size), ReplayVerifier(header, active)
     engine = Engine(
         policy,
-        *add_modelled_time(method, drafter, verifier, modelled, clock, states),
+        *add_modelled_time(method, drafter, verifier, modelled, clock, states, ends),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,

@@ -133,3 +133,24 @@ def test_a_run_too_short_for_its_promise_is_refused_before_anything_is_recorded(
     assert "no response of 128 tokens is due within 40 s" in error_line(done)
     assert "recording  " not in done.stderr
     assert not list(tmp_path.glob("**/trace.parquet"))
+
+
+def test_the_best_two_are_searched_at_the_ends_of_derived_times(tmp_path: Path) -> None:
+    """A slower verifier serves no more devices, and the line says whether the best one stays ahead."""
+    systems = ["--system", "wisp", "--system", "sled", "--system", "centralized"]
+    where = ["--deployment", "wisp-roofline", "--acceptance", "iid:alpha=0.8,length=4", "--slo", "4"]
+    folder, summary, said = searched(*systems, *where, *LENGTHS, *SHORT, "--seeds", 1, "--out", tmp_path)
+    means = {row["series"]: row["capacity"]["mean"] for row in summary["rows"]}
+    first, second = sorted(means, key=lambda name: -means[name])[:2]
+    assert [row["series"] for row in summary["ranges"]] == [first, second]
+    for row in summary["ranges"]:
+        slow, fast = row["capacity"]
+        assert row["ends"] == {"fast verifier": fast, "slow verifier": slow}
+        assert slow < fast
+        assert row["mean"] == means[row["series"]]
+    low, high = summary["ranges"][1]["capacity_ratio"]
+    verdict = "over the whole range" if low > 1 or high < 1 else "the verdict does not hold over the range"
+    line = " ".join(said.split())
+    assert f"{first} ({verdict}); 1 more was not searched at the ends." in line
+    assert line.count("DERIVED TIMES") == 1
+    assert "DERIVED TIMES" in (folder / "report.md").read_text()

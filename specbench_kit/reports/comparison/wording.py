@@ -6,7 +6,7 @@ from specbench_kit.metrics.power import resolution
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER
 from specbench_kit.reports.document import code
-from specbench_kit.reports.sections import colocation, machine, wording
+from specbench_kit.reports.sections import colocation, derived_range, machine, wording
 from specbench_kit.reports.sections.cautions import (
     not_read,
     result_cautions,
@@ -32,6 +32,7 @@ def cautions(comparison: Comparison) -> list[str]:
         for run in () if series.is_derived else series.runs.values():
             own = [*resumption_cautions(run.fields), *result_cautions(run.summary)]
             lines += [f"{code(series.label)}: {line}" for line in own]
+    lines += derived_range.of_comparison(comparison)
     reference, rows = comparison.reference, comparison.overall
     lines += colocation.cautions(code(reference), rows[reference])
     spread = max((row["repeat_spread"] for row in rows.values() if row.get("repeat_spread") is not None), default=0)

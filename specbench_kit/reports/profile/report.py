@@ -61,6 +61,7 @@ RANGE = (
 NUMBERS = {
     "missed": ("missed", "the chance that a token leaves an expert out, no time"),
     "corner": ("q", "the exponent of the rounded corner, no time"),
+    "uneven": ("uneven", "how far the card with the most experts to read is above the mean, no time"),
     "overlap": ("overlap", "the share of the shorter of host and card that is hidden, no time"),
 }
 """Symbols and meanings of the coefficients that are no seconds."""

@@ -20,7 +20,16 @@ from specbench_kit.reports.run import sections
 from specbench_kit.reports.run.answers import answers_section
 from specbench_kit.reports.run.lossless import lossless_section
 from specbench_kit.reports.run.pipeline import pipeline_section
-from specbench_kit.reports.sections import baseline, colocation, deployment, headlines, machine, methods, wording
+from specbench_kit.reports.sections import (
+    baseline,
+    colocation,
+    deployment,
+    derived_range,
+    headlines,
+    machine,
+    methods,
+    wording,
+)
 from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.sections.columns import all_numbers
 from specbench_kit.reports.sections.provenance import provenance
@@ -47,6 +56,7 @@ def build(
         sides[BASELINE] = summary["baseline"]["overall"]
     sent_states = [] if run.get("deployment") else deployment.states_row(summary.get("hidden_states"))
     cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
+    cautions += derived_range.of_run(run, summary)
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
     return Document.of(
         f"{code(name)} on {(run.get('dataset') or {}).get('name', 'unnamed dataset')}",

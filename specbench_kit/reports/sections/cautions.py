@@ -31,8 +31,9 @@ def setting_cautions(run: RunFile) -> list[str]:
         lines += impossible_times(run)
         deployment = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock.")
-        # A simulation shows the range of its results, which says more than that of single steps.
-        lines += derived_steps(run.get("deployment") or {}) if run.get("command") != "simulate" else []
+        # The range of the results, where a run has it, says more than that of single steps.
+        has_range = run.get("command") in ("simulate", "capacity") or "range" in run
+        lines += [] if has_range else derived_steps(run.get("deployment") or {})
     if link := run.get("shaped_link"):
         values = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
         lines.append(

@@ -107,12 +107,13 @@ def cautions(summary: Summary) -> list[str]:
                 f"NOT STEADY: {where}: {share(1 - row['steady'])} of the runs still drifted after twice their time and "
                 "count as not served; simulate for longer."
             )
-    return [*lines, *derived_range(summary), *unsteady(summary), *livelocks(summary), *thrashing(summary)]
+    ranges = [*derived_range(summary), *derived_capacities(summary)]
+    return [*lines, *ranges, *unsteady(summary), *livelocks(summary), *thrashing(summary)]
 
 
 def derived_range(summary: Summary) -> list[str]:
     """Return one line on what the figures may be where times are derived, at each series' last point."""
-    last = {row["series"]: row for row in summary.get("ranges") or ()}
+    last = {row["series"]: row for row in summary.get("ranges") or () if "throughput" in row}
     if not last:
         return []
     parts = []
@@ -122,13 +123,37 @@ def derived_range(summary: Summary) -> list[str]:
         part = f"{series} {significant(low)} to {significant(high)} tokens/s{late}"
         if row["throughput_ratio"]:
             slowest, fastest = row["throughput_ratio"]
-            holds = "over the whole range" if slowest > 1 or fastest < 1 else "the verdict does not hold over the range"
-            part += f", {times(slowest)} to {times(fastest)} {row['against']} ({holds})"
+            part += f", {times(slowest)} to {times(fastest)} {row['against']} ({_holds(slowest > 1 or fastest < 1)})"
         parts.append(part)
     devices = next(iter(last.values()))["devices"]
     return [
         f"DERIVED TIMES: what profiles, host and interconnects may be leaves, at {devices} devices: {'; '.join(parts)}."
     ]
+
+
+def _holds(holds: bool) -> str:
+    return "over the whole range" if holds else "the verdict does not hold over the range"
+
+
+def derived_capacities(summary: Summary) -> list[str]:
+    """Return one line on what the capacities of the best series may be where times are derived."""
+    ranges = [row for row in summary.get("ranges") or () if "capacity" in row]
+    if not ranges:
+        return []
+    named = [axis for axis in AXES[1:] if axis in varied(summary["rows"])]
+    parts = []
+    for row in ranges:
+        show = count if row["unit"] == "devices" else significant
+        low, high = map(show, row["capacity"])
+        where = f" at {axis_values(row, named)}" if named else ""
+        part = f"{row['series']} {low} to {high} {row['unit']}{where}"
+        if row["capacity_ratio"]:
+            least, most = row["capacity_ratio"]
+            part += f", {times(least)} to {times(most)} {row['against']} ({_holds(least > 1 or most < 1)})"
+        parts.append(part)
+    others = sum(not row.get("refused") for row in summary["rows"]) - len(ranges)
+    more = f"; {others} more {'was' if others == 1 else 'were'} not searched at the ends" if others > 0 else ""
+    return [f"DERIVED TIMES: what profiles, host and interconnects may be leaves {'; '.join(parts)}{more}."]
 
 
 def unsteady(summary: Summary) -> list[str]:

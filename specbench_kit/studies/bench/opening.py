@@ -6,6 +6,7 @@ from hashlib import sha256
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
+from specbench_kit.deployments.ranges import AS_DRAFTED, describe_range
 from specbench_kit.methods.spec import describe_method
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.runs import lock, provenance
@@ -117,6 +118,7 @@ def _describe(
         "config": config,
         **(bench.server.describe() if bench.server else {}),
         **describe_time(settings.deployment),
+        **describe_range(bench.ends, AS_DRAFTED),
         "requests": count_turns(dataset) * settings.repeats,
         "prompts": prompts,
         "sample_reason": dataset.reason,

@@ -1,7 +1,8 @@
 """Benchmarks on a trace instead of models: the same rounds, run directories and reports, with modelled time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
+from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe_time
+from specbench_kit.deployments.ranges import DECIDED_ANEW, corners, describe_range
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.models.catalogue import BUNDLED
@@ -86,9 +89,10 @@ def bench_replay(
         for spec, method in methods.items()
     }
     progress = _ProgressCounter(report, len(trace) * (len(runs) + settings.baseline))
+    replays = _Replays(settings, trace, deployment, progress)
     records = RunRecords([], [])
     if settings.baseline:
-        for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE), deployment)):
+        for record in replays.records(BASELINE, parse_method(BASELINE)):
             records.baseline.append(record)
             for run in runs.values():
                 run.append_baseline(record)
@@ -97,9 +101,11 @@ def bench_replay(
         records.records.clear()
         exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
         try:
-            for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
+            for record in replays.records(spec, methods[spec], exports.timeline):
                 records.records.append(record)
                 run.append(record)
+            if reason := replays.missing.get(spec):
+                run.amend(range={**run.run["range"], "missing": reason})
         except SkitError as error:  # its draft grew beyond what the trace holds
             if given[spec] in settings.methods or len(runs) == 1:
                 raise
@@ -121,6 +127,76 @@ def _prepare(spec: str, trace: TraceFile, deployment: Deployment, batch_size: in
     return method
 
 
+class _Replays:
+    """Replays methods on a trace, and times their rounds at the ends of what derived times may be, too.
+
+    A method that goes by times is replayed at each end, so that it decides anew; `missing` says of which methods a
+    trace does not hold what they would draft there.
+    """
+
+    def __init__(
+        self, settings: BenchSettings, trace: TraceFile, deployment: Deployment, progress: "_ProgressCounter"
+    ) -> None:
+        self._ends = [end for _, end in corners(deployment)]
+        self.missing: dict[str, str] = {}
+        self._settings, self._trace, self._deployment, self._progress = settings, trace, deployment, progress
+
+    def records(self, spec: str, method: Method, timeline: Timeline | None = None) -> Iterator[RequestRecord]:
+        """Yield the records of a method, each with the seconds of its request at every end."""
+        at_ends = self._prepared(spec)
+        # Rounds are the same everywhere if the tokens alone decide, by a rule that is the same everywhere.
+        is_same = at_ends == [method] * len(self._ends) and round_policy(method).stop_rule is not None
+        seconds = [] if is_same else self._decided_anew(spec, at_ends)
+        replayed = self._replayed(method, self._deployment, timeline, self._ends if is_same else ())
+        for record in self._progress.count(spec, replayed):
+            if not is_same:
+                record.ends_s = [at_end[record.request_id] for at_end in seconds]
+            yield record
+
+    def _prepared(self, spec: str) -> list[Method]:
+        """Return the method as it is at each end; none if it cannot be prepared for one of them."""
+        # Thresholds stay those that were tuned for the deployment: nobody knows at which end of its range it lies.
+        prepare = partial(prepare_for_replay, batch_size=self._settings.batch_size, tuned_for=self._deployment)
+        try:
+            return [prepare(parse_method(spec), self._trace, end) for end in self._ends]
+        except SkitError as error:
+            self.missing[spec] = str(error).removeprefix(f"{spec}: ")
+            return []
+
+    def _decided_anew(self, spec: str, methods: Sequence[Method]) -> list[dict[str, float]]:
+        """Return the seconds of every request at each end; none if the trace does not hold what is drafted there."""
+        try:
+            return [
+                {record.request_id: record.e2e_s or 0.0 for record in self._replayed(method, end)}
+                for method, end in zip(methods, self._ends, strict=False)
+            ]
+        except SkitError as error:
+            self.missing[spec] = str(error).removeprefix(f"{spec}: ")
+            return []
+
+    def _replayed(
+        self,
+        method: Method,
+        deployment: Deployment,
+        timeline: Timeline | None = None,
+        ends: Sequence[Deployment] = (),
+    ) -> Iterator[RequestRecord]:
+        settings, trace = self._settings, self._trace
+        try:
+            yield from replay(
+                method,
+                trace.header,
+                trace,
+                deployment=deployment,
+                batch_size=settings.batch_size,
+                seed=settings.seed,
+                timeline=timeline,
+                ends=ends,
+            )
+        except SkitError as error:
+            raise SkitError(f"{method.display_name}: {error}") from error
+
+
 class _ProgressCounter:
     """Counts the records of all methods and reports each."""
 
@@ -136,23 +212,6 @@ class _ProgressCounter:
             yield record
 
 
-def _replay(
-    settings: BenchSettings, trace: TraceFile, method: Method, deployment: Deployment, timeline: Timeline | None = None
-) -> Iterator[RequestRecord]:
-    try:
-        yield from replay(
-            method,
-            trace.header,
-            trace,
-            deployment=deployment,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            timeline=timeline,
-        )
-    except SkitError as error:
-        raise SkitError(f"{method.display_name}: {error}") from error
-
-
 def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> dict[str, object]:
     """Return the content of `run.json` that all methods share."""
     return {
@@ -166,6 +225,7 @@ def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment)
             "dtype": trace.provenance("config", "dtype"),
         },
         **describe_time(deployment),
+        **describe_range((name for name, _ in corners(deployment)), DECIDED_ANEW),
         "trace": trace.describe(),
         "requests": len(trace),
         **provenance.collect(settings.argv),

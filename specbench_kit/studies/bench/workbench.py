@@ -13,6 +13,7 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
+from specbench_kit.deployments.ranges import corners
 from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.pair import load_draft_models
 from specbench_kit.live.states import NUMBER_BYTES
@@ -44,7 +45,7 @@ class Workbench:
     `methods` are those that can run here, by spec; `left_out` says why others of `all` cannot. `lanes` are the methods
     that take turns: `methods`, after the baseline if it is wanted or some method reads it. `datasets` are without the
     prompts that methods were trained on, as far as these are left out. `drafts` are the
-    folders of the draft model and of heads, by name.
+    folders of the draft model and of heads, by name. `ends` are the ends of the deployment's range, by name.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Workbench:
         self.probe = probe or probe_here()
         self.server, self.pair = _load(settings)
         self.models = self.pair.describe(provenance.hash_model)
+        self.ends = dict(corners(settings.deployment)) if settings.deployment else {}
         self.measured = MeasuredEnvironment(settings, self.pair, self.models, report, self.probe)
         self.methods, self.left_out = usable(settings, self._prepare)
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
@@ -132,6 +134,7 @@ class Workbench:
             batch_size=settings.batch_size,
             started_s=started_s,
             deployment=settings.deployment,
+            ends=list(self.ends.values()),
             stages=self.stages,
             draft_top_n=settings.draft_top_n,
         )

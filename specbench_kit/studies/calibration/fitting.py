@@ -30,15 +30,17 @@ SINGLE_WEIGHT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The card, or the cards, and the model of a log, by their data sheet."""
+    """The card, or the cards, and the model of a log, by their data sheet; with `expert_parallel`, as in `estimate`."""
 
     roofline: Roofline
     cards: int = 1
     interconnect: Interconnect | None = None
+    expert_parallel: bool = False
 
     def latency(self, speed: AchievedSpeed) -> RoundedModel:
         """Return what a step takes if the software reaches this speed."""
-        return self.roofline.estimate(Software("log", "log", "", anywhere=speed), self.cards, self.interconnect)
+        software = Software("log", "log", "", anywhere=speed)
+        return self.roofline.estimate(software, self.cards, self.interconnect, expert_parallel=self.expert_parallel)
 
 
 def fit_speed(

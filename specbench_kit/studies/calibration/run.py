@@ -52,7 +52,10 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
     requests = read_log(settings.log)
     start = find_software(KERNELS).on(card.name)
-    server = Server(Roofline(card.combined(settings.cards), shapes, dtype), settings.cards, interconnect)
+    if settings.expert_parallel:
+        shapes.require_shared_experts(settings.cards, subject.name)
+    roofline = Roofline(card.combined(settings.cards), shapes, dtype)
+    server = Server(roofline, settings.cards, interconnect, settings.expert_parallel)
     before = server.latency(start)
     unfitted = _profile(settings, card, subject, dtype, before)
     memory = KvCapacity(settings.kv_tokens, shapes.max_positions) if settings.kv_tokens else kv_capacity(unfitted)
@@ -60,7 +63,8 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     fitted = len(requests) // FITTED_SHARE
     speed = fit_speed(log, fitted, server, start, report)
     models: dict[str, LatencyModel] = {"calibrated": server.latency(speed), "law": before}
-    if kernels := find_kernels(subject.name, card.name, "vllm", settings.cards):
+    kernels = find_kernels(subject.name, card.name, "vllm", settings.cards)
+    if kernels and not settings.expert_parallel:
         models["silicon"] = KernelModel(kernels.kernels)
     rest = slice(fitted, None)
     agreements = {name: agreement(log.simulated(model), log.measured, rest) for name, model in models.items()}
@@ -74,7 +78,7 @@ def _profile(
     settings: CalibrationSettings, card: Device, subject: Subject, dtype: str, latency: RoundedModel
 ) -> Profile:
     """Return a profile of the server before anything is fitted."""
-    together = f"-tp{settings.cards}" if settings.cards > 1 else ""
+    together = f"-{'ep' if settings.expert_parallel else 'tp'}{settings.cards}" if settings.cards > 1 else ""
     return Profile(
         name=settings.name or f"{subject.name}-{card.name}-{SHORT[dtype]}-verifier{together}-calibrated",
         role="verifier",

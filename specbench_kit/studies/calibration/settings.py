@@ -28,6 +28,9 @@ class CalibrationSettings:
     interconnect: Annotated[
         str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie5, pcie4 or pcie3.", MODELS)
     ] = None
+    expert_parallel: Annotated[
+        bool, Option("Each of the --cards has experts of its own, instead of a part of every expert.", MODELS)
+    ] = False
     max_batch: Annotated[int, Option("The engine's largest number of requests in a step.", SERVER)] = 256
     batch_tokens: Annotated[int, Option("The engine's largest number of new tokens in a step.", SERVER)] = 2048
     kv_tokens: Annotated[
@@ -44,6 +47,7 @@ class CalibrationSettings:
         require(self.kv_tokens is None or self.kv_tokens >= 1, f"--kv-tokens must be at least 1, not {self.kv_tokens}")
         if self.cards < 1 or (self.cards > 1) != (self.interconnect is not None):
             raise SkitError("--cards above 1 needs the --interconnect between the cards, and a single card has none")
+        require(not self.expert_parallel or self.cards > 1, "--expert-parallel needs several --cards")
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
             raise SkitError(f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes")
         if self.save_to is not None and self.save_to.suffix != ".toml":

@@ -169,6 +169,11 @@ class CapacityRow:
     refused: str = ""
     unit: str = DEVICES
 
+    @property
+    def mean(self) -> float:
+        """The mean capacity over the seeds; 0 if nothing can be served."""
+        return sum(capacity.load for capacity in self.by_seed) / len(self.by_seed) if self.by_seed else 0.0
+
     def describe(self) -> JsonObject:
         """Return the row as `summary.json` holds it."""
         fixed = {"series": self.point.series.label, **{name: getattr(self.point, name) for name in FIXED_AXES}}

@@ -25,7 +25,7 @@ from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.serving import capacity, simulation_grid
 from specbench_kit.studies.serving.derived_rows import derived_rows
 from specbench_kit.studies.serving.presets import describe_preset
-from specbench_kit.studies.serving.range_runs import simulate_ranges
+from specbench_kit.studies.serving.range_runs import search_ranges, simulate_ranges
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredLimit
@@ -97,7 +97,10 @@ class ServingRun:
         folder, builder = self._begin("capacity", asdict(rule))
         with parallel_backend(self.settings.backend):
             rows = capacity.find_capacities(self.settings, rule, builder, self._step("searching"))
-        return self._finish("capacity", folder, builder, capacity.summarise(rows, rule))
+            report = self._step("searching the range of derived times")
+            ranges = search_ranges(self.settings, rule, builder, rows, report)
+        summary = {**capacity.summarise(rows, rule), "ranges": ranges}
+        return self._finish("capacity", folder, builder, summary)
 
     def _begin(self, command: str, arguments: JsonObject) -> tuple[Path, ScenarioBuilder]:
         """Return a new folder and a builder, after recording a trace if there has to be one."""

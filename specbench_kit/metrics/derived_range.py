@@ -1,0 +1,75 @@
+"""What times and speeds are at the ends of what a deployment's derived times may be."""
+
+from collections.abc import Callable, Sequence
+
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics import paired
+from specbench_kit.metrics.paired import PairedSpeed, Seconds, Side
+from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.units import Units
+
+Records = Sequence[RequestRecord]
+
+
+def seconds_at_ends(records: Records) -> list[Seconds]:
+    """Return the end-to-end seconds of the finished requests at each end of the range; empty if one of them has none.
+
+    Every finished request of a run has as many ends as its deployment.
+    """
+    finished = [record for record in records if record.finish_reason != "error" and record.e2e_s]
+    counts = {len(record.ends_s) for record in finished}
+    if len(counts) != 1:
+        return []
+    return [{record.key: record.ends_s[end] for record in finished} for end in range(counts.pop())]
+
+
+def sides_at_ends(records: Records, baseline: Records) -> list[Side]:
+    """Return a run's seconds beside its baseline's at each end; empty where either is not known."""
+    own = seconds_at_ends(records)
+    if not baseline:
+        return [Side(seconds, {}) for seconds in own]
+    plain = seconds_at_ends(baseline)
+    return [Side(*pair) for pair in zip(own, plain, strict=True)] if len(own) == len(plain) else []
+
+
+def time_range(records: Records, sides: Sequence[Side]) -> Metrics:
+    """Return what the time of the requests is at the ends, relative to the time that the run goes by."""
+    seconds = paired.request_seconds(records)
+    middle_s = sum(seconds.values())
+    ratios = [sum(side.own.values()) / middle_s for side in sides] if middle_s else []
+    return {"time_least": min(ratios), "time_most": max(ratios)} if ratios else {}
+
+
+def speedup_range(sides: Sequence[Side], units: Units) -> Metrics:
+    """Return the speedup at the ends, and their range."""
+    return _range("speedup", [paired.speedup(side, units) for side in sides])
+
+
+def relative_speed_range(sides: Sequence[Side], reference: Sequence[Side], units: Units) -> Metrics:
+    """Return the speed relative to the reference at the same ends, and its range; empty where the ends differ."""
+    if len(sides) != len(reference):
+        return {}
+    pairs = zip(sides, reference, strict=True)
+    return _range("relative_speed", [paired.relative_speed(side, other, units) for side, other in pairs])
+
+
+def _range(metric: str, speeds: Sequence[PairedSpeed | None]) -> Metrics:
+    ratios = [speed.ratio.value for speed in speeds if speed]
+    if not ratios or len(ratios) < len(speeds):
+        return {}
+    return {f"{metric}_least": min(ratios), f"{metric}_most": max(ratios), f"{metric}_at_ends": ratios}
+
+
+def without_ends(row: Metrics) -> Metrics:
+    """Return a row without its values at the single ends, which a summary does not list."""
+    return {name: value for name, value in row.items() if not name.endswith("_at_ends")}
+
+
+def reversing_ends(row: JsonObject, metric: str, names: Sequence[str]) -> list[str] | None:
+    """Return the names of the ends at which a ratio lies on the other side of 1; None if it has no ends."""
+    ratio, at_ends = row.get(metric), row.get(f"{metric}_at_ends")
+    if ratio is None or at_ends is None or len(at_ends) != len(names):
+        return None
+    is_ahead: Callable[[float], bool] = (lambda value: value > 1) if ratio > 1 else (lambda value: value < 1)
+    return [name for name, value in zip(names, at_ends, strict=True) if not is_ahead(value)]

@@ -1,0 +1,123 @@
+"""The line on what speeds are over the range of derived times, and whether the order of methods holds over it."""
+
+from collections.abc import Sequence
+
+from specbench_kit.deployments.ranges import DECIDED_ANEW
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.derived_range import reversing_ends
+from specbench_kit.metrics.verdicts import FASTER, SLOWER
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports.document import code
+from specbench_kit.reports.stored import Row, RunFile, Summary
+from specbench_kit.reports.writing.formatting import times
+
+NAMED = 3
+"""Methods whose range the line names; those of the others are in the table of all numbers."""
+
+
+def of_run(run: RunFile, summary: Summary) -> list[str]:
+    """Return one line on the range of a run's speed; empty if its times are not derived."""
+    row = summary["overall"]
+    if "range" not in run or (row.get("time_least") is None and "missing" not in run["range"]):
+        return []
+    if row.get("speedup_least") is not None:
+        speed = f"{_span(row, 'speedup')} the speed of plain decoding"
+        turns = (row["speedup_least"] - 1) * (row["speedup_most"] - 1) < 0
+        parts = [speed + (", so that the range decides which of the two is faster" if turns else "")]
+    else:
+        parts = [f"{_span(row, 'time')} the time that is shown"] if row.get("time_least") is not None else []
+    return [_line([*parts, *_decisions([(str(run["method"]), run)])])]
+
+
+def of_comparison(comparison: Comparison) -> list[str]:
+    """Return one line on the range of speeds, and whether verdicts hold over it; empty if no times are derived."""
+    runs = [(run.method, run.fields) for run in comparison.runs if run.fields.get("range")]
+    if not runs or not any("time_least" in row for row in comparison.overall.values()):
+        return []
+    names = runs[0][1]["range"]["ends"]
+    return [_line([*_speeds(comparison), *_verdicts(comparison, names), *_decisions(runs)])]
+
+
+def _line(parts: Sequence[str]) -> str:
+    return f"DERIVED TIMES: what profiles, host and interconnects may be leaves {'; '.join(parts)}."
+
+
+def _decisions(runs: Sequence[tuple[str, RunFile]]) -> list[str]:
+    """Return what the range does not show: methods that would have decided otherwise, or cannot be replayed."""
+    missing = [
+        f"no range of {code(method)} ({reason})" for method, run in runs if (reason := run["range"].get("missing"))
+    ]
+    kept = [(method, run) for method, run in runs if run["range"]["decisions"] != DECIDED_ANEW]
+    if not kept:
+        return missing
+    planning = dict.fromkeys(code(method) for method, run in kept if "latencies" in (run.get("uses") or {}))
+    anew = f", also by {', '.join(planning)}, which would have planned for other times" if planning else ""
+    live = f"the rounds are those of this live run{anew}; a trace replayed with --replay decides anew at each end"
+    return [*missing, live]
+
+
+def _speeds(comparison: Comparison) -> list[str]:
+    """Return the range of the fastest methods' speedups or, without a baseline, of their time."""
+    rows = [
+        (series.label, row)
+        for series in comparison.series
+        if not series.is_baseline and "time_least" in (row := comparison.overall[series.label])
+    ]
+    paired = [(label, row) for label, row in rows if "speedup_least" in row]
+    if not paired:
+        shown = rows or [(BASELINE, row) for row in comparison.overall.values() if "time_least" in row]
+        parts = [f"{code(label)} {_span(row, 'time')}" for label, row in shown[:NAMED]]
+        return [f"{', '.join(parts)} the time that is shown{_others(len(shown))}"]
+    paired.sort(key=lambda pair: -float(pair[1]["speedup"]))
+    parts = [f"{code(label)} {_span(row, 'speedup')}" for label, row in paired[:NAMED]]
+    return [f"{', '.join(parts)} the speed of plain decoding{_others(len(paired))}"]
+
+
+def _others(count: int) -> str:
+    return f" ({count - NAMED} more in all numbers)" if count > NAMED else ""
+
+
+def _span(row: Row, metric: str) -> str:
+    return f"{times(row[f'{metric}_least'])} to {times(row[f'{metric}_most'])}"
+
+
+def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
+    """Return whether the verdicts on the reference and its rivals hold, and that on it and plain decoding."""
+    rows, reference = comparison.overall, comparison.reference
+    shown = [
+        series.label
+        for series in comparison.series
+        if not series.is_baseline and not series.is_bound and _is_shown(rows[series.label], "relative_speed", "verdict")
+    ]
+    parts = []
+    if shown:
+        closest = min(shown, key=lambda label: abs(float(rows[label]["relative_speed"]) - 1))
+        reversed_by = {label: _reversing(rows[label], "relative_speed", names) for label in shown}
+        turning = [label for label in shown if reversed_by[label]]
+        parts = [
+            f"{code(label)} is {_span(rows[label], 'relative_speed')} as fast as {code(reference)}"
+            f"{_reversed_words(reversed_by[label])}"
+            for label in (turning or [closest])[:NAMED]
+        ]
+        if not turning:
+            parts[0] += ", and every verdict on a method holds over the whole range"
+        elif len(turning) > NAMED:
+            parts[-1] += f", and {len(turning) - NAMED} more verdicts do not hold"
+    row = rows[reference]
+    if _is_shown(row, "speedup", "speedup_verdict"):
+        turned = _reversed_words(_reversing(row, "speedup", names))
+        parts += [f"{code(reference)} against plain decoding{turned}"] if turned else []
+    return parts
+
+
+def _is_shown(row: Row, metric: str, verdict: str) -> bool:
+    """Return whether a ratio has a range, and a verdict that names one side as the faster one."""
+    return f"{metric}_least" in row and row.get(verdict) in (FASTER, SLOWER)
+
+
+def _reversing(row: Row, metric: str, names: Sequence[str]) -> list[str]:
+    return reversing_ends(row, metric, names) or []
+
+
+def _reversed_words(ends: Sequence[str]) -> str:
+    return f": the verdict does not hold with {' or with '.join(ends)}" if ends else ""
