@@ -7,6 +7,8 @@ from specbench_kit.reports.comparison.wording import cautions, power_words, reac
 from specbench_kit.reports.document import (
     Blocks,
     Document,
+    Figure,
+    Folded,
     Paragraph,
     caution,
     paragraphs,
@@ -35,6 +37,11 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
     results = [
         sections.results(part, comparison.by_group, look) for part in comparison.parts if part.kind != "category"
     ]
+    # What is compared stands in one picture before any table; the others follow under their heading.
+    first = next((block for block in figures if isinstance(block, Figure)), None)
+    others = [block for block in figures if block is not first]
+    if not any(isinstance(block, Figure | Folded) for block in others):
+        others = []
     return Document.of(
         f"{number} methods on {', '.join(comparison.datasets)}",
         caution(machine.warnings(*fields), severe=True),
@@ -43,8 +50,9 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
             *paragraphs(power_words(comparison)),
             *caution(cautions(comparison)),
         ],
-        sections.setting(comparison),
+        [first] if first else [],
         *results,
+        sections.setting(comparison),
         paragraphs(reachable_gap(comparison)),
         sections.differences(comparison),
         answers_section(judged),
@@ -52,7 +60,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         sections.categories(comparison, look),
         sections.averages(comparison),
         sections.repeats(comparison),
-        figures,
+        others,
         methods.section(fields, [run.summary for run in comparison.runs]),
         *(section for index, section in enumerate(deployments) if section not in deployments[:index]),
         [all_numbers(comparison.overall), definitions()],

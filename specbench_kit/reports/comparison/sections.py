@@ -75,15 +75,37 @@ def results(part: ComparisonTable, groups: Mapping[str, Sequence[str]], look: Lo
     return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, groups, look)]
 
 
+FIRST_COLUMNS = (
+    "speedup (95%)",
+    "typical prompt (95%)",
+    "throughput",
+    "acceptance length",
+    "tokens per step",
+    "TPOT",
+    "lossless",
+)
+"""The columns of the table that a reader sees first, as many as a page holds; the others are opened on a click."""
+
+
 def _method_tables(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
-    """Return the table of methods, or one for each group of them."""
-    columns = look.table_columns()
+    """Return the table of methods, or one for each group of them, and the other columns to open on a click."""
+    first = look.table_columns(FIRST_COLUMNS)
+    others = [] if look.columns else [column for column in look.table_columns() if column not in first]
+    blocks = _grouped(rows, groups, first)
+    further = _grouped(rows, groups, others)
+    if any(block.columns[1:] for block in further if isinstance(block, Table)):
+        blocks.append(Folded("More columns", further))
+    return [*blocks, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
+
+
+def _grouped(
+    rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], columns: Sequence[MetricColumn]
+) -> list[Block]:
     blocks: list[Block] = []
     for group, labels in groups.items():
         if members := {label: rows[label] for label in labels if label in rows}:
             blocks += [Paragraph(f"**{group}**"), method_table(members, columns)]
-    blocks = blocks or [method_table(rows, columns)]
-    return [*blocks, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
+    return blocks or [method_table(rows, columns)]
 
 
 def categories(comparison: Comparison, look: Look) -> Blocks:
@@ -105,8 +127,8 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
         header: list[Column | str] = ["category", Column("requests", "count")]
         header += [Column(code(label), column.unit) for label in labels]
         blocks += [Paragraph(f"{title}:"), Table(header, rows)]
-    groups = comparison.by_group
-    return blocks + [Folded(f"All columns: {part.name}", _method_tables(part.rows, groups, look)) for part in parts]
+    groups, columns = comparison.by_group, look.table_columns()
+    return blocks + [Folded(f"All columns: {part.name}", _grouped(part.rows, groups, columns)) for part in parts]
 
 
 def differences(comparison: Comparison) -> Blocks:
