@@ -56,7 +56,7 @@ const hideable = () => {
   const names = new Map();
   for (const head of document.querySelectorAll("table.numbers tbody th code")) {
     const name = head.textContent, marks = `g[id*="-m-${slug(name)}--"]`;
-    if (!names.has(name) && document.querySelector(marks)) names.set(name, marks);
+    if (![...names.values()].includes(marks) && document.querySelector(marks)) names.set(name, marks);
   }
   const first = document.querySelector(".figures");
   if (names.size < 2 || !first) return;
@@ -71,7 +71,7 @@ const hideable = () => {
       for (const mark of document.querySelectorAll(marks)) mark.style.display = box.checked ? "" : "none";
     });
   }
-  first.before(set);
+  first.after(set);
 };
 addEventListener("DOMContentLoaded", () => {
   for (const table of document.querySelectorAll("table.numbers, table.words")) {
