@@ -30,6 +30,7 @@ from benchmarks import (
     peers,
     pipeline,
     pipeline_batches,
+    same_method,
     serving,
     serving_log,
     shapes,
@@ -70,6 +71,7 @@ MODULES = (
     steps,
     specedge,
     calibration,
+    same_method,
     wire,
     card_counts,
 )
