@@ -183,13 +183,25 @@ def _commands() -> str:
     ]
     for name in sorted(COMMANDS):
         command = load_command(name)
-        options = [
-            (code(" ".join(option.opts) or option.name), (getattr(option, "help", "") or "").replace("\n", " "))
-            for option in command.params
-            if option.name not in NOT_IN_FILES
-        ]
-        parts.append(f"## skit {name}\n\n{_text(command.help or '')}\n\n{table(['option', 'meaning'], options)}")
+        options = [_command_option(command, parameter) for parameter in command.params]
+        parts.append(f"## skit {name}\n\n{_text(command.help or '')}")
+        if COMMANDS[name].example:
+            parts.append(f"```sh\n{COMMANDS[name].example}\n```")
+        parts.append(table(["option", "value", "default", "meaning"], list(filter(None, options))))
     return "\n\n".join(parts) + "\n"
+
+
+def _command_option(command: Any, parameter: Any) -> tuple[str, str, str, str] | None:
+    """Return an option, the kind of its value, its default and its meaning; None for those of every command."""
+    if parameter.name in NOT_IN_FILES or parameter.name not in command.options:
+        return None
+    default = parameter.show_default
+    return (
+        code(" ".join(parameter.opts) or parameter.name),
+        command.options[parameter.name].value_name,
+        code(default) if isinstance(default, str) and default else "",
+        (parameter.help or "").replace("\n", " "),
+    )
 
 
 def _formats() -> str:

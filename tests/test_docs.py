@@ -52,6 +52,7 @@ def test_every_method_and_metric_has_its_page() -> None:
     assert "| ours | WISP | SpecEdge | AdaSpec | SpecPipe | vLLM | AIPerf |" in pages["metrics.md"]
     assert "## sweep\n" in pages["python.md"]
     assert "`--strict`" in pages["commands.md"]
+    assert "| `--batch-size` | integer | `1` | Number of requests decoded together. |" in pages["commands.md"]
     assert (
         "| `adaptive=false` | true or false | `adaptive` refits each request's threshold"
         in pages["methods/threshold.md"]
