@@ -31,6 +31,12 @@ PAYS = {
     "draft-free": "Pays off where answers repeat their prompts or each other, and where there is no draft model.",
 }
 """When the methods of a group pay off; other groups say it in the methods' own texts."""
+TITLES = {
+    "stop-rule": "stop-rule: early exit by a stopping criterion",
+    "draft-free": "draft-free: n-gram look-up and retrieval",
+    "overlapping": "overlapping: drafting ahead during verification",
+}
+"""Headings of groups whose names are not the field's words; `--method group:NAME` takes the name."""
 EVERYWHERE = {
     "drafter": "Source of the draft tokens: `model`, `cascade`, `first-of`, `head`, `prompt-lookup` or `suffix`.",
     "link": "Whether the link counts as a part of a round.",
@@ -88,7 +94,8 @@ def _overview(entries: dict[str, Any]) -> str:
             (f"[{code(name)}]({name}.md)", _first(method)) for name, method in entries.items() if method.group == group
         ]
         if rows:
-            parts.append("\n\n".join(filter(None, [f"## {group}", PAYS.get(group, ""), table(["name", "rule"], rows)])))
+            heading = f"## {TITLES.get(group, group)}"
+            parts.append("\n\n".join(filter(None, [heading, PAYS.get(group, ""), table(["name", "rule"], rows)])))
     return "\n\n".join(parts) + "\n"
 
 

@@ -182,8 +182,8 @@ def result_cautions(summary: Summary) -> list[str]:
         unjudged = [case for case in compared.get("divergences", ()) if case["verdict"] == "unjudged"]
         reasons = dict.fromkeys(case.get("reason") or "nothing is known of the target's rounding" for case in unjudged)
         lines.append(
-            f"DIFFERS, CANNOT BE JUDGED: {compared['unjudged']} of {compared['compared']} outputs differ from plain "
-            f"decoding, and it is not known if this is an error: {'; '.join(reasons)}."
+            f"DIFFERS, CANNOT BE JUDGED: {compared['unjudged']} of {compared['compared']} outputs differ from "
+            f"autoregressive decoding, and it is not known if this is an error: {'; '.join(reasons)}."
         )
     if (summary.get("sampling") or {}).get("consistent") is False:
         lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
