@@ -169,6 +169,11 @@ def not_read(problem: str) -> str:
     return f"NOT READ: {problem}."
 
 
+def partial_run(finished: str, planned: int) -> str:
+    """Return the caution on a run that ended early; several runs together have `1 to 3` requests finished."""
+    return f"PARTIAL RUN: {finished} of {planned} requests finished. The same command with --resume decodes the others."
+
+
 def result_cautions(summary: Summary) -> list[str]:
     """Return what in the result of a run limits its numbers."""
     lossless, requests, lines = summary.get("lossless") or {}, summary["requests"], []
@@ -188,10 +193,7 @@ def result_cautions(summary: Summary) -> list[str]:
     if (summary.get("sampling") or {}).get("consistent") is False:
         lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
     if summary.get("partial"):
-        lines.append(
-            f"PARTIAL RUN: {requests['finished']} of {requests['planned']} requests finished. The same command with "
-            "--resume decodes the others."
-        )
+        lines.append(partial_run(str(requests["finished"]), requests["planned"]))
     if requests["failed"]:
         lines.append(f"FAILED REQUESTS: {requests['failed']} of {requests['planned']}; no metric counts them.")
     return lines
