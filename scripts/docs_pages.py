@@ -1,8 +1,10 @@
 """Generate documentation pages from the code; MkDocs calls `on_files` when it builds the site."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from mkdocs.structure.files import File, Files
 
@@ -29,6 +31,41 @@ PAYS = {
     "draft-free": "Pays off where answers repeat their prompts or each other, and where there is no draft model.",
 }
 """When the methods of a group pay off; other groups say it in the methods' own texts."""
+TITLES = {
+    "stop-rule": "stop-rule: early exit by a stopping criterion",
+    "draft-free": "draft-free: n-gram look-up and retrieval",
+    "overlapping": "overlapping: drafting ahead during verification",
+}
+"""Headings of groups whose names are not the field's words; `--method group:NAME` takes the name."""
+EVERYWHERE = {
+    "drafter": "Source of the draft tokens: `model`, `cascade`, `first-of`, `head`, `prompt-lookup` or `suffix`.",
+    "link": "Whether the link counts as a part of a round.",
+    "proposal": "`drawn` draws draft tokens from the draft model's distribution, `top` takes the most probable ones.",
+    "k": "Number of drafted tokens.",
+    "max_draft": "Largest number of drafted tokens.",
+    "predictor": "`auto` for the newest recommended predictor of the pair, or a name of `skit list predictors`.",
+    "force": "Use a predictor of another pair.",
+    "temperature": "Temperature of the draft model's distribution.",
+    "stages": "Number of pipeline stages of the target.",
+    "width": "Nodes of one tree level.",
+    "branching": "Children of a node at each depth, joined by -.",
+    "budget": "Nodes of a tree.",
+    "threshold": "Limit of the quantity by which the method stops, as its text says.",
+    "factor": "Factor on the entropy below the square root.",
+    "arms": "Methods to choose from, joined by +; `k=1..4` stands for four of them.",
+    "algorithm": "`ucb`: upper confidence bounds; `exp3`: weights that are drawn from.",
+    "delta": "Probability with which a confidence bound may be wrong.",
+    "sizes": "Largest batch of each entry of the table, joined by -.",
+    "chunk": "Tokens of a prompt that one step takes.",
+    "beams": "Nodes of a level that are grown further.",
+    "depth": "Levels of the tree; `auto` chooses by the latencies.",
+    "branch": "Children that are considered below a node.",
+    "tree": "`tree` or `chain`: the shape of the draft.",
+    "proactive": "Whether tokens are drafted ahead during verification.",
+    "proactive_depth": "Levels that are drafted ahead.",
+    "proactive_type": "Whether the levels drafted ahead shorten the next round (`included`) or not (`excluded`).",
+}
+"""Meanings of options that several methods have, for methods whose texts do not name them."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -57,13 +94,15 @@ def _overview(entries: dict[str, Any]) -> str:
             (f"[{code(name)}]({name}.md)", _first(method)) for name, method in entries.items() if method.group == group
         ]
         if rows:
-            parts.append("\n\n".join(filter(None, [f"## {group}", PAYS.get(group, ""), table(["name", "rule"], rows)])))
+            heading = f"## {TITLES.get(group, group)}"
+            parts.append("\n\n".join(filter(None, [heading, PAYS.get(group, ""), table(["name", "rule"], rows)])))
     return "\n\n".join(parts) + "\n"
 
 
 def _method(name: str, method: Any) -> str:
+    doc = inspect.getdoc(method) or ""
     options = [
-        (code(f"{option.name}={option.default}"), inspect.formatannotation(option.type))
+        (code(f"{option.name}={_written(option.default)}"), type_in_words(option.type), meaning(option.name, doc))
         for option in init_fields(method)
     ]
     parts = [f"# {name}", _text(inspect.getdoc(method) or "")]
@@ -72,9 +111,38 @@ def _method(name: str, method: Any) -> str:
     parts.append(f"Reported there: {method.reported_result}." if method.reported_result else "")
     needs = method.requirements()
     parts.append(f"Needs {'; '.join(needs)}." if needs else "")
-    parts.append("## Options\n\n" + table(["default", "type"], options) if options else "It has no options.")
+    parts.append("## Options\n\n" + table(["default", "type", "meaning"], options) if options else "It has no options.")
     parts.append(f"```sh\nskit bench --method {name} --limit 20\n```")
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _written(default: Any) -> str:
+    """Return a default as it is written behind the name of an option."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "+".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def type_in_words(kind: Any) -> str:
+    """Return the values that an option takes: `a number or auto` rather than a Python type."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return f"several of: {type_in_words(get_args(kind)[0])}, with + between them"
+    if get_args(kind) and get_origin(kind) is not Annotated:
+        return " or ".join(type_in_words(member) for member in get_args(kind) if member is not NoneType)
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return {bool: "true or false", int: "whole number", float: "number", str: "text"}.get(
+        kind, getattr(kind, "__name__", str(kind))
+    )
+
+
+def meaning(option: str, doc: str) -> str:
+    """Return the first sentence of a method's text that names the option, else what it means in every method."""
+    sentences = re.split(r"(?<=[.;])\)?\s+", " ".join(doc.split()))
+    named = re.compile(rf"`{option}(`|[=.])")
+    named_in = next((sentence for sentence in sentences if named.search(sentence)), "")
+    return named_in.rstrip(";") or EVERYWHERE.get(option, "")
 
 
 def _metrics() -> str:
@@ -122,13 +190,25 @@ def _commands() -> str:
     ]
     for name in sorted(COMMANDS):
         command = load_command(name)
-        options = [
-            (code(" ".join(option.opts) or option.name), (getattr(option, "help", "") or "").replace("\n", " "))
-            for option in command.params
-            if option.name not in NOT_IN_FILES
-        ]
-        parts.append(f"## skit {name}\n\n{_text(command.help or '')}\n\n{table(['option', 'meaning'], options)}")
+        options = [_command_option(command, parameter) for parameter in command.params]
+        parts.append(f"## skit {name}\n\n{_text(command.help or '')}")
+        if COMMANDS[name].example:
+            parts.append(f"```sh\n{COMMANDS[name].example}\n```")
+        parts.append(table(["option", "value", "default", "meaning"], list(filter(None, options))))
     return "\n\n".join(parts) + "\n"
+
+
+def _command_option(command: Any, parameter: Any) -> tuple[str, str, str, str] | None:
+    """Return an option, the kind of its value, its default and its meaning; None for those of every command."""
+    if parameter.name in NOT_IN_FILES or parameter.name not in command.options:
+        return None
+    default = parameter.show_default
+    return (
+        code(" ".join(parameter.opts) or parameter.name),
+        command.options[parameter.name].value_name,
+        code(default) if isinstance(default, str) and default else "",
+        (parameter.help or "").replace("\n", " "),
+    )
 
 
 def _formats() -> str:

@@ -4,6 +4,7 @@ import re
 import runpy
 import subprocess
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,9 @@ def test_a_notebook_shows_the_table_as_text_that_is_no_markup(result: skit.Resul
     page = result._repr_html_()
     assert page.count("<tr>") == 1 + len(result.to_pandas())
     assert "MODELLED TIME" in page
+    title, svg = re.search(r'<img alt="([^"]+)" [^>]*src="data:image/svg\+xml;base64,([^"]+)"', page).groups()
+    assert "peedup" in title
+    assert b"<svg " in b64decode(svg)
 
 
 def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
@@ -65,7 +69,9 @@ def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
     table = study.to_pandas()
     assert len(table) == len(study.summary["rows"]) == 4
     assert study.report.is_file()
-    assert "<td>fixed-k:k=2</td>" in study._repr_html_()
+    page = study._repr_html_()
+    assert "<td>fixed-k:k=2</td>" in page
+    assert page.index("MODELLED TIME") < page.index('<img alt="speedup"') < page.index("<table")
     with pytest.raises(SkitError, match=r"unknown option 'rounds'; known: .*trace"):
         skit.sweep("fixed-k", rounds=3)
 

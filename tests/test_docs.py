@@ -52,4 +52,17 @@ def test_every_method_and_metric_has_its_page() -> None:
     assert "| ours | WISP | SpecEdge | AdaSpec | SpecPipe | vLLM | AIPerf |" in pages["metrics.md"]
     assert "## sweep\n" in pages["python.md"]
     assert "`--strict`" in pages["commands.md"]
+    assert "| `--batch-size` | integer | `1` | Number of requests decoded together. |" in pages["commands.md"]
+    assert (
+        "| `adaptive=false` | true or false | `adaptive` refits each request's threshold"
+        in pages["methods/threshold.md"]
+    )
+    without = [
+        line
+        for name, page in pages.items()
+        if name.startswith("methods/")
+        for line in page.partition("## Options")[2].splitlines()
+        if line.startswith("| `") and line.endswith("|  |")
+    ]
+    assert without == [], "options without a meaning"
     assert "| `acceptance_length` | number or null | committed tokens per verification" in pages["formats.md"]

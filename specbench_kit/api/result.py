@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas
 
+from specbench_kit.api.pictures import picture
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.comparison import compare as compare_runs
@@ -15,10 +16,12 @@ from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
 from specbench_kit.reports import render_html
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.files import ALL, write_reports
+from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.document import Paragraph, caution, plain
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import COLUMNS, method_table
+from specbench_kit.reports.writing.drawing import draw
 
 
 @dataclass(frozen=True)
@@ -79,4 +82,13 @@ class Result:
     def _repr_html_(self) -> str:
         titles = ("speedup (95%)", "acceptance length", "acceptance rate", "throughput", "TPOT", "lossless")
         table = method_table(self._all.overall, [COLUMNS[title] for title in titles])
-        return render_html.blocks([*caution(self.warnings), Paragraph(self.headline), table])
+        opening = render_html.blocks([*caution(self.warnings), Paragraph(self.headline)])
+        return f"{opening}{self._picture()}{render_html.blocks([table])}"
+
+    def _picture(self) -> str:
+        """Return the figure of speedups; nothing where no speedup is known."""
+        speedups = next((drawn for drawn in pictures(self._all) if drawn.name == "speedup"), None)
+        if speedups is None:
+            return ""
+        svg = draw(speedups, wording.where(self._all), ("svg",))["svg"]
+        return picture(svg, speedups.title)

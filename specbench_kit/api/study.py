@@ -8,7 +8,10 @@ from typing import Any
 
 import pandas
 
+from specbench_kit.api.pictures import first_picture
+from specbench_kit.reports.document import plain
 from specbench_kit.reports.sections import machine
+from specbench_kit.reports.sections.cautions import setting_cautions
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,9 @@ class Study:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the machine, to be read before a figure is quoted."""
-        return machine.warnings(dict(self.run))
+        """What limits the result, to be read before a number is quoted."""
+        run = dict(self.run)
+        return list(map(plain, dict.fromkeys([*machine.warnings(run), *setting_cautions(run)])))
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a row per point and method, system or stopping criterion; nested names are joined by dots."""
@@ -43,4 +47,5 @@ class Study:
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p><strong>{escape(line)}</strong></p>" for line in self.warnings)
-        return f"{notes}<p>{escape(str(self.report))}</p>{self.to_pandas().to_html(escape=True, index=False)}"
+        table = self.to_pandas().to_html(escape=True, index=False)
+        return f"{notes}<p>{escape(str(self.report))}</p>{first_picture(self.folder)}{table}"

@@ -85,7 +85,7 @@ def test_the_run_folder_holds_trace_report_plots_and_predictors(folder: Path, ou
     assert folder.parent == out
     assert re.fullmatch(r"\d{8}T\d{6}Z-train-predictor-gsm8k-[0-9a-f]{8}", folder.name)
     names = {path.name for path in folder.iterdir()}
-    assert names == {"trace.parquet", "report.md", "run.json", "summary.json", "plots", "predictors"}
+    assert names == {"trace.parquet", "report.md", "report.html", "run.json", "summary.json", "plots", "predictors"}
     assert {path.name for path in (folder / "predictors").iterdir()} == {"logistic", "xgboost"}
     run = read_object(folder / "run.json")
     assert run["dataset"]["source"] == "sample"

@@ -11,7 +11,12 @@ from specbench_kit.reports.writing.formatting import ABSENT
 
 
 def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
-    """Return the report as Markdown; `pictures` are files in `plots/` beside it."""
+    """Return the report as Markdown."""
+    return render_markdown.render(build(rows, run, pictures))
+
+
+def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Document:
+    """Return the report; `pictures` are files in `plots/` beside it."""
     sizes = sorted({row["batch_size"] for row in rows})
     points = {(row["method"], row["batch_size"]): row for row in rows}
     cells = []
@@ -29,7 +34,7 @@ def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
     table = Table(("method", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells)
     figures = [Figure(picture, f"plots/{picture}") for picture in pictures]
     title = f"Batch sizes on {(run.get('dataset') or {}).get('name')}"
-    return render_markdown.render(Document(title, [Paragraph(text), table, *figures]))
+    return Document(title, [Paragraph(text), table, *figures])
 
 
 def _largest_faster(rows: Sequence[Row | None], baselines: Sequence[Row | None]) -> str:

@@ -9,6 +9,7 @@ from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import colocation, derived_range, machine, wording
 from specbench_kit.reports.sections.cautions import (
     not_read,
+    partial_run,
     result_cautions,
     resumption_cautions,
     setting_cautions,
@@ -28,9 +29,12 @@ def cautions(comparison: Comparison) -> list[str]:
         limits |= run.fields.get("lowered_limits") or {}
         lines += setting_cautions({**run.fields, "lowered_limits": {}, "machine": []})
     lines += [*shorter_drafts(limits), *machine.cautions(*(run.fields for run in comparison.runs))]
+    lines += _partial_runs(comparison)
     for series in comparison.series:
         for run in () if series.is_derived else series.runs.values():
-            own = [*resumption_cautions(run.fields), *result_cautions(run.summary)]
+            # One line says it of all methods.
+            result = result_cautions({**run.summary, "partial": False})
+            own = [*resumption_cautions(run.fields), *result]
             lines += [f"{code(series.label)}: {line}" for line in own]
     lines += derived_range.of_comparison(comparison)
     reference, rows = comparison.reference, comparison.overall
@@ -73,6 +77,17 @@ def power_words(comparison: Comparison) -> str:
         f"{words}; about {count(found.needed)} would tell {code(comparison.reference)} from {code(found.rival)}, "
         f"{share(found.seen)} apart on a typical prompt."
     )
+
+
+def _partial_runs(comparison: Comparison) -> list[str]:
+    """Return one line on all runs that ended early, with the fewest and the most requests that a method has."""
+    partial = [run.summary["requests"] for run in comparison.runs if run.summary.get("partial")]
+    lines = []
+    for planned in dict.fromkeys(requests["planned"] for requests in partial):
+        counts = [requests["finished"] for requests in partial if requests["planned"] == planned]
+        fewest, most = min(counts), max(counts)
+        lines.append(partial_run(str(most) if fewest == most else f"{fewest} to {most}", planned))
+    return lines
 
 
 def reachable_gap(comparison: Comparison) -> str:

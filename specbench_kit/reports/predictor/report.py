@@ -50,7 +50,12 @@ DEFINITIONS = (
 
 
 def render(run: RunFile, summary: Summary) -> str:
-    """Return the report as Markdown; its plots are expected in `plots/` beside it."""
+    """Return the report as Markdown."""
+    return render_markdown.render(build(run, summary))
+
+
+def build(run: RunFile, summary: Summary) -> Document:
+    """Return the report; its plots are expected in `plots/` beside it."""
     setting = [
         ("dataset", dataset_sentence(run["dataset"])),
         *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
@@ -59,7 +64,7 @@ def render(run: RunFile, summary: Summary) -> str:
         ("time", wording.time_sentence(run)),
         ("hardware", hardware_sentence(run.get("hardware") or {})),
     ]
-    document = Document.of(
+    return Document.of(
         f"Rejection predictors on {run['dataset'].get('name', 'a trace')}",
         caution(machine.warnings(run), severe=True),
         paragraphs(
@@ -85,7 +90,6 @@ def render(run: RunFile, summary: Summary) -> str:
         [Folded("Definitions", [BulletList(DEFINITIONS)])],
         provenance(run),
     )
-    return render_markdown.render(document)
 
 
 def print_training(console: "Console", run: RunFile, summary: Summary) -> None:

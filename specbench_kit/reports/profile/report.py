@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.profilers.base import DERIVED
 from specbench_kit.profilers.saving import TIMED_CONTEXT
-from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     FORMATS,
     Block,
@@ -76,8 +76,8 @@ DEFINITIONS = (
 )
 
 
-def render(run: RunFile, summary: Summary) -> str:
-    """Return the report as Markdown; its plots are expected in `plots/` beside it."""
+def build(run: RunFile, summary: Summary) -> Document:
+    """Return the report; its plots are expected in `plots/` beside it."""
     profiles = list(summary["profiles"].values())
     sentences = paragraphs(*(f"**{headlines.of_profile(profile)}**" for profile in profiles))
     cautions = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
@@ -87,7 +87,7 @@ def render(run: RunFile, summary: Summary) -> str:
         sections += [_coefficients(profile), _accuracy(profile), _limit(profile)]
     sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(run)]
     title = f"Latency profile: {' and '.join(profile['role'] for profile in profiles)}"
-    return render_markdown.render(Document.of(title, *sections))
+    return Document.of(title, *sections)
 
 
 def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:

@@ -170,6 +170,11 @@ def not_read(problem: str) -> str:
     return f"NOT READ: {problem}."
 
 
+def partial_run(finished: str, planned: int) -> str:
+    """Return the caution on a run that ended early; several runs together have `1 to 3` requests finished."""
+    return f"PARTIAL RUN: {finished} of {planned} requests finished. The same command with --resume decodes the others."
+
+
 def result_cautions(summary: Summary) -> list[str]:
     """Return what in the result of a run limits its numbers."""
     lossless, requests, lines = summary.get("lossless") or {}, summary["requests"], []
@@ -183,16 +188,13 @@ def result_cautions(summary: Summary) -> list[str]:
         unjudged = [case for case in compared.get("divergences", ()) if case["verdict"] == "unjudged"]
         reasons = dict.fromkeys(case.get("reason") or "nothing is known of the target's rounding" for case in unjudged)
         lines.append(
-            f"DIFFERS, CANNOT BE JUDGED: {compared['unjudged']} of {compared['compared']} outputs differ from plain "
-            f"decoding, and it is not known if this is an error: {'; '.join(reasons)}."
+            f"DIFFERS, CANNOT BE JUDGED: {compared['unjudged']} of {compared['compared']} outputs differ from "
+            f"autoregressive decoding, and it is not known if this is an error: {'; '.join(reasons)}."
         )
     if (summary.get("sampling") or {}).get("consistent") is False:
         lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
     if summary.get("partial"):
-        lines.append(
-            f"PARTIAL RUN: {requests['finished']} of {requests['planned']} requests finished. The same command with "
-            "--resume decodes the others."
-        )
+        lines.append(partial_run(str(requests["finished"]), requests["planned"]))
     if requests["failed"]:
         lines.append(f"FAILED REQUESTS: {requests['failed']} of {requests['planned']}; no metric counts them.")
     return lines

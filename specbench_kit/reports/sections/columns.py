@@ -114,7 +114,7 @@ COLUMNS: Mapping[str, MetricColumn] = {
         MetricColumn("draft efficiency", "share", "draft_efficiency", "Draft eff.", "accepted of drafted tokens"),
         MetricColumn("WDT", "share", "wdt_share", "WDT", "drafting time spent on wasted tokens", True, _wdt_cell),
         MetricColumn("TTFT", "seconds", "ttft.mean", "TTFT", "time to the first token", True),
-        MetricColumn("TPOT", "seconds", "tpot.mean", "TPOT", "time per token after it", True),
+        MetricColumn("TPOT", "seconds", "tpot.mean", "TPOT", "time per output token after the first", True),
         *(
             MetricColumn(f"ITL {rank}", "seconds", f"itl.{rank}", f"ITL {rank}", "inter-token latency", True)
             for rank in ("p50", "p95", "p99")

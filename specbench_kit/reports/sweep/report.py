@@ -1,10 +1,9 @@
 """The report of a sweep: how each method's speedup changes, and where it is used up."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import render_html, render_markdown, render_terminal
+from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -35,7 +34,6 @@ from specbench_kit.reports.sections.wording import (
 from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.sweep import wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, significant
-from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,17 +53,6 @@ DEFINITIONS = (
     "interval over prompts. Every point replays the same trace, so that differences between points come only from the "
     "deployment or the options, not from the prompts. The deployment shown above is that of the first point."
 )
-
-
-def write(folder: Path, run: RunFile, summary: Summary) -> None:
-    """Write `report.md` and `report.html`; the plots are expected in `plots/` beside them."""
-    document = build(run, summary)
-    write_text(folder / "report.md", render_markdown.render(document))
-    drawings = {
-        f"plots/{path.stem}": render_html.inline_svg(path.read_text("utf-8"), path.stem)
-        for path in (folder / "plots").glob("*.svg")
-    }
-    write_text(folder / "report.html", render_html.render(document, drawings))
 
 
 def build(run: RunFile, summary: Summary) -> Document:

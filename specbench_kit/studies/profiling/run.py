@@ -70,8 +70,9 @@ def _derive(
 
 def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> ProfilingOutcome:
     """Save profiles and reports; the summary comes last, since a folder without a summary can be resumed."""
+    from specbench_kit.reports.page_files import write_page
     from specbench_kit.reports.profile.plots import write_plots
-    from specbench_kit.reports.profile.report import render
+    from specbench_kit.reports.profile.report import build
 
     folder, run, policy = finished.folder, finished.run, finished.policy
     disturbed = disturbances(run.get("machine", []))
@@ -87,6 +88,6 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
         write_plots(folder / "plots", profile, result.fit)
         save(folder / f"{profile.name}.toml", profile)
     saved: dict[str, Path] = {profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles}
-    write_text(folder / "report.md", render(run, summary))
+    write_page(folder, build(run, summary))
     write_text(folder / "summary.json", to_json(summary))
     return ProfilingOutcome(folder, run, summary, saved, () if settings.force else disturbed)

@@ -8,7 +8,8 @@ from typing import Any
 from specbench_kit.core.csv_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.reports.batch_curve.plots import draw_curves
-from specbench_kit.reports.batch_curve.report import render
+from specbench_kit.reports.batch_curve.report import build
+from specbench_kit.reports.page_files import write_page
 from specbench_kit.runs.folder import replace_file, to_json, unused_folder, write_text
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
@@ -70,7 +71,7 @@ def run_curves(
         replace_file(folder / "plots" / picture, content)
     write_text(folder / "curves.csv", csv_text(rows))
     png_files = sorted(picture for picture in pictures if picture.endswith(".png"))
-    write_text(folder / "report.md", render(rows, conditions, png_files))
+    write_page(folder, build(rows, conditions, png_files))
     summary = {"places": rows, "runs": runs}
     write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": list(settings.argv)}))
     write_text(folder / "summary.json", to_json(summary))

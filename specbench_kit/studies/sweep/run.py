@@ -63,9 +63,10 @@ def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) 
 def _finish(
     folder: Path, settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint], rows: list[SweepRow]
 ) -> SweepOutcome:
+    from specbench_kit.reports.page_files import write_page
     from specbench_kit.reports.sweep.map import write_map
     from specbench_kit.reports.sweep.plots import write_plots
-    from specbench_kit.reports.sweep.report import write
+    from specbench_kit.reports.sweep.report import build
 
     axes = settings.axes()
     run, summary = _describe(settings, trace, points), summarise(rows, axes)
@@ -73,7 +74,7 @@ def _finish(
     write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], caption)
     write_map(folder / "plots", summary["fastest"], axes, caption)
     write_text(folder / "sweep.csv", csv_text(summary["rows"]))
-    write(folder, run, summary)
+    write_page(folder, build(run, summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     return SweepOutcome(folder, run, summary)

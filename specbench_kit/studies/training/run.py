@@ -120,8 +120,9 @@ def _finish(
     failed: int,
 ) -> PredictorTrainingOutcome:
     """Write numbers, plots, report and predictors; `failed` requests did not fit the context."""
+    from specbench_kit.reports.page_files import write_page
     from specbench_kit.reports.predictor.plots import write_plots
-    from specbench_kit.reports.predictor.report import render
+    from specbench_kit.reports.predictor.report import build
 
     settings = experiment.settings
     run, summary = _describe(trace, settings, failed), summarise(experiment) | {"repeats": repeats}
@@ -135,7 +136,7 @@ def _finish(
     # Thresholds that were chosen by the time of a disturbed machine must not replace those of a quiet one.
     saved = save_predictors(predictors, folder, settings, suffix="-disturbed" if doubts else "")
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
-    write_text(folder / "report.md", render(run, summary))
+    write_page(folder, build(run, summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     return PredictorTrainingOutcome(folder, run, summary, saved, doubts)

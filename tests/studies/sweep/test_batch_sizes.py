@@ -41,6 +41,7 @@ def test_every_method_has_a_place_at_every_size(curves: BatchSizeCurves) -> None
 def test_what_is_written(curves: BatchSizeCurves) -> None:
     assert {file.name for file in curves.folder.rglob("*.*")} == {
         "curves.csv",
+        "report.html",
         "report.md",
         "run.json",
         "summary.json",
@@ -52,6 +53,7 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
     report = (curves.folder / "report.md").read_text()
     assert "modelled" in report
     assert "![throughput_tpot.png](plots/throughput_tpot.png)" in report
+    assert "<svg " in (curves.folder / "report.html").read_text()
 
 
 def row(method: str, size: int, throughput: float) -> dict[str, object]:
