@@ -216,6 +216,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         is_bound=series.is_bound,
         is_baseline=series.is_baseline,
         may_win=False if False in checked else None if None in checked else True,
+        looks=max(source.run.fields.get("looks", 1) for source in sources),
         is_undecided=all(may_win(source.run.summary) or is_undecided(source.run.summary) for source in sources)
         and None in checked,
     )

@@ -31,6 +31,7 @@ class TableEntry:
 
     Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
+    The table was looked at `looks` times while it grew, and could have been the last each time.
     `is_undecided` marks sampled outputs of which too few were drawn to check them, `is_bound` a method that cannot be
     deployed.
     """
@@ -49,6 +50,7 @@ class TableEntry:
     is_baseline: bool = False
     may_win: bool | None = True
     is_undecided: bool = False
+    looks: int = 1
 
     @property
     def side(self) -> Side:
@@ -250,6 +252,7 @@ def _family(
         [bool(entry.baseline) and is_paired for entry in entries],
         places[0] if places else None,
         [entry.is_baseline for entry in entries] if is_paired else (),
+        1 - (1 - LEVEL) / max(entry.looks for entry in entries),
     )
 
 

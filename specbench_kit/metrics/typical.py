@@ -113,11 +113,13 @@ class TypicalFamily:
     reference: int | None = None
     is_baseline: Sequence[bool] = ()
     """Methods that are the baseline itself: they are compared with the others as these are with their baselines."""
+    level: float = LEVEL
+    """The share of tables of equal methods that contain no false verdict."""
 
     def errors(self, seed: int = 0) -> float:
         """Return the deviation beyond which differences are shown, such that all verdicts hold together.
 
-        At most 5 % of tables contain a false one. Equal methods could have had each other's times of a prompt, so that
+        Equal methods could have had each other's times of a prompt, so that
         shuffling these says how far apart equal methods come out. What is shown is set aside, and the others are
         compared among themselves again.
         """
@@ -146,14 +148,14 @@ class TypicalFamily:
     def _largest(
         self, beside_baseline: Collection[int], beside_reference: Collection[int], rng: np.random.Generator
     ) -> float:
-        """Return what the largest deviation of equal methods exceeds in 5 % of tables."""
+        """Return what the largest deviation of equal methods exceeds in no more tables than the level allows."""
         missing = np.isnan(self.speeds)
         # Units of other tables have no times in this one.
         present = ~missing.all(axis=1)
         speeds, missing = self.speeds[present], missing[present]
         units = len(speeds)
         if len(beside_baseline) + len(beside_reference) < 2:
-            return errors_of_one(units)
+            return errors_of_one(units, self.level)
         # Place 0 is the baseline; a missing unit counts as an average one.
         average = np.where(missing, 0, speeds).sum(axis=1) / (~missing).sum(axis=1)
         lanes = np.column_stack([np.zeros(units), np.where(missing, average[:, None], speeds)])
@@ -180,7 +182,7 @@ class TypicalFamily:
                 rival = np.take_along_axis(shuffled, fastest[:, None, None], axis=2)
                 found = np.maximum(found, _deviations(shuffled[:, :, compared] - rival).max(axis=1))
             largest.append(found)
-        return float(np.quantile(np.concatenate(largest), LEVEL, method="higher"))
+        return float(np.quantile(np.concatenate(largest), self.level, method="higher"))
 
 
 def _portions(total: int, most: int) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.reports.comparison import sections
 from specbench_kit.reports.comparison.look import USUAL, Look
-from specbench_kit.reports.comparison.wording import cautions, power_words, reachable_gap
+from specbench_kit.reports.comparison.wording import cautions, decision_words, power_words, reachable_gap
 from specbench_kit.reports.document import (
     Blocks,
     Document,
@@ -47,7 +47,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         caution(machine.warnings(*fields), severe=True),
         [
             Paragraph(f"**{headlines.of_comparison(comparison)}**"),
-            *paragraphs(power_words(comparison)),
+            *paragraphs(decision_words(comparison), power_words(comparison)),
             *caution(cautions(comparison)),
         ],
         [first] if first else [],

@@ -85,6 +85,7 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
         "" if not winner else UNDECIDED_NOTE if winner in comparison.undecided else WINNER_NOTE,
         EVEN_NOTE if any(map(is_marked_even, rows)) else "",
         _against_note(comparison),
+        wording.decision_words(comparison),
         wording.power_words(comparison),
         _options_note(comparison),
     ]

@@ -59,6 +59,21 @@ def cautions(comparison: Comparison) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def decision_words(comparison: Comparison) -> str:
+    """Return when a benchmark that goes on until it is decided was, or that it was not."""
+    run = comparison.runs[0].fields
+    looks, decided = run.get("looks"), run.get("decided")
+    if not looks:
+        return ""
+    if not decided:
+        return f"Not decided: all prompts were decoded, and the verdicts hold together over {looks} looks at them."
+    return (
+        f"Decided after {count(decided['requests'])} of {count(decided['planned'])} requests: every method is shown to "
+        f"differ from the fastest or to lie within {share(decided['share'])} of it, and the verdicts hold together "
+        f"over {looks} looks."
+    )
+
+
 def power_words(comparison: Comparison) -> str:
     """Return what differences could have been shown, where the fastest is not told from its nearest rival."""
     rivals = {

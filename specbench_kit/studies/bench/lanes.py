@@ -104,14 +104,17 @@ class MethodLane:
 
 
 def run_in_turns(
-    lanes: Sequence[MethodLane], requests_per_turn: int, limit: TimeLimit = NO_LIMIT
+    lanes: Sequence[MethodLane],
+    requests_per_turn: int,
+    limit: TimeLimit = NO_LIMIT,
+    is_decided: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[MethodLane, RequestRecord]]:
     """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`.
 
-    Every lane has one turn before the `limit` ends them.
+    Every lane has one turn before the `limit` ends them. Before each turn it is asked whether more is to be decoded.
     """
     for turn in count():
-        if all(lane.done for lane in lanes):
+        if all(lane.done for lane in lanes) or is_decided():
             return
         for lane in map(lanes.__getitem__, turn_order(len(lanes), turn)):
             if turn and limit.is_over:

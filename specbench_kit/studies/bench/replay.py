@@ -48,6 +48,10 @@ def _require_replayable(settings: BenchSettings) -> None:
         "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay",
     )
     require(
+        settings.until_decided is None,
+        "--until-decided saves decoding, but a replay decodes nothing: leave out one of them",
+    )
+    require(
         settings.repeats == 1,
         "--repeats measures again, but a replay gives the same result every time: leave out one of them",
     )

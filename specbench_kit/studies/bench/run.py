@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from random import Random
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
@@ -12,6 +13,7 @@ from specbench_kit.runs.resumption import resumption_entry, resumptions
 from specbench_kit.studies.bench.answers import gold_answers
 from specbench_kit.studies.bench.control import CONTROL, PROMPTS, Control
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
+from specbench_kit.studies.bench.decided import Decision, count_looks
 from specbench_kit.studies.bench.lanes import BASELINE, MethodLane, Progress, Sink, run_in_turns
 from specbench_kit.studies.bench.machine_monitor import MachineMonitor
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
@@ -44,6 +46,10 @@ class Benchmark:
             spec: RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
             for spec, run in self.runs.items()
         }
+        self._prompts = self.dataset.prompts
+        if settings.until_decided is not None:
+            # Files go from task to task, and a comparison may be decided before the last one.
+            self._prompts = tuple(Random(settings.seed).sample(self._prompts, len(self._prompts)))
         self._requests = count_turns(self.dataset) * settings.repeats
         self._stores = {spec: self._find_stores(spec) for spec in self.bench.lanes}
         self._reused = {spec: self._reusable(spec) for spec in self._stores}
@@ -90,17 +96,39 @@ class Benchmark:
                 if control is not None:
                     plain = next(lane for lane in lanes if lane.name == BASELINE)
                     turns.append(control.lane(plain, self._control_script(repeat)))
-                for lane, record in run_in_turns(turns, self.settings.batch_size, limit):
+                decision = self._make_decision()
+                is_decided = decision.is_made if decision else lambda: False
+                for lane, record in run_in_turns(turns, self.settings.batch_size, limit, is_decided):
                     if lane.name == CONTROL:
                         continue
+                    if decision is not None and lane.name in self._stores:
+                        decision.keep(lane.name, record)
                     if record.key not in earlier.get(lane.name, ()):
                         limit.start()
                     done += lane.name in self._stores
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
                 self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
+                if decision is not None and decision.was_made:
+                    self._end_decided(decision.share)
             for spec, counts in server_only.counts.items():
                 if spec in self.runs:
                     self.runs[spec].amend(server_only=counts)
+
+    def _make_decision(self) -> Decision | None:
+        """Return what ends the benchmark once it is decided; None if all prompts are to be decoded."""
+        share = self.settings.until_decided
+        if share is None:
+            return None
+        for run in self.runs.values():
+            run.amend(looks=count_looks(self._requests))
+        bounds = [spec for spec, method in self.bench.lanes.items() if method.needs_reference]
+        return Decision(share, self._requests, bounds, self.settings.batch_size)
+
+    def _end_decided(self, share: float) -> None:
+        """Note in every run that it is whole, although it has not decoded all prompts."""
+        for run in self.runs.values():
+            done = len(run.records())
+            run.amend(decided={"share": share, "requests": done, "planned": self._requests}, requests=done)
 
     def conclude(self) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial."""
@@ -173,11 +201,11 @@ class Benchmark:
 
     def _script(self, spec: str, repeat: int) -> ConversationScript:
         """Return the requests that a method has yet to answer in a repeat."""
-        return ConversationScript(self._conversations(self.dataset.prompts), self._finished_in(spec, repeat))
+        return ConversationScript(self._conversations(self._prompts), self._finished_in(spec, repeat))
 
     def _control_script(self, repeat: int) -> ConversationScript:
         """Return the control's requests: those of some prompts, without what an interrupted run has answered."""
-        conversations = self._conversations(self.dataset.prompts[:PROMPTS])
+        conversations = self._conversations(self._prompts[:PROMPTS])
         return ConversationScript(conversations, self._finished_in(BASELINE, repeat))
 
     def _conversations(self, prompts: Sequence[Prompt]) -> list[Conversation]:

@@ -28,7 +28,7 @@ from specbench_kit.core.common_options import (
     TorchDevice,
     require_minutes,
 )
-from specbench_kit.core.errors import require
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.datasets.answers import RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
@@ -67,6 +67,17 @@ class Sources(DeploymentOptions):
     strict: Strict = False
 
 
+def parse_share(text: str) -> float:
+    """Return the share that a text such as `5%` or `0.05` states."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise SkitError(f"--until-decided takes a difference in speed between 0% and 100%, such as 5%, not '{text}'")
+    return share
+
+
 @dataclass(frozen=True, slots=True)
 class BenchSettings(ConnectionOptions):
     """The options of one benchmark, validated on construction: an invalid value raises SkitError.
@@ -97,6 +108,15 @@ class BenchSettings(ConnectionOptions):
     seed: Seed = 0
     limit: Limit = None
     minutes: Minutes = None
+    until_decided: Annotated[
+        float | None,
+        Option(
+            "Go on with prompts, drawn with --seed, until every method is shown to differ from the fastest or to lie "
+            "within this difference of it, as in 5%; at most --limit prompts. Verdicts hold their level all the same.",
+            RUN,
+            parse=parse_share,
+        ),
+    ] = None
     repeats: Annotated[
         int, Option("Number of times that each request is decoded, always with the same seeds.", RUN)
     ] = 1
@@ -203,6 +223,10 @@ class BenchSettings(ConnectionOptions):
         require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
         require_minutes(self.minutes)
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
+        require(
+            self.until_decided is None or self.repeats == 1,
+            "--until-decided goes on with new prompts, not with repeats: leave out one of them",
+        )
         require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
         require(
             self.repeats == 1 or self.deployment is None,

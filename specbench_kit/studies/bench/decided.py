@@ -1,0 +1,85 @@
+"""Stop a benchmark once its comparison is decided, by a sequential rule whose verdicts hold their level.
+
+The table is looked at after 10, 20, 40 and so many more requests of every method, and at the end. Each look has its
+share of the 5 % of tables of equal methods that may contain a false verdict.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
+from specbench_kit.metrics.units import units_of
+from specbench_kit.metrics.verdicts import FASTER, SLOWER
+from specbench_kit.studies.bench.choice import BASELINE
+
+FIRST_LOOK = 10
+
+
+def count_looks(requests: int) -> int:
+    """Return how often the table of so many requests of each method is looked at, the end included."""
+    looks, number = 1, FIRST_LOOK
+    while number < requests:
+        looks, number = looks + 1, 2 * number
+    return looks
+
+
+@dataclass
+class Decision:
+    """Collects the records of all methods, and says when their comparison is decided.
+
+    That is when every method is shown to differ from the fastest, or is shown to lie within `share` of its speed.
+    `requests` are those of each method, `bounds` the methods that cannot be deployed, which no other has to reach.
+    """
+
+    share: float
+    requests: int
+    bounds: Collection[str] = ()
+    batch_size: int = 1
+    _records: dict[str, list[RequestRecord]] = field(default_factory=lambda: defaultdict(list))
+    _next_look: int = FIRST_LOOK
+    was_made: bool = False
+
+    def keep(self, method: str, record: RequestRecord) -> None:
+        """Add a finished request."""
+        self._records[method].append(record)
+
+    def is_made(self) -> bool:
+        """Return whether the comparison is decided; it is looked at only after certain numbers of requests."""
+        done = min(map(len, self._records.values()), default=0)
+        if done < self._next_look or done >= self.requests:
+            return False
+        while self._next_look <= done:
+            self._next_look *= 2
+        self.was_made = self._is_decided()
+        return self.was_made
+
+    def _is_decided(self) -> bool:
+        baseline = self._records.get(BASELINE, [])
+        looks = count_looks(self.requests)
+        entries = [
+            TableEntry(
+                name,
+                records,
+                [] if name == BASELINE else baseline,
+                is_bound=name in self.bounds,
+                is_baseline=name == BASELINE,
+                may_win=None,
+                looks=looks,
+            )
+            for name, records in self._records.items()
+        ]
+        reference = choose_reference(entries)
+        units = units_of(max(self._records.values(), key=len), self.batch_size)
+        rows, _ = rows_of(entries, reference, units)
+        judged = [row for name, row in rows.items() if name not in (reference.label, BASELINE, *self.bounds)]
+        return all(map(self._is_settled, judged))
+
+    def _is_settled(self, row: Mapping[str, object]) -> bool:
+        intervals = row["intervals"]
+        assert isinstance(intervals, dict)
+        bounds = intervals.get("typical_relative_speed")
+        if row.get("verdict") in (FASTER, SLOWER):
+            return True
+        return bounds is not None and bool(1 / (1 + self.share) < bounds[0] and bounds[1] < 1 + self.share)
