@@ -46,7 +46,7 @@ def decide(seed: int, speeds: list[float], requests: int = 80, share: float = 0.
 
 def test_a_clear_difference_is_decided_at_the_first_look_and_a_small_one_later() -> None:
     assert decide(1, [2.0, 1.5]) == 10
-    assert decide(1, [1.6, 1.5], requests=640) > 20
+    assert sorted(decide(seed, [1.6, 1.5], requests=640) for seed in range(10))[3] > 20
 
 
 def test_equal_methods_end_when_they_are_known_to_be() -> None:
@@ -63,9 +63,9 @@ def test_looking_often_makes_no_more_false_verdicts() -> None:
 
 
 def test_a_run_ends_when_it_is_decided_and_is_whole(tiny: TinyPair, tmp_path: Path) -> None:
-    """Under a deployment two lengths differ in every request, so that the first look decides."""
+    """Where drafting is slow, two lengths differ in every request, so that the first look decides."""
     prompts = write_rows(tmp_path / "prompts.jsonl", *PROMPTS)
-    options: dict[str, Any] = {"target": str(tiny.target), "draft": str(tiny.draft), "deployment": "wan"}
+    options: dict[str, Any] = {"target": str(tiny.target), "draft": str(tiny.draft), "deployment": "raspberry-pi"}
     result = bench(
         ["fixed-k:k=1", "fixed-k:k=6"], str(prompts), max_new_tokens=8, out=tmp_path, until_decided=0.05, **options
     )
