@@ -52,20 +52,20 @@ class PairedSpeed:
     win_share: float
     raw: bool = False
 
-    def interval(self, errors: float | None = None) -> Interval | None:
+    def interval(self, limit: float | None = None) -> Interval | None:
         """Return the confidence interval of the ratio of sums, by default a 95 % interval.
 
-        `errors` are the standard errors beyond which a table's differences are shown.
+        `limit` are the standard errors beyond which a table's differences are shown.
         """
-        return self.ratio.interval(LEVEL if errors is None else max(LEVEL, 1 - erfc(errors / sqrt(2))))
+        return self.ratio.interval(LEVEL if limit is None else max(LEVEL, 1 - erfc(limit / sqrt(2))))
 
-    def verdict(self, errors: float | None = None) -> str:
+    def verdict(self, limit: float | None = None) -> str:
         """Return which side is shown to be faster on a typical prompt, unless the summed times show the opposite."""
-        typical, bounds = self.typical, self.typical.interval(errors)
+        typical, bounds = self.typical, self.typical.interval(limit)
         if bounds is None and not typical.is_constant:
             return TOO_FEW
         shown = verdict(typical.value, bounds, typical.units)
-        in_all = verdict(self.ratio.value, self.interval(errors), self.ratio.units)
+        in_all = verdict(self.ratio.value, self.interval(limit), self.ratio.units)
         return BY_PROMPT if {shown, in_all} == {FASTER, SLOWER} else shown
 
 

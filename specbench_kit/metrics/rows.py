@@ -190,25 +190,25 @@ def repeats(entry: TableEntry) -> Metrics:
 def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Reference, units: Units) -> None:
     """Add the speeds relative to the baselines and to the reference, with verdicts that hold together."""
     sides = {entry.label: entry.side for entry in entries}
-    errors = _family(entries, sides, reference, units).errors()
+    limit = _family(entries, sides, reference, units).limit()
     at_ends = {entry.label: entry.sides_at_ends for entry in entries}
     reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
     for entry in entries:
         row = rows[entry.label]
         if entry.baseline and (speed := paired.speedup(sides[entry.label], units)):
             row |= paired.speedup_metrics(speed)
-            row["intervals"] |= {"speedup": speed.interval(errors), "typical_speedup": speed.typical.interval(errors)}
-            row["speedup_verdict"] = as_allowed(speed.verdict(errors), entry.may_win, undecided=entry.is_undecided)
+            row["intervals"] |= {"speedup": speed.interval(limit), "typical_speedup": speed.typical.interval(limit)}
+            row["speedup_verdict"] = as_allowed(speed.verdict(limit), entry.may_win, undecided=entry.is_undecided)
             row |= derived_range.speedup_range(at_ends[entry.label], units)
         row |= derived_range.time_range(entry.records, at_ends[entry.label])
         if reference_entry is not None and reference_entry is not entry:
-            _add_relative_speed(row, entry, reference_entry, sides, units, errors)
+            _add_relative_speed(row, entry, reference_entry, sides, units, limit)
             _add_baseline_ratio(row, entry, reference_entry, sides, units, 1 - (1 - LEVEL) / len(entries))
             row |= derived_range.relative_speed_range(at_ends[entry.label], at_ends[reference_entry.label], units)
 
 
 def _add_relative_speed(
-    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, errors: float
+    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, limit: float
 ) -> None:
     side, reference_side = sides[entry.label], sides[reference.label]
     if speed := paired.relative_speed(side, reference_side, units):
@@ -217,14 +217,14 @@ def _add_relative_speed(
         row |= {
             "typical_relative_speed_upper": speed.typical.upper_bound(),
             "typical_relative_speed_error": speed.typical.standard_error,
-            "typical_relative_speed_limit": errors,
+            "typical_relative_speed_limit": limit,
         }
         row["intervals"] |= {
-            "relative_speed": speed.interval(errors),
-            "typical_relative_speed": speed.typical.interval(errors),
+            "relative_speed": speed.interval(limit),
+            "typical_relative_speed": speed.typical.interval(limit),
         }
         allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
-        row["verdict"] = as_allowed(speed.verdict(errors), allowed, rival, entry.is_undecided)
+        row["verdict"] = as_allowed(speed.verdict(limit), allowed, rival, entry.is_undecided)
 
 
 def _add_baseline_ratio(

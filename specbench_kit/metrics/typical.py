@@ -56,23 +56,23 @@ class Typical:
         if self.is_constant:
             return 0.0
         bounds = self.interval()
-        return log(bounds[1] / bounds[0]) / 2 / errors_of_one(self.units) if bounds else None
+        return log(bounds[1] / bounds[0]) / 2 / limit_of_one(self.units) if bounds else None
 
     def upper_bound(self) -> float | None:
         """Return what the ratio is below, with a confidence of 95 %; None for too few units."""
         if self.is_constant:
             return self.value
-        bounds = self.interval(errors_of_one(self.units, 2 * LEVEL - 1))
+        bounds = self.interval(limit_of_one(self.units, 2 * LEVEL - 1))
         return bounds[1] if bounds else None
 
-    def interval(self, errors: float | None = None) -> Interval | None:
-        """Return the interval that holds 1 unless `deviation` exceeds so many standard errors.
+    def interval(self, limit: float | None = None) -> Interval | None:
+        """Return the interval that holds 1 unless `deviation` exceeds the limit, by default that of a 95 % interval.
 
-        By default they are those of a 95 % interval. None if all units agree, or if they are too few.
+        None if all units agree, or if they are too few.
         """
-        errors = errors_of_one(self.units) if errors is None else errors
+        limit = limit_of_one(self.units) if limit is None else limit
         # Rounded, since a deviation that equals the limit does not exceed it.
-        outside = ceil(round(len(self.pair_means) / 2 - errors * spread_of_ranks(self.units), 6)) - 1
+        outside = ceil(round(len(self.pair_means) / 2 - limit * spread_of_ranks(self.units), 6)) - 1
         if outside < 0 or self.units < FEWEST_UNITS or self.is_constant:
             return None
         return [exp(float(self.pair_means[outside])), exp(float(self.pair_means[-1 - outside]))]
@@ -84,10 +84,10 @@ def spread_of_ranks(units: int) -> float:
 
 
 @cache
-def errors_of_one(units: int, level: float = LEVEL) -> float:
+def limit_of_one(units: int, level: float = LEVEL) -> float:
     """Return the deviation that a single comparison of equal sides exceeds in at most 5 % of cases.
 
-    The bounds of an interval of another `level` lie so many errors to either side.
+    Another `level` than 95 % has another limit.
     """
     chances = np.ones(1)
     for rank in range(1, units + 1):
@@ -116,21 +116,20 @@ class TypicalFamily:
     level: float = LEVEL
     """The share of tables of equal methods that contain no false verdict."""
 
-    def errors(self, seed: int = 0) -> float:
+    def limit(self, seed: int = 0) -> float:
         """Return the deviation beyond which differences are shown, such that all verdicts hold together.
 
-        Equal methods could have had each other's times of a prompt, so that
-        shuffling these says how far apart equal methods come out. What is shown is set aside, and the others are
-        compared among themselves again.
+        Equal methods could have had each other's times of a prompt, so that shuffling these says how far apart equal
+        methods come out. What is shown is set aside, and the others are compared among themselves again.
         """
         beside_baseline = {m for m, has_one in enumerate(self.has_baseline) if has_one}
         beside_reference = self._rivals()
         while True:
-            errors = self._largest(beside_baseline, beside_reference, np.random.default_rng(seed))
-            left = {m for m in beside_baseline if self._deviation(m, None) <= errors}
-            rivals = {m for m in beside_reference if self._deviation(m, self.reference) <= errors}
+            limit = self._largest(beside_baseline, beside_reference, np.random.default_rng(seed))
+            left = {m for m in beside_baseline if self._deviation(m, None) <= limit}
+            rivals = {m for m in beside_reference if self._deviation(m, self.reference) <= limit}
             if (left, rivals) == (beside_baseline, beside_reference):
-                return errors
+                return limit
             beside_baseline, beside_reference = left, rivals
 
     def _rivals(self) -> set[int]:
@@ -155,7 +154,7 @@ class TypicalFamily:
         speeds, missing = self.speeds[present], missing[present]
         units = len(speeds)
         if len(beside_baseline) + len(beside_reference) < 2:
-            return errors_of_one(units, self.level)
+            return limit_of_one(units, self.level)
         # Place 0 is the baseline; a missing unit counts as an average one.
         average = np.where(missing, 0, speeds).sum(axis=1) / (~missing).sum(axis=1)
         lanes = np.column_stack([np.zeros(units), np.where(missing, average[:, None], speeds)])

@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.calibration import Scene
 from specbench_kit.metrics.power import resolution
 from specbench_kit.metrics.statistics import Array
-from specbench_kit.metrics.typical import Typical, errors_of_one
+from specbench_kit.metrics.typical import Typical, limit_of_one
 
 
 def row(logs: Array) -> dict[str, float]:
@@ -15,7 +15,7 @@ def row(logs: Array) -> dict[str, float]:
     return {
         "typical_relative_speed": typical.value,
         "typical_relative_speed_error": typical.standard_error,
-        "typical_relative_speed_limit": errors_of_one(typical.units),
+        "typical_relative_speed_limit": limit_of_one(typical.units),
         "relative_speed_units": typical.units,
     }
 

@@ -7,7 +7,7 @@ from scipy.stats import wilcoxon
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.paired import Side, speedup
 from specbench_kit.metrics.statistics import FEWEST_UNITS
-from specbench_kit.metrics.typical import Typical, TypicalFamily, errors_of_one
+from specbench_kit.metrics.typical import Typical, TypicalFamily, limit_of_one
 from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, NO_DIFFERENCE, TOO_FEW
 
 RNG = np.random.default_rng(11)
@@ -31,7 +31,7 @@ def test_an_interval_holds_1_exactly_where_wilcoxons_test_shows_nothing(units: i
         assert typical is not None
         low, high = typical.interval() or (0.0, np.inf)
         is_shown = wilcoxon(logs, method="exact").pvalue <= 0.05
-        assert (not low <= 1 <= high) == is_shown == (abs(typical.deviation) > errors_of_one(units))
+        assert (not low <= 1 <= high) == is_shown == (abs(typical.deviation) > limit_of_one(units))
         shown += is_shown
     assert 0 < shown < 60 or units == 40
 
@@ -43,7 +43,7 @@ def test_too_few_units_have_no_interval() -> None:
     six = Typical.of(np.linspace(1, 2, FEWEST_UNITS))
     assert six is not None
     assert six.interval() == pytest.approx([np.exp(1), np.exp(2)])
-    assert six.interval(errors=2.3) is None, "the largest deviation of six units is 2.2"
+    assert six.interval(limit=2.3) is None, "the largest deviation of six units is 2.2"
 
 
 def side(own: list[float], plain: list[float]) -> Side:
@@ -110,13 +110,13 @@ def family(speeds: list[float], candidates: list[int], reference: int, noise: fl
 
 
 def test_a_table_asks_for_more_the_more_it_compares() -> None:
-    errors = [family([1.0] * n, list(range(n)), 0).errors() for n in (2, 3, 8)]
-    assert errors[0] == errors_of_one(20)
+    errors = [family([1.0] * n, list(range(n)), 0).limit() for n in (2, 3, 8)]
+    assert errors[0] == limit_of_one(20)
     assert errors[0] < errors[1] < errors[2] < 3.5
 
 
 def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data() -> None:
-    assert family([1.0] * 8, [0], 0).errors() < family([1.0] * 8, list(range(8)), 0).errors()
+    assert family([1.0] * 8, [0], 0).limit() < family([1.0] * 8, list(range(8)), 0).limit()
 
 
 def test_units_of_other_tables_change_nothing() -> None:
@@ -125,9 +125,9 @@ def test_units_of_other_tables_change_nothing() -> None:
     larger = TypicalFamily(
         np.concatenate([absent, small.speeds]), np.ones(50), small.candidates, small.has_baseline, small.reference
     )
-    assert larger.errors() == small.errors()
+    assert larger.limit() == small.limit()
 
 
 def test_what_is_shown_is_set_aside() -> None:
     """Six methods that are far behind leave one comparison, whose limit is that of a single one."""
-    assert family([1.5, 1.48, *[1.0] * 6], list(range(8)), 0).errors() == errors_of_one(20)
+    assert family([1.5, 1.48, *[1.0] * 6], list(range(8)), 0).limit() == limit_of_one(20)
