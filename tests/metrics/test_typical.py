@@ -119,6 +119,11 @@ def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data() -> 
     assert family([1.0] * 8, [0], 0).limit() < family([1.0] * 8, list(range(8)), 0).limit()
 
 
+def test_methods_without_a_time_show_nothing() -> None:
+    absent = np.full((30, 3), np.nan)
+    assert TypicalFamily(absent, np.zeros(30), [0, 1, 2], [True] * 3, 0).limit() == limit_of_one(1)
+
+
 def test_units_of_other_tables_change_nothing() -> None:
     small = family([1.0] * 4, list(range(4)), 0)
     absent = np.full((30, 4), np.nan)
