@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import ModelSource, read_config
-from specbench_kit.models.gguf import gguf_checksum
+from specbench_kit.models.weights.blocks import read_record
 
 if TYPE_CHECKING:
     from specbench_kit.models.pair import LoadedModel
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def number_formats(models: "Mapping[str, LoadedModel]") -> dict[str, dict[str, str]]:
     """Return, by the models' names, the format of their weights here (`computed`) and in their files (`published`).
 
-    Heads, synthetic models and models of GGUF files have no published one: their configurations state none, or that
-    of a conversion.
+    Of a GGUF file it is the type of most of its tensors, which only some executors compute with. Heads and synthetic
+    models state none.
     """
     formats = {}
     for name, model in models.items():
@@ -26,9 +26,12 @@ def number_formats(models: "Mapping[str, LoadedModel]") -> dict[str, dict[str, s
 
 
 def _published_format(source: ModelSource) -> str | None:
-    """Return the format that the model's own configuration states, in which transformers loads it by default."""
-    if source.synthetic or gguf_checksum(Path(source.location)):
+    """Return the format that the model's own files state: those of a folder in the way of `from_pretrained`."""
+    if source.synthetic:
         return None
+    # The folder of a converted GGUF file states the format of the conversion.
+    if types := read_record(Path(source.location)).get("tensor_types"):
+        return f"GGUF {max(types, key=types.__getitem__)}"
     try:
         config = read_config(source)
     except SkitError:

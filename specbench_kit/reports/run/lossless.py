@@ -9,6 +9,8 @@ from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds
 
 TOKENS = ("method_token", "baseline_token")
+LOADED_AS_PUBLISHED = ("float32", "bfloat16", "float16")
+"""Formats in which transformers computes with a model that was published in them."""
 MOST_ROWS = 20
 """Rows of a list; the number of all others follows it."""
 
@@ -68,7 +70,7 @@ def _published_format_sentence(run: RunFile) -> str:
     """Return how to compare outputs with transformers' own, if the target computed in another format than published."""
     formats = (run.get("number_formats") or {}).get("target") or {}
     computed, published = formats.get("computed"), formats.get("published")
-    if not published or published == computed or (run.get("config") or {}).get("temperature"):
+    if published not in LOADED_AS_PUBLISHED or published == computed or (run.get("config") or {}).get("temperature"):
         return ""
     return (
         f"The target computed in {computed} and was published in {published}, in which transformers loads it by "
