@@ -1,7 +1,7 @@
 """The steps of a pipeline under a deployment, in milliseconds by hand: what requests share, and what delays nobody.
 
-A stage takes half of 100 + 10 per new token, the drafter 9 + 1 per token, a message 50 + 10 per token up or 20 per token
-down, a hand-over 10, pruning 2, and 3 for every request beyond the first.
+A stage takes half of 100 + 10 per new token, the drafter 9 + 1 per token, a message 50 + 10 per token up or 20 per
+token down, a hand-over 10, pruning 2, and 3 for every request beyond the first.
 """
 
 from collections.abc import Sequence
