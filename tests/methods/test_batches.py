@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from environments import DEPLOYMENT
 from known_drafts import KnownDrafter, TreeDrafter, at
 from test_history_and_bandits import round_of
 from tiny_models import decode, disturbed, make_requests, make_runner, outputs, random_prompts, tiny_llama
@@ -219,6 +220,29 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
     assert outputs(together) == outputs(alone)
     for name, record in together.items():
         assert [one.accepted for one in record.rounds] == [one.accepted for one in alone[name].rounds]
+
+
+def test_forwards_of_a_drafter_with_two_models_take_time_at_the_ends_of_a_range_too() -> None:
+    """Ends that are the deployment itself take as long as the run."""
+    target, draft, smaller = (make_runner(model, 2, 80) for model in MODELS)
+    engine = live_engine(
+        parse_method("fixed-k:k=4,drafter=cascade.second=smaller+k2=2+second_s=0.002"),
+        target,
+        draft,
+        sampler=Sampler(),
+        seed=0,
+        eos_ids=frozenset(),
+        batch_size=2,
+        deployment=DEPLOYMENT,
+        ends=[DEPLOYMENT] * 2,
+        others={"smaller": smaller},
+    )
+    for request in make_requests(random_prompts([3, 9, 17], 64), 8):
+        engine.submit(request)
+    while not engine.idle:
+        for record in engine.step():
+            assert record.ends_s == pytest.approx([record.e2e_s] * 2)
+            assert sum(one.draft_s for one in record.rounds) > 0
 
 
 def test_each_row_of_a_padded_batch_is_recorded_as_its_own() -> None:
