@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -253,6 +254,23 @@ def test_an_engine_has_answered_once_it_has_answered_all() -> None:
     assert [(verdict.path, verdict.bonus, verdict.computed) for verdict in verdicts] == [([1], 9, 3), ([1, 2], 5, 3)]
 
 
+def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that counts how often it is read: sending, the first answer and its end are read before the second."""
+    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", count(1).__next__)
+    engine, splits = Engine({1: [7, 8, 5], 2: [7, 8, 5]}), []
+    engine.link = SimpleNamespace(take_server_s=lambda: 0.0)  # type: ignore[assignment]
+    clock = SimpleNamespace(split=lambda *parts: splits.append(parts))
+    verifier = EngineVerifier(engine, GREEDY, 0, clock)  # type: ignore[arg-type]
+    pending = verifier.send(chains(1, 2), [[1, 2]] * 2)
+    verifier._answers[0].result(60)
+    engine.hold.set()
+    pending()
+    arrived = [answer.result().arrived_s for answer in verifier._answers]
+    ((phase, _, _, ((part, link_s, _),)),) = splits
+    assert (phase, part, link_s) == ("verify", "link", arrived[1] - 1)
+    assert arrived[1] > arrived[0]
+
+
 def test_requests_have_seeds_of_their_own_by_position() -> None:
     engine = Engine({1: [7, 8, 5], 3: [7, 8, 5]})
     verifier, drafts = EngineVerifier(engine, GREEDY, 0), chains(1, 3)
@@ -264,9 +282,9 @@ def test_requests_have_seeds_of_their_own_by_position() -> None:
     assert engine.asked[-1].seeds[:2] == first[1:]
 
 
-def received(stream: EngineStream, count: int) -> list[int]:
+def received(stream: EngineStream, least: int) -> list[int]:
     tokens: list[int] = []
-    while len(tokens) < count:
+    while len(tokens) < least:
         tokens += [token for streamed in stream.receive() for token in streamed.tokens]
     return tokens
 
