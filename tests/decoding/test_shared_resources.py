@@ -59,7 +59,7 @@ def test_a_batch_queues_for_as_long_as_all_its_requests_wait() -> None:
 
 
 def test_a_prompt_on_a_shared_drafter_holds_the_others_up() -> None:
-    """b joins as a second request: a has nothing to compute but a step, and waits for b's prompt before it."""
+    """The prompts are read one after the other, and a's first step waits for b's prompt as well."""
     traces = [trace("a", 4, [0, 0], [3, 3]), trace("b", 9, [0], [3])]
     one = FixedK(1)
     alone = list(replay(one, HEADER, traces[:1], deployment=ON_SERVER, batch_size=2))
