@@ -54,6 +54,14 @@ class ApartDrafter(TreeDrafter):
         ]
         return DraftForward(Forward([torch.tensor(rows).log()]), Sampler(temperature=1.0))
 
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        grown = [draft for draft in drafts if self.room(draft) > 0]
+        if grown:
+            forward = self.expand([(draft, [draft.tree.last]) for draft in grown])
+            for row, (draft, (token,)) in enumerate(zip(grown, forward.top_tokens(1), strict=True)):
+                draft.tree.add(token, draft.tree.last, forward, row)
+        return grown
+
 
 TABLES = {"0": SURE, "1": UNSURE, "2": SURE}
 ROOMS = {"0": 40, "1": 40, "2": 3}
@@ -94,6 +102,32 @@ def test_a_tree_is_the_same_in_a_batch_as_alone(spec: str) -> None:
     assert together == alone
     assert len(together["2"][0]) - 1 <= 3 < len(together["0"][0]) - 1
     assert together["0"][0] != together["1"][0]
+
+
+def drafted_ahead(spec: str, names: Sequence[str]) -> dict[str, tuple[list[int], list[int]]]:
+    """Return, by request, its tokens and parents after what was drafted while the target verified."""
+    drafter = ApartDrafter([[]] * 3, tables=TABLES, rooms=ROOMS | {"2": 12})
+    drafter.drafts = [draft for draft in drafter.drafts if draft.request_id in names]
+    policy = parse_method(spec).policy()
+    assert isinstance(policy, Policy)
+    policy.draft(drafter)  # type: ignore[arg-type]
+    policy.choose(drafter.drafts)
+    policy.overlap(drafter)  # type: ignore[arg-type]
+    return {draft.request_id: (draft.tree.tokens, draft.tree.parents) for draft in drafter.drafts}
+
+
+@pytest.mark.parametrize(
+    ("spec", "sent"),
+    [
+        ("specinfer:branching=1-2,guesses=3", 3),
+        ("ssd:k=2,guesses=2", 2),
+        ("specedge:depth=2,budget=4,beams=2,proactive_depth=2", 4),
+    ],
+)
+def test_what_is_drafted_ahead_is_the_same_in_a_batch_as_alone(spec: str, sent: int) -> None:
+    together = drafted_ahead(spec, ["0", "1", "2"])
+    assert together == {name: drafted_ahead(spec, [name])[name] for name in TABLES}
+    assert all(len(tokens) - 1 > sent for tokens, _ in together.values())
 
 
 def test_each_tree_of_a_batch_is_at_its_own_level_of_the_shape() -> None:
