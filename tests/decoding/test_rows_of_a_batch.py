@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from known_drafts import SURE, KnownDrafter
 from test_shares_of_a_batch import SCENE
 from tiny_models import make_requests, make_runner, random_prompts, tiny_llama
@@ -102,10 +101,13 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
     engine.clock.charge = noted  # type: ignore[union-attr,method-assign]
     for request, tokens in zip(make_requests(random_prompts([4, 9, 2, 6], 64), 1), (3, 9, 6, 2), strict=True):
         engine.submit(replace(request, max_new_tokens=tokens))
-    records = []
-    with torch.inference_mode():
-        while not engine.idle:
-            records += engine.step()
+    records = [record for _ in range(3) for record in engine.step()]
+    # A request that joins where nobody has left: what was charged before is not shared with it.
+    for request in make_requests(random_prompts([4, 9, 2, 6, 5], 64), 4)[4:]:
+        engine.submit(request)
+    while not engine.idle:
+        records += engine.step()
+    assert len(records) == 5
     for phase, seconds in charged.items():
         shared = sum(getattr(one, f"{phase}_s") for record in records for one in record.rounds)
         assert shared == pytest.approx(seconds), phase

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from known_drafts import SURE, Known, KnownDrafter
+from msgspec.structs import replace as replace_fields
 from test_shares_of_a_batch import HEADER, SCENE, trace
 
 from specbench_kit.decoding.clock import ModelledClock
@@ -12,7 +13,7 @@ from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.base import Deployment, Placement
 from specbench_kit.deployments.colocated import Colocated
 from specbench_kit.deployments.timelines import Timelines
 from specbench_kit.methods.base import Method, Policy
@@ -203,3 +204,38 @@ def test_beside_the_target_all_that_was_drafted_ahead_is_drafted_after_the_answe
     records = [draft.session.record for draft in drafts]
     assert [1000 * (record.colocated_s or 0.0) for record in records] == pytest.approx([425 + 21 + 120] * 2)
     assert [1000 * (record.colocated_draft_s or 0.0) for record in records] == pytest.approx([(45 + 21) / 2] * 2)
+
+
+def test_a_device_that_drafts_past_the_answer_begins_its_next_round_when_it_is_done() -> None:
+    """The answer is there at 50 + 100 + 4 x 10 + 40 + 70 = 300; the device drafts ahead until 9 + 391 = 400."""
+    rounds_of = edge()
+    (draft, _) = rounds_of.drafts
+    timelines, clock = rounds_of.timelines, rounds_of.clock
+    timelines.admit(draft.session)
+    timelines.begin([draft])
+    verdict = Verdict(draft, [], [], 7, 1)
+    timelines.verify([verdict])
+    assert timelines.awaits_answer(draft)
+    timelines.forward("draft", {"0": (391, 3)}, SCENE.drafter.latency)
+    assert not timelines.awaits_answer(draft)
+    timelines.verified(verdict)
+    assert 1000 * clock.now_s() == pytest.approx(400)
+
+
+@pytest.mark.parametrize("placement", ["edge", "server"])
+@pytest.mark.parametrize("drafter", ["model", "head"])
+def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(drafter: str, placement: Placement) -> None:
+    """A timeline makes a replay go through the loop; without one, arrays of draft lengths and a clock of their own do.
+
+    A head reads hidden states, 16 bytes per token here, which come down with every answer, and forwards accepted tokens
+    again.
+    """
+    states = {"state_layers": (0, 1), "state_bytes": 8} if drafter == "head" else {}
+    header = replace_fields(HEADER, drafter=drafter, **states)
+    deployment, end = (replace(where, placement=placement) for where in (WITH_BYTES, SCENE))
+    traces = [trace(name, 4 + 5 * number, [3, 0, 1, 2, 0, 3, 1, 0, 0], [3] * 9) for number, name in enumerate("abc")]
+    method = FixedK(3, drafter=drafter)
+    fast = list(replay(method, header, traces, deployment=deployment, ends=[end]))
+    looped = list(replay(method, header, traces, deployment=deployment, ends=[end], timeline=Timeline()))
+    assert fast == looped
+    assert {record.request_id for record in fast} == {"a", "b", "c"}
