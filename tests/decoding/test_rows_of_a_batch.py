@@ -1,23 +1,27 @@
 """What the requests of a batch must not mix up: whose rounds count as typical, whose turn it is, whose seconds."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from known_drafts import SURE, KnownDrafter
+import torch
+from known_drafts import SURE, Known, KnownDrafter
 from test_shares_of_a_batch import SCENE
-from tiny_models import make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import make_requests, make_runner, plain_greedy, random_prompts, tiny_llama
 
 from specbench_kit.decoding.clock import ModelledClock, Phase
+from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.pipeline.admission import Admission
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import ModelVerifier
+from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.decoding.verification import ModelVerifier, Verdict
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import HandOver
 from specbench_kit.methods.autoregressive import Autoregressive
@@ -58,6 +62,32 @@ def test_a_round_that_brings_any_prompt_in_is_not_typical() -> None:
     while not engine.idle:
         engine.step()
     assert [typical for phase, typical in clock.entered if phase == "verify"] == [False, True, False, True, True]
+
+
+def verified(texts: Sequence[list[int]], submitted: Sequence[list[int]]) -> list[Verdict]:
+    """Return the verdicts of one forward over chains of two tokens, with hidden states of the last layer."""
+    target = tiny_llama(0)
+    verifier, drafts = ModelVerifier(make_runner(target, 3, CAPACITY), Sampler(), (1,)), []
+    for number, text in enumerate(texts):
+        session = KnownDrafter([[SURE]] * 3, context=4).drafts[number].session
+        session.tokens = list(text)
+        drafts.append(Draft(session, TokenTree(text[-1])))
+        verifier.admit(session)
+        answer, _ = plain_greedy(target, text, 1)
+        for token in (*answer, 63):
+            drafts[-1].tree.add(token, drafts[-1].tree.last, Known(SURE, sampled=False), 0)
+    return verifier.send(drafts, submitted)()
+
+
+def test_the_verdicts_of_a_batch_have_the_rows_and_states_of_their_own_requests() -> None:
+    texts, submitted = random_prompts([5, 9, 3], 64), [[1, 2], [], [1]]
+    together = verified(texts, submitted)
+    for verdict, text, nodes in zip(together, texts, submitted, strict=True):
+        (alone,) = verified([text], [nodes])
+        assert (verdict.path, verdict.bonus, verdict.computed) == (alone.path, alone.bonus, len(text) + len(nodes))
+        assert verdict.states is not None
+        assert len(verdict.states) == len(text) + len(verdict.path)
+        torch.testing.assert_close(verdict.states, alone.states, atol=1e-4, rtol=1e-4)
 
 
 def stream(name: int) -> RequestStream:

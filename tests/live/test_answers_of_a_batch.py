@@ -16,6 +16,7 @@ from tiny_models import GREEDY, make_requests
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.connection import ConnectionLostError
 from specbench_kit.live.engine_stream import EngineStream
 from specbench_kit.live.engine_verifier import EngineVerifier
@@ -88,6 +89,21 @@ def test_answers_in_another_order_are_those_of_their_own_drafts() -> None:
         ([1], 11, 5, [3, 1]),
         ([1, 2], 12, 6, [3, 2]),
     ]
+
+
+def test_a_part_of_a_tree_is_sent_and_answered_by_positions() -> None:
+    """Nodes 1 to 5 have the parents 0, 0, 1, 2 and 2; sent are 1, 2, 4 and 5, and accepted 2 and 5."""
+    device = Device()
+    draft = device.drafts[0]
+    draft.tree = TokenTree(draft.session.tokens[-1])
+    for token, parent in ((21, 0), (22, 0), (23, 1), (24, 2), (25, 2)):
+        draft.tree.add(token, parent, Known(SURE, sampled=False), 0)
+    pending = device.verifier.send([draft], [[1, 2, 4, 5]])
+    (frame,) = device.connection.frames("draft")
+    assert (list(frame.tokens), list(frame.parents), frame.base) == ([21, 22, 24, 25], [0, 0, 2, 2], 4)
+    device.answer(0, path=[2, 4], bonus=9)
+    (verdict,) = pending()
+    assert (verdict.path, verdict.tokens) == ([2, 5], [22, 25, 9])
 
 
 def test_after_a_loss_all_rounds_that_still_wait_are_sent_again() -> None:

@@ -18,7 +18,7 @@ from specbench_kit.decoding.latency import InteractionModel, TableModel
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.assembly import live_engine
-from specbench_kit.methods.banditspec import BanditSpec, _BanditSpecPolicy
+from specbench_kit.methods.banditspec import BanditSpec, Ucb, _BanditSpecPolicy
 from specbench_kit.methods.base import Latencies, Policy
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
 from specbench_kit.methods.sglang_ema import SGLangEma, _SGLangEmaPolicy
@@ -35,6 +35,9 @@ Table = dict[tuple[int, ...], list[float]]
 SURE: Table = {(): [0.9, 0.04, 0.03, 0.02, 0.01], (0,): [0.85, 0.06, 0.04, 0.03, 0.02]}
 UNSURE: Table = {(): [0.1, 0.12, 0.15, 0.3, 0.33], (4,): [0.05, 0.1, 0.5, 0.3, 0.05], (3,): [0.4, 0.3, 0.1, 0.1, 0.1]}
 
+LATER = [0.4, 0.25, 0.18, 0.12, 0.05]
+"""Of all other texts, turned by what they say."""
+
 
 @dataclass
 class ApartDrafter(TreeDrafter):
@@ -47,12 +50,13 @@ class ApartDrafter(TreeDrafter):
         return self.rooms[draft.request_id] - draft.tree.last
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:  # type: ignore[override]
-        rows = [
-            self.tables[draft.request_id].get(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)), [0.2] * 5)
-            for draft, nodes in frontier
-            for node in nodes
-        ]
+        rows = [self._row(draft, node) for draft, nodes in frontier for node in nodes]
         return DraftForward(Forward([torch.tensor(rows).log()]), Sampler(temperature=1.0))
+
+    def _row(self, draft: Draft, node: int) -> list[float]:
+        path = tuple(draft.tree.tokens[n] for n in draft.tree.path(node))
+        turned = (int(draft.request_id) + sum(path)) % 5
+        return self.tables[draft.request_id].get(path, LATER[turned:] + LATER[:turned])
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         grown = [draft for draft in drafts if self.room(draft) > 0]
@@ -102,6 +106,17 @@ def test_a_tree_is_the_same_in_a_batch_as_alone(spec: str) -> None:
     assert together == alone
     assert len(together["2"][0]) - 1 <= 3 < len(together["0"][0]) - 1
     assert together["0"][0] != together["1"][0]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("fixed-k:k=3", "threshold:max_draft=5,threshold=0.3", "svip:max_draft=5", "adaedl:max_draft=5"),
+        *("margin:max_draft=5", "entropy-change:max_draft=5", "tail-pruning:max_draft=6,block=2,threshold=0.3"),
+    ],
+)
+def test_a_chain_is_the_same_in_a_batch_as_alone(spec: str) -> None:
+    assert drafted(spec, ["0", "1", "2"]) == {name: drafted(spec, [name])[name] for name in TABLES}
 
 
 def drafted_ahead(spec: str, names: Sequence[str]) -> dict[str, tuple[list[int], list[int]]]:
@@ -221,6 +236,15 @@ def test_an_arm_learns_from_the_requests_that_it_drafted_for() -> None:
     seen.clear()
     round_of(policy, [1, 0])
     assert seen == {1: ["0"], 0: ["1"]}
+
+
+def test_each_bandit_learns_of_the_arm_that_its_own_request_played() -> None:
+    """In the second round the first request plays its second arm, and the new one its first."""
+    policy = _BanditSpecPolicy(BanditSpec(arms="fixed-k.k=1+fixed-k.k=2", reward="length"))
+    round_of(policy, [0])
+    assert round_of(policy, [2, 1]) == [2, 1]
+    learned = {name: (one.counts, one.means) for name, one in policy.bandits.items() if isinstance(one, Ucb)}
+    assert learned == {"0": ([1, 1], [0.0, 0.5]), "1": ([1, 0], [0.25, 0.0])}
 
 
 MODELS = [tiny_llama(0), disturbed(tiny_llama(0), 0.02), disturbed(tiny_llama(0), 0.03)]
