@@ -90,10 +90,10 @@ def test_the_verdicts_of_a_batch_have_the_rows_and_states_of_their_own_requests(
         torch.testing.assert_close(verdict.states, alone.states, atol=1e-4, rtol=1e-4)
 
 
-def stream(name: int) -> RequestStream:
-    """Return a request with a prompt of one token, whose root is yet to enter."""
+def stream(name: int, prompt: int = 1) -> RequestStream:
+    """Return a request with a prompt of so many tokens, none of which has entered."""
     (session,) = [draft.session for draft in KnownDrafter([[SURE]], context=2).drafts]
-    session.tokens = [name]
+    session.tokens = [name] * prompt
     return RequestStream(session, slot=name, stages=2, watched=False, began={})
 
 
@@ -108,6 +108,26 @@ def test_the_root_that_has_waited_longest_enters_first() -> None:
         fed.enter()
         fed.refill(fed.slot)
     assert entered == [0, 1, 2, 0, 1, 2, 0]
+
+
+def entering(budget: StepBudget, prompts: Sequence[int], steps: int) -> list[list[int]]:
+    """Return, step by step, how many tokens of each prompt enter."""
+    streams, entered = [stream(name, prompt) for name, prompt in enumerate(prompts)], []
+    admission = Admission(budget, len(streams))
+    for _ in range(steps):
+        admission.choose(streams)
+        entered.append([len(one.level.prefix) + len(one.level.tokens) for one in streams])
+        for one in streams:
+            one.enter()
+            one.grow([])
+    return entered
+
+
+def test_prompts_share_the_room_of_a_step() -> None:
+    """One after the other they fill steps of 16 tokens; mixed with levels each has a third of 12 rows."""
+    assert entering(StepBudget(chunk=16), [10, 10, 5], 3) == [[10, 6, 0], [0, 4, 5], [0, 0, 0]]
+    mixed = StepBudget(rows=12, prefill="mixed", chunk=16)
+    assert entering(mixed, [10, 4, 6], 3) == [[4, 4, 4], [4, 0, 2], [2, 0, 0]]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
@@ -129,15 +149,18 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
         charge(phase, seconds, times, typical=typical)
 
     engine.clock.charge = noted  # type: ignore[union-attr,method-assign]
-    for request, tokens in zip(make_requests(random_prompts([4, 9, 2, 6], 64), 1), (3, 9, 6, 2), strict=True):
-        engine.submit(replace(request, max_new_tokens=tokens))
+    requests = [
+        replace(request, max_new_tokens=tokens)
+        for request, tokens in zip(make_requests(random_prompts([4, 9, 2, 6], 64), 1), (9, 3, 6, 2), strict=True)
+    ]
+    engine.submit(requests[0])
     records = [record for _ in range(3) for record in engine.step()]
-    # A request that joins where nobody has left: what was charged before is not shared with it.
-    for request in make_requests(random_prompts([4, 9, 2, 6, 5], 64), 4)[4:]:
+    # With room in the batch these join where nobody has left: what was charged before is not shared with them.
+    for request in requests[1:]:
         engine.submit(request)
     while not engine.idle:
         records += engine.step()
-    assert len(records) == 5
+    assert len(records) == 4
     for phase, seconds in charged.items():
         shared = sum(getattr(one, f"{phase}_s") for record in records for one in record.rounds)
         assert shared == pytest.approx(seconds), phase

@@ -92,16 +92,16 @@ def test_answers_in_another_order_are_those_of_their_own_drafts() -> None:
 
 
 def test_a_part_of_a_tree_is_sent_and_answered_by_positions() -> None:
-    """Nodes 1 to 5 have the parents 0, 0, 1, 2 and 2; sent are 1, 2, 4 and 5, and accepted 2 and 5."""
+    """Nodes 1 to 5 have the parents 0, 0, 1, 2 and 2; sent are 2, 4 and 5, and accepted 2 and 5."""
     device = Device()
     draft = device.drafts[0]
     draft.tree = TokenTree(draft.session.tokens[-1])
     for token, parent in ((21, 0), (22, 0), (23, 1), (24, 2), (25, 2)):
         draft.tree.add(token, parent, Known(SURE, sampled=False), 0)
-    pending = device.verifier.send([draft], [[1, 2, 4, 5]])
+    pending = device.verifier.send([draft], [[2, 4, 5]])
     (frame,) = device.connection.frames("draft")
-    assert (list(frame.tokens), list(frame.parents), frame.base) == ([21, 22, 24, 25], [0, 0, 2, 2], 4)
-    device.answer(0, path=[2, 4], bonus=9)
+    assert (list(frame.tokens), list(frame.parents), frame.base) == ([22, 24, 25], [0, 1, 1], 4)
+    device.answer(0, path=[1, 3], bonus=9)
     (verdict,) = pending()
     assert (verdict.path, verdict.tokens) == ([2, 5], [22, 25, 9])
 

@@ -119,8 +119,8 @@ def test_a_chain_is_the_same_in_a_batch_as_alone(spec: str) -> None:
     assert drafted(spec, ["0", "1", "2"]) == {name: drafted(spec, [name])[name] for name in TABLES}
 
 
-def drafted_ahead(spec: str, names: Sequence[str]) -> dict[str, tuple[list[int], list[int]]]:
-    """Return, by request, its tokens and parents after what was drafted while the target verified."""
+def drafted_ahead(spec: str, names: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[float]]]:
+    """Return, by request, its tokens, their parents and probabilities, with what was drafted during verification."""
     drafter = ApartDrafter([[]] * 3, tables=TABLES, rooms=ROOMS | {"2": 12})
     drafter.drafts = [draft for draft in drafter.drafts if draft.request_id in names]
     policy = parse_method(spec).policy()
@@ -128,7 +128,14 @@ def drafted_ahead(spec: str, names: Sequence[str]) -> dict[str, tuple[list[int],
     policy.draft(drafter)  # type: ignore[arg-type]
     policy.choose(drafter.drafts)
     policy.overlap(drafter)  # type: ignore[arg-type]
-    return {draft.request_id: (draft.tree.tokens, draft.tree.parents) for draft in drafter.drafts}
+    return {
+        draft.request_id: (
+            draft.tree.tokens,
+            draft.tree.parents,
+            [round(draft.tree.probability(node), 6) for node in range(1, len(draft.tree))],
+        )
+        for draft in drafter.drafts
+    }
 
 
 @pytest.mark.parametrize(
@@ -142,10 +149,10 @@ def drafted_ahead(spec: str, names: Sequence[str]) -> dict[str, tuple[list[int],
 def test_what_is_drafted_ahead_is_the_same_in_a_batch_as_alone(spec: str, sent: int) -> None:
     together = drafted_ahead(spec, ["0", "1", "2"])
     assert together == {name: drafted_ahead(spec, [name])[name] for name in TABLES}
-    assert all(len(tokens) - 1 > sent for tokens, _ in together.values())
+    assert all(len(tokens) - 1 > sent for tokens, _, _ in together.values())
 
 
-def test_each_tree_of_a_batch_is_at_its_own_level_of_the_shape() -> None:
+def test_each_draft_a_batch_is_at_its_own_level_of_the_shape() -> None:
     """A request with a node of the round before gets three children where the others get one."""
     together = drafted("specinfer:branching=1-3-1", ["0", "1"], begun=["1"])
     assert together == {
