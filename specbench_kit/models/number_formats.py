@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def number_formats(models: "Mapping[str, LoadedModel]") -> dict[str, dict[str, str]]:
     """Return, by the models' names, the format of their weights here (`computed`) and in their files (`published`).
 
-    Of a GGUF file it is the type of most of its tensors, which only some executors compute with. Heads and synthetic
+    Of a GGUF file it is the type of most of its matrices, which only some executors compute with. Heads and synthetic
     models state none.
     """
     formats = {}
@@ -31,7 +31,9 @@ def _published_format(source: ModelSource) -> str | None:
         return None
     # The folder of a converted GGUF file states the format of the conversion.
     if types := read_record(Path(source.location)).get("tensor_types"):
-        return f"GGUF {max(types, key=types.__getitem__)}"
+        # Norms and biases are float32 in nearly every file, and some models have more of these than of matrices.
+        matrices = {name: count for name, count in types.items() if name != "F32"} or types
+        return f"GGUF {max(matrices, key=matrices.__getitem__)}"
     try:
         config = read_config(source)
     except SkitError:

@@ -28,12 +28,12 @@ def test_a_synthetic_model_was_published_in_no_format() -> None:
     assert number_formats(pair.loaded) == {role: {"computed": "float32"} for role in ("target", "draft")}
 
 
-def test_a_gguf_file_names_the_type_of_most_of_its_tensors(tmp_path: Path) -> None:
+def test_a_gguf_file_names_the_type_of_most_of_its_matrices(tmp_path: Path) -> None:
     """Its folder is a conversion, whose config.json states another format."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": "bfloat16"}))
-    (tmp_path / RECORD).write_text(json.dumps({"sha256": "ab", "tensor_types": {"F32": 5, "Q8_0": 9}}))
+    (tmp_path / RECORD).write_text(json.dumps({"sha256": "ab", "tensor_types": {"F32": 9, "Q4_K": 5, "Q6_K": 2}}))
     model = LoadedModel(tiny_llama(), ModelSource(str(tmp_path), "m", local_only=True))
-    assert number_formats({"target": model}) == {"target": {"computed": "float32", "published": "GGUF Q8_0"}}
+    assert number_formats({"target": model}) == {"target": {"computed": "float32", "published": "GGUF Q4_K"}}
 
 
 def test_a_report_names_the_formats_of_both_models() -> None:
