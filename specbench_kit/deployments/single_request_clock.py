@@ -70,8 +70,9 @@ class SingleRequestClock:
         crosses = self._on_edge or not self._prompt_sent
         up_s = 0.0
         if crosses:
-            tokens = (0 if self._prompt_sent else context) + (submitted if self._on_edge else 0)
-            up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, self._random)
+            sent = submitted if self._on_edge else 0
+            tokens, more_bytes = (0 if self._prompt_sent else context) + sent, sent * self._link.draft_bytes
+            up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, self._random, more_bytes)
             self._prompt_sent = True
         verify_s = self._pass_s((context - self._target_cached + submitted, self._target_cached))
         down_s = 0.0

@@ -23,6 +23,13 @@ class ModelDescription(Struct):
     parameters: Annotated[Count | None, doc("number of parameters")] = None
 
 
+class NumberFormat(Struct):
+    """The number formats of a model's weights."""
+
+    computed: Annotated[str | None, doc("format in which the model computed")] = None
+    published: Annotated[str | None, doc("format that its own configuration states; null if it states none")] = None
+
+
 class DatasetDescription(Struct):
     """The prompts of the run."""
 
@@ -106,6 +113,9 @@ class RunDocument(Struct):
     uses: PreparedInputs | None = None
     dataset: DatasetDescription | None = None
     models: Annotated[dict[str, ModelDescription | None] | None, doc("target and draft model, by role")] = None
+    number_formats: Annotated[
+        dict[str, NumberFormat] | None, doc("number formats of the models that ran here, by role")
+    ] = None
     config: RunConfig | None = None
     time_kind: Annotated[str | None, doc("measured or modelled")] = None
     deployment: DeploymentReference | None = None

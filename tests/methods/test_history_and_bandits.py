@@ -165,6 +165,22 @@ def test_a_request_of_banditspec_learns_alone_unless_the_run_does() -> None:
         assert round_of(policy, [0, 0]) == lengths
 
 
+def test_a_shared_bandit_learns_from_all_requests_of_a_batch() -> None:
+    """One request accepts nothing and the others one and two tokens of at most four: a reward of a quarter."""
+    policy = _BanditSpecPolicy(BanditSpec(arms="fixed-k.k=4+fixed-k.k=3", reward="length", share="run"))
+    round_of(policy, [0, 1, 2])
+    bandit = policy.bandits[""]
+    assert isinstance(bandit, Ucb)
+    assert (bandit.counts, bandit.means) == ([1, 0], [pytest.approx(0.25), 0.0])
+
+
+def test_each_bandit_of_a_batch_learns_from_its_own_request() -> None:
+    policy = _BanditSpecPolicy(BanditSpec(arms="fixed-k.k=4+fixed-k.k=3", reward="length"))
+    round_of(policy, [0, 1, 2])
+    means = [bandit.means[0] for bandit in policy.bandits.values() if isinstance(bandit, Ucb)]
+    assert means == pytest.approx([0.0, 0.25, 0.5])
+
+
 def test_arms_of_one_batch_draft_side_by_side() -> None:
     policy = _BanditSpecPolicy(BanditSpec(reward="length"))
     round_of(policy, [0])

@@ -136,3 +136,26 @@ def test_units_of_other_tables_change_nothing() -> None:
 def test_what_is_shown_is_set_aside() -> None:
     """Six methods that are far behind leave one comparison, whose limit is that of a single one."""
     assert family([1.5, 1.48, *[1.0] * 6], list(range(8)), 0).limit() == limit_of_one(20)
+
+
+def test_a_table_shows_what_exceeds_the_largest_deviation_of_equal_methods_from_their_baselines() -> None:
+    """The limit for many methods is that of the farthest of them in each shuffle, not of their average."""
+    logs = np.random.default_rng(3).normal(0, 0.1, (20, 8))
+
+    def limit_of(methods: int) -> float:
+        return TypicalFamily(logs[:, :methods], np.ones(20), [], [True] * methods).limit()
+
+    assert limit_of(1) == limit_of_one(20)
+    assert limit_of(1) < limit_of(2) < limit_of(4) < limit_of(8) < 3.5
+
+
+def test_few_tables_of_equal_methods_show_a_difference_from_a_baseline() -> None:
+    """Of 100 tables of eight equal methods that share a baseline, at most the level and its chance deviation do."""
+    random, false = np.random.default_rng(5), 0
+    for _ in range(100):
+        times = random.normal(0, 0.1, (12, 9))
+        family = TypicalFamily(times[:, 1:] - times[:, :1], np.ones(12), [], [True] * 8)
+        limit = family.limit()
+        deviations = [abs(t.deviation) for t in map(Typical.of, family.speeds.T) if t is not None]
+        false += max(deviations) > limit
+    assert false <= 11

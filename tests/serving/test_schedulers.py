@@ -181,6 +181,15 @@ def test_late_requests_use_the_room_that_is_left_and_hold_nobody_up() -> None:
     assert clients(filled_queue("wisp-promise:guard_s=0.2,amortise=0", [waiting(0, 0.1), waiting(1, 0.2)])) == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("spec", "order"), [("wisp-promise:guard_s=0.1", [1, 2, 0]), ("wisp-paper:guard_s=0.1,late_lane=true", [0, 1, 2])]
+)
+def test_among_late_requests_the_least_late_comes_first_or_the_one_that_came_first(spec: str, order: list[int]) -> None:
+    """They are late by 0.4 s, 0.1 s and 0.2 s, and a batch has room for one."""
+    queue = filled_queue(spec, [waiting(0, 0.1), waiting(1, 0.4), waiting(2, 0.3)], limits=BatchLimits(1))
+    assert [clients(queue) for _ in range(3)] == [[client] for client in order]
+
+
 def test_late_requests_go_first_where_the_others_can_wait_three_times_as_long() -> None:
     """The late request takes 50 ms, the other 150 ms alone: it yields if it has 200 ms to spare."""
     assert clients(filled_queue("wisp-promise:amortise=0", [waiting(0, 0.4), waiting(1, 0.86)])) == [0, 1]

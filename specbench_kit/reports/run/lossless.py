@@ -9,6 +9,8 @@ from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds
 
 TOKENS = ("method_token", "baseline_token")
+LOADED_AS_PUBLISHED = ("float32", "bfloat16", "float16")
+"""Formats in which transformers computes with a model that was published in them."""
 MOST_ROWS = 20
 """Rows of a list; the number of all others follows it."""
 
@@ -58,9 +60,24 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
             f"batch, and one forward over all tokens: {_short(lossless['control'])}."
         )
         blocks.append(Paragraph(text))
+    blocks += paragraphs(_published_format_sentence(run))
     if sampling.get("rule") == "residual":
         blocks.append(sampling_check.tests(sampling))
     return blocks
+
+
+def _published_format_sentence(run: RunFile) -> str:
+    """Return how to compare outputs with transformers' own, if the target computed in another format than published."""
+    formats = (run.get("number_formats") or {}).get("target") or {}
+    computed, published = formats.get("computed"), formats.get("published")
+    if published not in LOADED_AS_PUBLISHED or published == computed or (run.get("config") or {}).get("temperature"):
+        return ""
+    return (
+        f"The target computed in {computed} and was published in {published}, in which transformers loads it by "
+        "default: the output of its `generate` may then differ from autoregressive decoding here where two tokens are "
+        f"nearly equal. To compare tokens, load it there with `dtype=torch.{computed}`, or run here with "
+        f"`--dtype {published}`."
+    )
 
 
 def _reason(divergence: Summary) -> str:

@@ -114,6 +114,7 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
         *([("engine", engine_sentence(run))] if run.get("engine") else []),
         *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
+        *([("number formats", wording.formats_sentence(formats))] if (formats := run.get("number_formats")) else []),
         *([("products", config["products"])] if config.get("products") else []),
         ("executors", ", ".join(f"{role}: {name}" for role, name in (config.get("executors") or {}).items())),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),

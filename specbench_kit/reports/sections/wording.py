@@ -1,6 +1,6 @@
 """Sentences that reports of several kinds share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.reports.sections import sampling_check
@@ -114,6 +114,16 @@ def model_sentence(model: RunFile) -> str:
         parts.append(f"{parameters(model['parameters'])} parameters")
     if model.get("hash"):
         parts.append(f"hash {str(model['hash'])[:12]}")
+    return ", ".join(parts)
+
+
+def formats_sentence(formats: Mapping[str, RunFile]) -> str:
+    """Return the format in which each model computed, and that of its files where it is another one."""
+    parts = []
+    for role, format_of_model in formats.items():
+        computed, published = format_of_model.get("computed"), format_of_model.get("published")
+        other = f" (published in {published})" if published and published != computed else ""
+        parts.append(f"{role}: {computed}{other}")
     return ", ".join(parts)
 
 

@@ -9,6 +9,7 @@ from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.ranges import AS_DRAFTED, describe_range
 from specbench_kit.methods.spec import describe_method
 from specbench_kit.models.executors.base import name_of
+from specbench_kit.models.number_formats import number_formats
 from specbench_kit.runs import lock, provenance
 from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable
 from specbench_kit.runs.resumption import require_same_environment
@@ -115,6 +116,7 @@ def _describe(
     return {
         "dataset": dataset.describe(),
         "models": bench.models,
+        "number_formats": number_formats(bench.pair.loaded),
         "config": config,
         **(bench.server.describe() if bench.server else {}),
         **describe_time(settings.deployment),

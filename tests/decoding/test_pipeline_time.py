@@ -1,0 +1,122 @@
+"""The steps of a pipeline under a deployment, in milliseconds by hand: what requests share, and what delays nobody.
+
+A stage takes half of 100 + 10 per new token, the drafter 9 + 1 per token, a message 50 + 10 per token up or 20 per
+token down, a hand-over 10, pruning 2, and 3 for every request beyond the first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from known_drafts import SURE, KnownDrafter
+from test_shares_of_a_batch import SCENE
+
+from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.pipeline.stream import RequestStream
+from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
+from specbench_kit.deployments.base import Deployment, HandOver
+from specbench_kit.deployments.pipeline_time import PipelineTime
+
+HAND_OVER = HandOver(0.010, prune_s=0.002, batching_s=0.003)
+EDGE = replace(SCENE, verifier=replace(SCENE.verifier, stages=2, hand_over=HAND_OVER))
+SERVER = replace(EDGE, placement="server")
+
+
+def stream(slot: int, prompt: int) -> RequestStream:
+    """Return a request with a prompt of so many tokens, none of which has entered."""
+    sessions = [draft.session for draft in KnownDrafter([[SURE]] * (slot + 1), context=prompt, produced=0).drafts]
+    return RequestStream(sessions[slot], slot, stages=2, watched=False, began={})
+
+
+def enter_prompts(time: PipelineTime | PipelineTimes, *streams: RequestStream) -> None:
+    """Let the prompts enter the first stage in one piece."""
+    for one in streams:
+        time.admit(one.session)
+        one.take(512)
+        one.enter()
+
+
+def phases_ms(clock: ModelledClock) -> dict[str, float]:
+    return {phase: pytest.approx(1000 * seconds) for phase, seconds in clock.take().items() if seconds}
+
+
+@pytest.mark.parametrize("deployment", [EDGE, SERVER])
+def test_prompts_that_enter_together_wait_for_the_longest_message(deployment: Deployment) -> None:
+    """Prompts of 4 and 9 tokens: 13 tokens in a stage take 115 and in the drafter 22, the message of 9 takes 210."""
+    clock = ModelledClock()
+    time, streams = PipelineTime(deployment, clock), [stream(0, 4), stream(1, 9)]
+    enter_prompts(time, *streams)
+    time.step(streams)
+    assert phases_ms(clock) == {"prefill": 22, "verify": 115, "link": 10 + 210, "commit": 2 + 3}
+    assert 1000 * clock.now_s() == pytest.approx(115 + 5 + 220)
+    assert [one.session.arrival_s for one in streams] == [0.0, 0.0]
+
+
+def test_on_the_server_the_prompt_of_one_who_joins_delays_nobody() -> None:
+    """c's 2 tokens are in the first stage, the others' in the second: its message of 140 ms came before the step."""
+    clock = ModelledClock()
+    time, streams = PipelineTime(SERVER, clock), [stream(0, 4), stream(1, 9)]
+    enter_prompts(time, *streams)
+    time.step(streams)
+    began_s, _ = clock.now_s(), clock.take()
+    for one in streams:
+        one.grow([])
+        one.enter()
+    streams.append(stream(2, 2))
+    enter_prompts(time, streams[2])
+    time.step(streams)
+    assert phases_ms(clock) == {"prefill": 11, "verify": 115, "link": 10, "commit": 2 + 2 * 3}
+    assert 1000 * (clock.now_s() - began_s) == pytest.approx(115 + 8 + 10)
+    assert [1000 * one.session.arrival_s for one in streams] == pytest.approx([0, 0, -140])
+
+
+def test_a_hand_over_is_as_large_as_the_fullest_stage() -> None:
+    """13 tokens leave the second stage while 2 leave the first: 1000 bytes each, at 1 MB/s, take 13 ms."""
+    wide = replace(SERVER.verifier, hand_over=replace(HAND_OVER, bytes_per_token=1000, bytes_per_s=1e6))
+    clock = ModelledClock()
+    time, streams = PipelineTime(replace(SERVER, verifier=wide), clock), [stream(0, 13)]
+    enter_prompts(time, *streams)
+    time.step(streams)
+    clock.take()
+    streams[0].grow([])
+    streams[0].enter()
+    streams.append(stream(1, 2))
+    enter_prompts(time, streams[1])
+    time.step(streams)
+    assert phases_ms(clock)["link"] == 10 + 13
+
+
+@pytest.mark.parametrize(("drafts", "expected"), [(True, 10 + 11 + 200), (False, 0)])
+def test_a_drafter_works_off_its_forwards_one_after_the_other(drafts: bool, expected: float) -> None:
+    clock, own = ModelledClock(), stream(0, 4)
+    time = PipelineTime(SERVER, clock, drafts=drafts)
+    enter_prompts(time, own)
+    time.step([own], [[(1, 0)], [(1, 0), (1, 0)], [(191, 0)]])
+    assert 1000 * clock.take()["prefill"] == pytest.approx(expected)
+    assert 1000 * clock.now_s() == pytest.approx(max(expected, 70) + 2 + 10 + 160)
+
+
+def ends_ms(streams: Sequence[RequestStream]) -> list[float]:
+    return [1000 * seconds for one in streams for seconds in one.session.record.ends_s]
+
+
+def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> None:
+    """At the slow end a stage takes twice as long; c's message is in its own time, whose arrival moves there alone."""
+    latency = SCENE.verifier.latency
+    slow = replace(SERVER, verifier=replace(SERVER.verifier, latency=replace(latency, a_s=0.020, c_s=0.200)))  # type: ignore[type-var]
+    ends = [PipelineTimeAtEnd(end) for end in (SERVER, slow)]
+    time = PipelineTimes(PipelineTime(SERVER, ModelledClock()), ends)
+    streams = [stream(0, 4)]
+    enter_prompts(time, *streams)
+    time.step(streams)
+    streams[0].grow([])
+    streams[0].enter()
+    streams.append(stream(1, 2))
+    enter_prompts(time, streams[1])
+    time.step(streams)
+    for one in streams:
+        time.release(one.session)
+    # a: 4 tokens in a stage take 70, 2 + 10 + 160 of messages; then 4 and 2 in two stages 70, 2 + 3 + 10.
+    # b was there for the second step alone, and 140 before it.
+    assert ends_ms(streams) == pytest.approx([242 + 85, 312 + 155, 85 + 140, 155 + 140])
+    assert [1000 * one.session.arrival_s for one in streams] == pytest.approx([0, -140])

@@ -1,0 +1,241 @@
+"""What the requests of a batch share under a deployment, and what each pays for alone, in milliseconds by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from known_drafts import SURE, Known, KnownDrafter
+from msgspec.structs import replace as replace_fields
+from test_shares_of_a_batch import HEADER, SCENE, trace
+
+from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.drafter import Drafter
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.timeline import Timeline
+from specbench_kit.decoding.verification import Verdict
+from specbench_kit.deployments.base import Deployment, Placement
+from specbench_kit.deployments.colocated import Colocated
+from specbench_kit.deployments.timelines import Timelines
+from specbench_kit.methods.base import Method, Policy
+from specbench_kit.methods.fixed_k import FixedK
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.traces.replay import replay
+from specbench_kit.traces.trace import RequestTrace
+
+ON_SERVER = replace(SCENE, placement="server", predictor_s=None)
+WITH_BYTES = replace(SCENE, link=replace(SCENE.link, draft_bytes=16.0))
+"""A drafted token takes 4 + 16 bytes on the way up, which is 50 ms at 400 bytes per second."""
+
+
+def rounds(
+    deployment: Deployment, *traces: RequestTrace, method: str = "fixed-k:k=3", size: int = 1
+) -> list[RequestRecord]:
+    records = replay(parse_method(method), HEADER, traces, deployment=deployment, batch_size=size)
+    return sorted(records, key=lambda record: record.request_id)
+
+
+def total_ms(records: list[RequestRecord], phase: str, number: int = 0) -> float:
+    return 1000 * sum(getattr(record.rounds[number], f"{phase}_s") for record in records)
+
+
+@pytest.mark.parametrize("right", [0, 1, 3])
+@pytest.mark.parametrize("size", [1, 2])
+def test_bytes_beside_a_draft_token_are_sent_for_all_that_is_submitted(right: int, size: int) -> None:
+    """Three drafted tokens take 3 x 40 ms more, accepted or not, alone and in a batch; none are sent from a server."""
+    pair = [trace(name, 4, [right, 0, 0, 0, 0, 0], [3] * 6) for name in "ab"]
+    plain, heavy = (rounds(deployment, *pair, size=size) for deployment in (SCENE, WITH_BYTES))
+    assert [record.rounds[0].accepted for record in heavy] == [right] * 2
+    assert total_ms(heavy, "link") - total_ms(plain, "link") == pytest.approx(2 * 3 * 40)
+    assert 1000 * (heavy[0].rounds[0].end_s - plain[0].rounds[0].end_s) == pytest.approx(3 * 40)
+    near, near_heavy = (rounds(replace(where, placement="server"), *pair, size=size) for where in (SCENE, WITH_BYTES))
+    assert near_heavy == near
+
+
+def test_a_batch_queues_for_as_long_as_all_its_requests_wait() -> None:
+    """Prompts of 4, 9 and 14 tokens are there at 12 + 30 + 50 + 70 ms and so on: 65 and 130 ms before the last one."""
+    traces = [trace(name, length, [0], [3]) for name, length in (("a", 4), ("b", 9), ("c", 14))]
+    # Each 5 tokens more take 5 ms of prefill and 50 ms on the way up.
+    records = rounds(SCENE, *traces, size=3)
+    assert total_ms(records, "queue") == pytest.approx(110 + 55)
+
+
+def test_a_prompt_on_a_shared_drafter_holds_the_others_up() -> None:
+    """The prompts are read one after the other, and a's first step waits for b's prompt as well."""
+    traces = [trace("a", 4, [0, 0], [3, 3]), trace("b", 9, [0], [3])]
+    one = FixedK(1)
+    alone = list(replay(one, HEADER, traces[:1], deployment=ON_SERVER, batch_size=2))
+    # a alone: prompt 9 + 3 and one step 9 + 1, up 4 tokens 90, verification 100 + 10 x 5, down one token 70.
+    assert 1000 * alone[0].rounds[0].end_s == pytest.approx(12 + 10 + 90 + 150 + 70)
+    both = sorted(replay(one, HEADER, traces, deployment=ON_SERVER, batch_size=2), key=lambda record: record.request_id)
+    # Both: prompts 12 and 17, a step over two tokens 9 + 2, up 9 tokens 140, verification 100 + 10 x (5 + 10), down 70.
+    assert [1000 * record.rounds[0].end_s for record in both] == pytest.approx([12 + 17 + 11 + 140 + 250 + 70] * 2)
+
+
+class _OneByOne(Policy):
+    """Drafts a token for the first request, and then one for the second."""
+
+    def draft(self, drafter: Drafter) -> None:
+        for draft in drafter.drafts:
+            drafter.extend([draft])
+
+
+@dataclass(frozen=True)
+class OneByOne(Method):
+    def policy(self) -> Policy:
+        return _OneByOne()
+
+
+def test_a_shared_drafter_works_for_one_request_after_the_other() -> None:
+    """a: prompt 12 and a step 10. b: prompt 17 and a step 10 after that, up 9 tokens 140, 15 verified 250, down 70."""
+    traces = [trace("a", 4, [0], [3]), trace("b", 9, [0], [3])]
+    near, far = (
+        list(replay(OneByOne(), HEADER, traces, deployment=deployment, batch_size=2))
+        for deployment in (ON_SERVER, SCENE)
+    )
+    assert [1000 * record.rounds[0].end_s for record in near] == pytest.approx([12 + 10 + 17 + 10 + 140 + 250 + 70] * 2)
+    # At the edge each has a device of its own, and b's draft token goes up too.
+    assert [1000 * record.rounds[0].end_s for record in far] == pytest.approx([17 + 10 + 150 + 250 + 70] * 2)
+
+
+def test_requests_draw_jitter_of_their_own() -> None:
+    """Two requests that ask the same at the same time have their messages delayed differently."""
+    jittery, kept = replace(SCENE, link=replace(SCENE.link, jitter_s=0.04)), Timeline()
+    traces = [trace(name, 4, [0, 0, 0], [3] * 3) for name in "ab"]
+    list(replay(FixedK(1), HEADER, traces, deployment=jittery, batch_size=2, timeline=kept))
+    delays = {
+        name: [one.end_s - one.start_s for one in kept.spans if one.resource == f"link/{name}"] for name in ("a", "b")
+    }
+    assert len(delays["a"]) == len(delays["b"]) == 6
+    assert all(a != pytest.approx(b) for a, b in zip(delays["a"], delays["b"], strict=True))
+
+
+@pytest.mark.parametrize("deployment", [SCENE, ON_SERVER])
+@pytest.mark.parametrize("method", ["fixed-k:k=2", "autoregressive"])
+def test_an_end_that_is_the_deployment_itself_takes_the_same_time(deployment: Deployment, method: str) -> None:
+    """Also for who joins later, whose arrival moves back by its messages."""
+    traces = [trace(name, 4, [0] * length, [3] * length) for name, length in (("a", 1), ("b", 5), ("c", 2), ("d", 3))]
+    found = replay(parse_method(method), HEADER, traces, deployment=deployment, batch_size=2, ends=[deployment] * 2)
+    for record in found:
+        assert record.ends_s == pytest.approx([record.e2e_s] * 2)
+
+
+class Rounds:
+    """Rounds of requests with contexts of four tokens, under the timelines of a deployment."""
+
+    def __init__(self, timelines: Timelines, requests: int = 2) -> None:
+        self.timelines, self.clock = timelines, timelines.clock
+        self.drafts = KnownDrafter([[SURE]] * requests, context=4).drafts
+        self.begun = 0
+
+    def verify(self, submitted: Sequence[list[int]], begin: bool = True) -> dict[str, float]:
+        """Verify such nodes of the first requests, all of which are accepted; return the milliseconds of each phase."""
+        drafts = self.drafts[: len(submitted)]
+        for draft in drafts[self.begun :]:
+            self.timelines.admit(draft.session)
+        self.begun = max(self.begun, len(drafts))
+        if begin:
+            self.timelines.begin(drafts)
+        verdicts = [Verdict(draft, nodes, nodes, 7, 1) for draft, nodes in zip(drafts, submitted, strict=True)]
+        self.timelines.verify(verdicts)
+        for verdict in verdicts:
+            self.timelines.verified(verdict)
+        return {phase: 1000 * seconds for phase, seconds in self.clock.take().items()}
+
+
+def edge(deployment: Deployment = SCENE) -> Rounds:
+    return Rounds(Timelines(deployment, ModelledClock(), on_edge=True, learned=False))
+
+
+def test_a_verification_with_any_prompt_in_it_is_no_guide_to_later_ones() -> None:
+    """First the prompt of one request, then that of another beside it, then one token of each: 100 + 2 x 10."""
+    rounds_of = edge()
+    rounds_of.verify([[]])
+    rounds_of.verify([[], []])
+    assert rounds_of.clock.typical_s("verify") == 0
+    rounds_of.verify([[], []])
+    assert 1000 * rounds_of.clock.typical_s("verify") == pytest.approx(120)
+
+
+def test_a_typical_draft_step_at_the_edge_is_that_of_one_device() -> None:
+    """Two devices take 10 and 12 ms side by side: 22 in all, and 11 for one."""
+    rounds_of = edge()
+    for draft in rounds_of.drafts:
+        rounds_of.timelines.admit(draft.session)
+    rounds_of.timelines.forward("draft", {"0": (1, 3), "1": (3, 3)}, SCENE.drafter.latency)
+    assert 1000 * rounds_of.clock.typical_s("draft") == pytest.approx(11)
+    assert 1000 * rounds_of.clock.take()["draft"] == pytest.approx(22)
+
+
+def test_a_server_that_goes_on_alone_waits_if_anybody_drafts() -> None:
+    """A token up takes 60, none 50, and one or two down take 70 or 90."""
+    rounds_of = edge()
+    for draft in rounds_of.drafts:
+        draft.tree.server_continues = True
+        draft.tree.add(7, 0, Known(SURE), 0)
+    rounds_of.verify([[1], [1]])
+    assert rounds_of.verify([[], [1]])["link"] == pytest.approx(50 + 70 + 60 + 90)
+    assert "link" not in rounds_of.verify([[], []])
+
+
+def test_beside_the_target_all_that_was_drafted_ahead_is_drafted_after_the_answer() -> None:
+    """Two requests, each with a token that is sent and one that is drafted ahead and kept, and 5 ms per decision.
+
+    Prompts 2 x 12, a step over two tokens 11 and two decisions 10: 45. Up 90, ten tokens verified 200, down 90: 425.
+    Ahead are a step 11 and two decisions 10. Two tokens verified 120.
+    """
+    colocated = Colocated(SCENE, learned=True)
+    rounds_of = Rounds(colocated)
+    drafts = rounds_of.drafts
+    for draft in drafts:
+        colocated.admit(draft.session)
+        draft.tree.add(7, 0, Known(SURE), 0)
+    rounds_of.begun = len(drafts)
+    colocated.begin(drafts)
+    colocated.draft([(draft, [0]) for draft in drafts])
+    rounds_of.verify([[1], [1]], begin=False)
+    assert 1000 * colocated.clock.now_s() == pytest.approx(425)
+    colocated.draft([(draft, [1]) for draft in drafts])
+    for draft in drafts:
+        draft.tree.add(7, 1, Known(SURE), 0)
+        colocated.drafted(draft, [1], 2)
+    rounds_of.verify([[], []])
+    for draft in drafts:
+        colocated.release(draft.session)
+    records = [draft.session.record for draft in drafts]
+    assert [1000 * (record.colocated_s or 0.0) for record in records] == pytest.approx([425 + 21 + 120] * 2)
+    assert [1000 * (record.colocated_draft_s or 0.0) for record in records] == pytest.approx([(45 + 21) / 2] * 2)
+
+
+def test_a_device_that_drafts_past_the_answer_begins_its_next_round_when_it_is_done() -> None:
+    """The answer is there at 50 + 100 + 4 x 10 + 40 + 70 = 300; the device drafts ahead until 9 + 391 = 400."""
+    rounds_of = edge()
+    (draft, _) = rounds_of.drafts
+    timelines, clock = rounds_of.timelines, rounds_of.clock
+    timelines.admit(draft.session)
+    timelines.begin([draft])
+    verdict = Verdict(draft, [], [], 7, 1)
+    timelines.verify([verdict])
+    assert timelines.awaits_answer(draft)
+    timelines.forward("draft", {"0": (391, 3)}, SCENE.drafter.latency)
+    assert not timelines.awaits_answer(draft)
+    timelines.verified(verdict)
+    assert 1000 * clock.now_s() == pytest.approx(400)
+
+
+@pytest.mark.parametrize("placement", ["edge", "server"])
+@pytest.mark.parametrize("drafter", ["model", "head"])
+def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(drafter: str, placement: Placement) -> None:
+    """A timeline makes a replay go through the loop; without one, arrays of draft lengths and a clock of their own do.
+
+    A head reads hidden states, 16 bytes per token here, which come down with every answer, and forwards accepted tokens
+    again.
+    """
+    states = {"state_layers": (0, 1), "state_bytes": 8} if drafter == "head" else {}
+    header = replace_fields(HEADER, drafter=drafter, **states)
+    deployment, end = (replace(where, placement=placement) for where in (WITH_BYTES, SCENE))
+    traces = [trace(name, 4 + 5 * number, [3, 0, 1, 2, 0, 3, 1, 0, 0], [3] * 9) for number, name in enumerate("abc")]
+    method = FixedK(3, drafter=drafter)
+    fast = list(replay(method, header, traces, deployment=deployment, ends=[end]))
+    looped = list(replay(method, header, traces, deployment=deployment, ends=[end], timeline=Timeline()))
+    assert fast == looped
+    assert {record.request_id for record in fast} == {"a", "b", "c"}
