@@ -153,7 +153,8 @@ class TypicalFamily:
         present = ~missing.all(axis=1)
         speeds, missing = self.speeds[present], missing[present]
         units = len(speeds)
-        if not units or len(beside_baseline) + len(beside_reference) < 2:
+        # So few units show nothing, whatever the limit is.
+        if units < FEWEST_UNITS or len(beside_baseline) + len(beside_reference) < 2:
             return limit_of_one(max(1, units), self.level)
         # Place 0 is the baseline; a missing unit counts as an average one.
         average = np.where(missing, 0, speeds).sum(axis=1) / (~missing).sum(axis=1)
