@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, exp, log, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
@@ -17,11 +18,16 @@ SHUFFLES = 1000
 """Random orders of the methods from which the largest deviation of equal methods is taken."""
 AT_ONCE = 4_000_000
 """Numbers that are shuffled at once, which bounds the memory."""
+MOST_UNITS = 1000
+"""Units up to which every pair counts, chances are exact and all times are shuffled; of more, a part stands for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The typical ratio over units: `pair_means` are the sorted means of all pairs of their logarithms."""
+    """The typical ratio over units: `pair_means` are the sorted means of pairs of their logarithms.
+
+    They are all pairs, or of many units as many random ones as `MOST_UNITS` have.
+    """
 
     units: int
     pair_means: Array
@@ -31,7 +37,10 @@ class Typical:
         """Return the typical ratio of units with these logarithmic ratios; None without a unit."""
         if not len(logs):
             return None
-        first, second = np.triu_indices(len(logs))
+        if len(logs) > MOST_UNITS:
+            first, second = np.random.default_rng(0).integers(len(logs), size=(2, MOST_UNITS * (MOST_UNITS + 1) // 2))
+        else:
+            first, second = np.triu_indices(len(logs))
         return cls(len(logs), np.sort((logs[first] + logs[second]) / 2))
 
     @property
@@ -43,7 +52,13 @@ class Typical:
     def deviation(self) -> float:
         """The distance of the sum of positive ranks from that of equal sides, in its standard errors."""
         above = (self.pair_means > NO_WIDTH).sum() + 0.5 * (np.abs(self.pair_means) <= NO_WIDTH).sum()
-        return float((above - len(self.pair_means) / 2) / spread_of_ranks(self.units))
+        # The factor is exactly 1 where all pairs are there, so that equal sums have equal deviations.
+        all_above = above * (self._pairs / len(self.pair_means))
+        return float((all_above - self._pairs / 2) / spread_of_ranks(self.units))
+
+    @property
+    def _pairs(self) -> float:
+        return self.units * (self.units + 1) / 2
 
     @property
     def is_constant(self) -> bool:
@@ -72,7 +87,9 @@ class Typical:
         """
         limit = limit_of_one(self.units) if limit is None else limit
         # Rounded, since a deviation that equals the limit does not exceed it.
-        outside = ceil(round(len(self.pair_means) / 2 - limit * spread_of_ranks(self.units), 6)) - 1
+        outside = ceil(round(self._pairs / 2 - limit * spread_of_ranks(self.units), 6)) - 1
+        if self.units > MOST_UNITS:
+            outside = int(outside / self._pairs * len(self.pair_means))
         if outside < 0 or self.units < FEWEST_UNITS or self.is_constant:
             return None
         return [exp(float(self.pair_means[outside])), exp(float(self.pair_means[-1 - outside]))]
@@ -89,6 +106,8 @@ def limit_of_one(units: int, level: float = LEVEL) -> float:
 
     Another `level` than 95 % has another limit.
     """
+    if units > MOST_UNITS:
+        return NormalDist().inv_cdf((1 + level) / 2)
     chances = np.ones(1)
     for rank in range(1, units + 1):
         chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
@@ -151,6 +170,8 @@ class TypicalFamily:
         missing = np.isnan(self.speeds)
         # Units of other tables have no times in this one.
         present = ~missing.all(axis=1)
+        if present.sum() > MOST_UNITS:
+            present = np.flatnonzero(present)[np.linspace(0, present.sum() - 1, MOST_UNITS).astype(int)]
         speeds, missing = self.speeds[present], missing[present]
         units = len(speeds)
         # So few units show nothing, whatever the limit is.

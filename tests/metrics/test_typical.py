@@ -119,6 +119,20 @@ def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data() -> 
     assert family([1.0] * 8, [0], 0).limit() < family([1.0] * 8, list(range(8)), 0).limit()
 
 
+def test_many_units_go_by_a_part_of_their_pairs() -> None:
+    """The interval of twenty thousand units is that of the normal distribution around their common ratio."""
+    logs = RNG.normal(0.01, 0.1, 20_000)
+    typical = Typical.of(logs)
+    assert typical is not None
+    assert len(typical.pair_means) < 600_000
+    low, high = np.log(typical.interval() or (0.0, 0.0))
+    half = 1.96 * 0.1 / np.sqrt(20_000) * np.sqrt(np.pi / 3)
+    assert np.array([low, high]) == pytest.approx(logs.mean() + np.array([-half, half]), abs=5e-4)
+    assert typical.deviation > limit_of_one(20_000) == pytest.approx(1.96, abs=0.001)
+    speeds = RNG.normal(0, 0.1, (20_000, 3))
+    assert 2 < TypicalFamily(speeds, np.ones(20_000), [0, 1, 2], [False] * 3, 0).limit() < 2.6
+
+
 def test_methods_without_a_time_show_nothing() -> None:
     absent = np.full((30, 3), np.nan)
     assert TypicalFamily(absent, np.zeros(30), [0, 1, 2], [True] * 3, 0).limit() == limit_of_one(1)
