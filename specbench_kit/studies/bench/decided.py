@@ -5,7 +5,7 @@ share of the 5 % of tables of equal methods that may contain a false verdict.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from specbench_kit.decoding.records import RequestRecord
@@ -45,13 +45,26 @@ class Decision:
         """Add a finished request."""
         self._records[method].append(record)
 
-    def is_made(self) -> bool:
-        """Return whether the comparison is decided; it is looked at only after certain numbers of requests."""
-        done = min(map(len, self._records.values()), default=0)
-        if done < self._next_look or done >= self.requests:
-            return False
+    def resume(self, finished: Mapping[str, Iterable[RequestRecord]]) -> None:
+        """Add the requests that an interrupted run has finished, which it has looked at as often as they allow."""
+        for method, records in finished.items():
+            self._records[method] += records
+        self._pass_looks(self._done)
+
+    @property
+    def _done(self) -> int:
+        return min(map(len, self._records.values()), default=0)
+
+    def _pass_looks(self, done: int) -> None:
         while self._next_look <= done:
             self._next_look *= 2
+
+    def is_made(self) -> bool:
+        """Return whether the comparison is decided; it is looked at only after certain numbers of requests."""
+        done = self._done
+        if done < self._next_look or done >= self.requests:
+            return False
+        self._pass_looks(done)
         self.was_made = self._is_decided()
         return self.was_made
 

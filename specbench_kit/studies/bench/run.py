@@ -122,7 +122,9 @@ class Benchmark:
         for run in self.runs.values():
             run.amend(looks=count_looks(self._requests))
         bounds = [spec for spec, method in self.bench.lanes.items() if method.needs_reference]
-        return Decision(share, self._requests, bounds, self.settings.batch_size)
+        decision = Decision(share, self._requests, bounds, self.settings.batch_size)
+        decision.resume({spec: reused.values() for spec, reused in self._reused.items()})
+        return decision
 
     def _end_decided(self, share: float) -> None:
         """Note in every run that it is whole, although it has not decoded all prompts."""

@@ -62,6 +62,24 @@ def test_looking_often_makes_no_more_false_verdicts() -> None:
     assert sum(end > 0 for end in ends) <= 13
 
 
+def test_a_resumed_run_counts_what_is_finished_and_looks_no_more_often() -> None:
+    """Of 15 requests that were finished before, the next look is at 20, and the table has all of them."""
+    rng = np.random.default_rng(1)
+    decision = Decision(0.05, 80)
+
+    def timed(number: int, speed: float) -> RequestRecord:
+        return RequestRecord(str(number), "", [1], [2], e2e_s=float(rng.lognormal(0, 0.01) / speed))
+
+    speeds = {"autoregressive": 1.0, "a": 2.0, "b": 1.5}
+    decision.resume({name: [timed(number, speed) for number in range(15)] for name, speed in speeds.items()})
+    made = []
+    for number in range(15, 21):
+        made.append(decision.is_made())
+        for name, speed in speeds.items():
+            decision.keep(name, timed(number, speed))
+    assert made == [False] * 5 + [True]
+
+
 def test_a_run_ends_when_it_is_decided_and_is_whole(tiny: TinyPair, tmp_path: Path) -> None:
     """Where drafting is slow, two lengths differ in every request, so that the first look decides."""
     prompts = write_rows(tmp_path / "prompts.jsonl", *PROMPTS)
