@@ -8,8 +8,7 @@ from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Setting
 from benchmarks.faults import Fault, accept_second, injected, swap_extra
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
-from specbench_kit.metrics.choices import GreedyChoice
-from specbench_kit.metrics.evidence import ShapeJudge
+from specbench_kit.metrics.evidence import GreedyChoice, ShapeJudge
 from specbench_kit.metrics.losslessness import Losslessness, check_all
 from specbench_kit.metrics.shapes import RecomputedLogits
 from specbench_kit.models.pair import Pair, load_pair

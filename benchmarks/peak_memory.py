@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from benchmarks.common import Bound, Figure, Outcome, Setting
 from benchmarks.process import measure
 from specbench_kit.models.catalogue import locate
-from specbench_kit.models.gguf_weights import header_of
+from specbench_kit.models.gguf import header_of
 from specbench_kit.models.named import NAMED_PAIRS, fetched_folder
 from specbench_kit.models.pair import load_model
 from specbench_kit.models.runner import Append

@@ -10,8 +10,8 @@ from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.loading import find
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.profilers.kernels import find_kernels
 from specbench_kit.profilers.roofline import Roofline
+from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.studies.calibration.logs import read_log

@@ -14,8 +14,8 @@ from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import BatchSums, sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.profilers.kernels import find_kernels
 from specbench_kit.profilers.roofline import Roofline
+from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import KERNELS, find_software
 
 CARDS = ("a100-80", "h100", "h200", "l40s", "rtx-pro-6000")

@@ -15,8 +15,7 @@ from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import bundled_device
 from specbench_kit.profilers.loading import read, save
-from specbench_kit.profilers.parts import ProfiledPart
-from specbench_kit.profilers.profiled_device import ProfiledDevice
+from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart
 from specbench_kit.profilers.settings import VerifierProfileSettings
 from specbench_kit.profilers.software import KERNELS, bundled_software
 from specbench_kit.profilers.subject import find_subject

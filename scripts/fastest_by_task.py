@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specbench_kit.core.csv_text import csv_text
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import find

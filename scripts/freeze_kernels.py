@@ -14,8 +14,17 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.kernel_latency import KernelTables
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.kernels import FOLDER, KernelEngine, MeasuredKernels, file_of
-from specbench_kit.profilers.silicon import LICENCE, PACKAGE, SYSTEMS, KernelDatabase, measured_kernels
+from specbench_kit.profilers.silicon import (
+    FOLDER,
+    LICENCE,
+    PACKAGE,
+    SYSTEMS,
+    KernelDatabase,
+    KernelEngine,
+    MeasuredKernels,
+    file_of,
+    measured_kernels,
+)
 
 CARDS = ("a100-80", "h100", "l40s", "rtx-pro-6000")
 MODELS = ("qwen3-32b", "qwen3-14b", "qwen3-8b", "llama3.1-8b", "qwen3-30b-a3b")

@@ -25,16 +25,16 @@ from train_bundled_pair import HELD_OUT, load, math_documents
 from transformers import AutoTokenizer
 
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.models.draft_library import RECORD
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.head_library import RECORD
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
-from specbench_kit.studies.training.answers.teach import teach
+from specbench_kit.studies.training.answers.generate import teach
 from specbench_kit.studies.training.distillation.batches import batches
 from specbench_kit.studies.training.distillation.vocabulary import choose_tokens
-from specbench_kit.studies.training.heads.fit import HeadLoss, HeadOptimizer, new_head
-from specbench_kit.studies.training.heads.options import HeadRecipe
+from specbench_kit.studies.training.head_options import HeadRecipe
+from specbench_kit.studies.training.head_training import HeadLoss, HeadOptimizer, new_head
 
 LAYERS = (2, 6, 10)
 VOCABULARY = 2048

@@ -16,12 +16,11 @@ from specbench_kit.decoding.session import Request
 from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.server.accounts import ServerLimits
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
-from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.listening import ListenAddress
-from specbench_kit.live.server.loop import run_loop
-from specbench_kit.live.server.run import make_frame_handler
+from specbench_kit.live.server.run import make_frame_handler, run_loop
 from specbench_kit.live.server.scoring import OutputScorer
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.verifier import WireVerifier

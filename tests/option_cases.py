@@ -215,8 +215,8 @@ def without_waiting() -> Iterator[None]:
     from google.protobuf.json_format import MessageToDict
 
     from specbench_kit.live.protocol.verification_pb2 import Hello
-    from specbench_kit.live.refusal import Refusal
     from specbench_kit.live.server import run
+    from specbench_kit.live.wire import Refusal
 
     def written(_settings: Any, service: Any, _ready: Any) -> None:
         handler = service.handler

@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.models.draft_library import training_prompts
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.head_library import training_prompts
 from tests.tiny_models import plain_greedy, random_prompts, tiny_llama
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))

@@ -9,15 +9,15 @@ import torch
 from transformers import LlamaConfig
 
 from specbench_kit.methods.base import Method
+from specbench_kit.models.draft_library import HEAD
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.studies.training.answers.teach import teach
+from specbench_kit.studies.training.answers.generate import teach
 from specbench_kit.studies.training.distillation.batches import batches
-from specbench_kit.studies.training.heads.fit import HeadLoss, HeadOptimizer, new_head
-from specbench_kit.studies.training.heads.options import HeadRecipe
+from specbench_kit.studies.training.head_options import HeadRecipe
+from specbench_kit.studies.training.head_training import HeadLoss, HeadOptimizer, new_head
 
 _beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 

@@ -11,8 +11,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from specbench_kit.api.result import Result
-from specbench_kit.api.study import Study
+from specbench_kit.api.result import Result, Study
 from specbench_kit.core.option import from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.without_effect import flag_of, refuse_without_effect
@@ -24,8 +23,8 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.serving.events import parse_window
 from specbench_kit.serving.options import OutputOptions, RecordingOptions
 from specbench_kit.studies.bench.campaign import Campaign
+from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
-from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings, require_distinct
 from specbench_kit.studies.serving.serving_run import ServingRun

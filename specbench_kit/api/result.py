@@ -1,14 +1,17 @@
 """Benchmark runs on disk, with their comparison as tables, sentences and reports."""
 
+import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pandas
 
-from specbench_kit.api.pictures import picture
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.comparison import compare as compare_runs
@@ -20,6 +23,7 @@ from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.document import Paragraph, caution, plain
 from specbench_kit.reports.sections import headlines, machine
+from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.columns import COLUMNS, method_table
 from specbench_kit.reports.writing.drawing import draw
 
@@ -92,3 +96,60 @@ class Result:
             return ""
         svg = draw(speedups, wording.where(self._all), ("svg",))["svg"]
         return picture(svg, speedups.title)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The result of a sweep, a simulation or a training.
+
+    `folder` holds the report, `run` describes what was run (the content of run.json) and `summary` holds the numbers.
+    `saved` maps each family of predictors that a training saved to its folder.
+    """
+
+    folder: Path
+    run: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    saved: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def report(self) -> Path:
+        """The path of the report in Markdown; figures and tables are next to it."""
+        return self.folder / "report.md"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What limits the result, to be read before a number is quoted."""
+        run = dict(self.run)
+        return list(map(plain, dict.fromkeys([*machine.warnings(run), *setting_cautions(run)])))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a row per point and method, system or stopping criterion; nested names are joined by dots."""
+        rows = self.summary.get("rows")
+        if rows is None:
+            rows = [{"stop_rule": name, **values} for name, values in self.summary["decoding"].items()]
+        return pandas.json_normalize(list(rows))
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p><strong>{escape(line)}</strong></p>" for line in self.warnings)
+        table = self.to_pandas().to_html(escape=True, index=False)
+        return f"{notes}<p>{escape(str(self.report))}</p>{first_picture(self.folder)}{table}"
+
+
+REPORTED = re.compile(r"!\[[^\]]*\]\((plots/[^)]+)\.png\)")
+"""A figure in the Markdown of a report."""
+
+
+def picture(svg: bytes, title: str) -> str:
+    """Return a drawing as an image that needs no file and takes no style from the notebook."""
+    content = b64encode(svg).decode()
+    return f'<img alt="{escape(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{content}">'
+
+
+def first_picture(folder: Path) -> str:
+    """Return the first figure of the report in a folder; nothing where there is none."""
+    report = folder / "report.md"
+    shown = REPORTED.search(report.read_text(encoding="utf-8")) if report.is_file() else None
+    drawing = None if shown is None else folder / f"{shown[1]}.svg"
+    if drawing is None or not drawing.is_file():
+        return ""
+    return picture(drawing.read_bytes(), drawing.stem)

@@ -24,8 +24,8 @@ from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method, with_option
+from specbench_kit.models.draft_library import HEAD
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner

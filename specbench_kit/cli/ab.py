@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from specbench_kit.cli.common import command_line, load_dataset, require_all, say
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, require_all, say
 from specbench_kit.cli.compare import FAILED, INCONCLUSIVE
-from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions, Strict
 from specbench_kit.core.option import Given
 from specbench_kit.studies.ab.settings import AbSettings
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.metrics.ab.conditions import AbCondition
-    from specbench_kit.studies.ab.conclusion import AbOutcome
+    from specbench_kit.studies.ab.store import AbOutcome
 
 
 def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption = False) -> None:
@@ -78,11 +77,10 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
 
 def _tell(outcome: "AbOutcome", console: "Console") -> None:
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.ab import wording
-    from specbench_kit.reports.ab.report import verdicts
     from specbench_kit.reports.document import Block, Paragraph, caution
+    from specbench_kit.reports.pages.ab import cautions, headline, verdicts
 
     summary = outcome.summary
-    blocks: list[Block] = [Paragraph(wording.headline(summary)), verdicts(summary), *caution(wording.cautions(summary))]
+    blocks: list[Block] = [Paragraph(headline(summary)), verdicts(summary), *caution(cautions(summary))]
     render_terminal.show(console, blocks)
     say(console, f"report: {outcome.folder / 'report.md'}")

@@ -4,8 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import command_line, load_dataset, say_left_out, say_target, tell_report
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say_left_out, say_target, tell_report
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
 from specbench_kit.core.errors import SkitError

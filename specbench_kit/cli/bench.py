@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import command_line, load_dataset, require_all, say, say_left_out, say_target
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, require_all, say, say_left_out, say_target
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.studies.bench.campaign import Campaign
-    from specbench_kit.studies.bench.outputs.conclusion import Conclusion
+    from specbench_kit.studies.bench.conclusion import Conclusion
 
 
 def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption = False) -> None:
@@ -126,7 +125,7 @@ def _decode(campaign: "Campaign") -> SkitError | None:
 def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") -> Path | None:
     """Print the result; for several runs, write a joint report and return its folder."""
     from specbench_kit.reports.comparison.terminal import print_comparison, print_run
-    from specbench_kit.studies.bench.outputs.joint_report import report_jointly
+    from specbench_kit.studies.bench.conclusion import report_jointly
 
     directories = [conclusion.directory for conclusion in conclusions]
     joint = report_jointly(out, conclusions)

@@ -3,8 +3,7 @@
 import json
 from dataclasses import asdict
 
-from specbench_kit.cli.common import say
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, say
 from specbench_kit.studies.calibration.settings import CalibrationSettings
 
 
@@ -14,9 +13,8 @@ def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> Non
 
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.reports import render_terminal
-    from specbench_kit.studies.calibration.report import blocks
+    from specbench_kit.studies.calibration.run import blocks, fitted_numbers
     from specbench_kit.studies.calibration.run import calibrate as run
-    from specbench_kit.studies.calibration.run import fitted_numbers
 
     console = Console(stderr=as_json)
     with counting_bar("fitting") as report:

@@ -3,12 +3,12 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, by_reason
+from specbench_kit.core.option import OUTPUT, Option
 from specbench_kit.core.plain_text import one_line, wrapped
-from specbench_kit.core.reasons import by_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,3 +114,8 @@ def load_dataset(
         )
         say(console, line, style="bold black on yellow")
     return dataset
+
+
+JsonOption = Annotated[
+    bool, Option("Print the result as one line of JSON on stdout; tables go to stderr.", OUTPUT, flag="json")
+]

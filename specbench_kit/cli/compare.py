@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption
 from specbench_kit.cli.report import ComparisonOptions
 from specbench_kit.core.option import Option
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import EXTRA_OF_MODULE, PURPOSES

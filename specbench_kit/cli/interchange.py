@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import command_line, say
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, say
 from specbench_kit.core.common_options import RunFolder
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, Option

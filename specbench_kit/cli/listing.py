@@ -1,13 +1,18 @@
 """`skit list`: the names that options take."""
 
 import json
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
-from specbench_kit.cli.listed import print_list
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
+from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.specs import init_fields
 
 if TYPE_CHECKING:
@@ -87,8 +92,7 @@ def _list_datasets() -> list[ListEntry]:
 
 @_lists("models")
 def _list_models() -> list[ListEntry]:
-    from specbench_kit.models.catalogue import bundled_pairs
-    from specbench_kit.models.listing import entries
+    from specbench_kit.models.catalogue import bundled_pairs, entries
 
     bundled = [
         {
@@ -160,14 +164,14 @@ def _list_predictors() -> list[ListEntry]:
 
 @_lists("profiles")
 def _list_profiles() -> list[ListEntry]:
-    from specbench_kit.reports.profile.listing import entries
+    from specbench_kit.reports.profile.report import entries
 
     return entries()
 
 
 @_lists("deployments")
 def _list_deployments() -> list[ListEntry]:
-    from specbench_kit.deployments.listing import entries
+    from specbench_kit.deployments.loading import entries
 
     return entries()
 
@@ -196,7 +200,7 @@ def _list_schedulers() -> list[ListEntry]:
 
 @_lists("presets")
 def _list_presets() -> list[ListEntry]:
-    from specbench_kit.studies.serving.presets import presets
+    from specbench_kit.studies.serving.settings import presets
 
     return [
         {"name": name, "summary": f"skit {preset.command}: {preset.summary}", "source": preset.source}
@@ -264,3 +268,44 @@ def _with_options(name: str, entry: Any) -> ListEntry:
         "source": entry.source,
         "options": {field.name: field.default for field in init_fields(entry)},
     }
+
+
+GAP = 2
+LONGEST_NAME = 0.3
+"""Share of the terminal's width; the text of a longer name starts on the next line."""
+BOLD, ITALIC = "1", "3"
+"""ANSI codes of styles."""
+
+
+def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print names in a column and their descriptions in another."""
+    print(_styled(kind, ITALIC))
+    names = [one_line(row["name"]) for row in rows]
+    columns = get_terminal_size().columns
+    width = max((len(name) for name in names if len(name) <= columns * LONGEST_NAME), default=0) + GAP
+    group = ""
+    for name, row in zip(names, rows, strict=True):
+        if row.get("group", group) != group:
+            group = row["group"]
+            print(_styled(f"[{group}]", BOLD))
+        options = ", ".join(f"{key}={value}" for key, value in row.get("options", {}).items())
+        needs = row.get("needs") and f"Needs {'; '.join(row['needs'])}."
+        missing = row.get("missing") and f"NOT AVAILABLE: it {row['missing']}."
+        text = " ".join(filter(None, (row["summary"], options and f"({options})", needs, missing, _tried(row))))
+        lines = wrap(one_line(text), max(columns - width, 1), break_on_hyphens=False)
+        if len(name) + GAP > width:
+            lines.insert(0, "")
+        for label, line in zip_longest([name], lines, fillvalue=""):
+            print(f"{label:{width}}{line}".rstrip())
+
+
+def _tried(row: Mapping[str, Any]) -> str:
+    """Return with which versions an adapter was run; empty for what is no adapter."""
+    if "run_with" not in row:
+        return ""
+    return f"Run with {row['run_with']}." if row["run_with"] else "NEVER RUN against a real server."
+
+
+def _styled(text: str, style: str) -> str:
+    """Return the text with a style if stdout is a terminal; importing rich for it would double the time."""
+    return f"\x1b[{style}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import command_line, say, tell_report
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, say, tell_report
 from specbench_kit.core.option import Given, Option
 from specbench_kit.studies.load.settings import LoadSettings
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from msgspec import to_builtins
 
-from specbench_kit.cli.common import command_line, load_dataset, say, say_target
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import DECODING, OUTPUT, Option, select_fields

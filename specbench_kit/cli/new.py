@@ -1,10 +1,14 @@
 """`skit new`: a package of your own to start from."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Annotated, Literal
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Option
+from specbench_kit.runs.folder import write_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,6 @@ def new(options: NewOptions) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.cli.scaffold import new_method
 
     console = Console()
     folder = new_method(options.name, options.out)
@@ -29,3 +32,116 @@ def new(options: NewOptions) -> None:
         say(console, f"written: {file}")
     say(console, f"next: pip install --editable {folder}")
     say(console, f"then: pytest {folder}; skit bench --method {options.name} --method fixed-k --limit 20")
+
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+PROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "skit-$name"
+version = "0.1.0"
+dependencies = ["specbench-kit"]
+
+[project.entry-points."specbench_kit.methods"]
+$name = "$module:$kind"
+
+[tool.setuptools]
+py-modules = ["$module"]
+"""
+
+METHOD = '''\
+"""$name: draft a chain that ends at the first token of which the draft model is unsure."""
+
+from dataclasses import dataclass
+
+from specbench_kit.methods.base import Method, Policy, methods, require
+
+
+@methods.register("$name")
+@dataclass(frozen=True)
+class $kind(Method):
+    """Drafts while the last token's probability is at least `sure`, and at most `longest` tokens."""
+
+    sure: float = 0.6
+    longest: int = 8
+    source = "yours"
+
+    def __post_init__(self):
+        require(0 <= self.sure <= 1, "$name: sure must lie in 0..1")
+        require(self.longest >= 1, "$name: longest must be at least 1")
+
+    def policy(self):
+        return ${kind}Policy(self.sure, self.longest)
+
+
+@dataclass
+class ${kind}Policy(Policy):
+    sure: float
+    longest: int
+
+    def draft(self, drafter):
+        """Extend the draft of each request of the batch by a token per step, as long as its last token is sure."""
+        growing = list(drafter.drafts)
+        for _ in range(self.longest):
+            # What comes back had room for a token; the others, at the end of their context, stay as they are.
+            growing = drafter.extend(growing)
+            growing = [draft for draft in growing if draft.tree.probability(draft.tree.last) >= self.sure]
+'''
+
+TEST = '''\
+"""Tests of $name on the bundled pair."""
+
+import pytest
+
+import specbench_kit.api as skit
+from specbench_kit.core.errors import SkitError
+from specbench_kit.api.testing import check_method
+
+LONGEST = 3
+
+
+def test_it_loses_nothing_with_any_drafter_and_at_the_end_of_the_context():
+    check_method("$name")
+
+
+def test_$module(tmp_path):
+    options = {"target": "bundled", "limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
+    result = skit.bench("$name:longest=3", **options)
+    table = result.to_pandas().set_index("method")
+    row = next(row for name, row in table.iterrows() if name.startswith("$name"))
+    assert row["lossless_errors"] == 0
+    assert 0 < row["drafted"] <= LONGEST * row["rounds"]
+
+
+def test_a_longest_draft_of_no_token_is_refused():
+    with pytest.raises(SkitError, match="longest must be at least 1"):
+        skit.bench("$name:longest=0")
+'''
+
+
+def new_method(name: str, out: Path) -> Path:
+    """Write the package into a new folder `skit-NAME` below `out`; return the folder.
+
+    Raise SkitError if the name is taken or cannot be the name of a method.
+    """
+    from specbench_kit.methods.base import methods
+
+    if not NAME.fullmatch(name):
+        raise SkitError(
+            f"'{name}' cannot be a method's name: use lower-case letters, digits and single dashes, as in my-rule"
+        )
+    if name in methods.all():
+        raise SkitError(f"a method '{name}' exists already: choose another name")
+    folder = out / f"skit-{name}"
+    if folder.exists():
+        raise SkitError(f"{folder} exists already: choose another --out")
+    kind = "".join(part.capitalize() for part in name.split("-"))
+    values = {"name": name, "module": f"skit_{name.replace('-', '_')}", "kind": kind}
+    files = {"pyproject.toml": PROJECT, f"{values['module']}.py": METHOD, f"test_{values['module']}.py": TEST}
+    for file, text in files.items():
+        write_text(folder / file, Template(text).substitute(values))
+    return folder

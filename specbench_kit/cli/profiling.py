@@ -1,8 +1,7 @@
 """`skit profile-verifier`, `skit profile-drafter` and `skit profile-server`: how long steps take."""
 
-from specbench_kit.cli.common import command_line, say, say_disturbed, say_target, tell_report
+from specbench_kit.cli.common import JsonOption, command_line, say, say_disturbed, say_target, tell_report
 from specbench_kit.cli.interrupts import kept_when_interrupted
-from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.option import Given
 from specbench_kit.profilers.settings import DrafterProfileSettings, ProfileSettings, VerifierProfileSettings
 
@@ -32,7 +31,7 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     from specbench_kit.profilers.base import DERIVED
     from specbench_kit.reports.profile.report import print_profiles
     from specbench_kit.reports.sections.profiles import analytic_line
-    from specbench_kit.studies.profiling.run import run_profiling
+    from specbench_kit.studies.profiling import run_profiling
 
     console = Console(stderr=as_json)
     say_target(console, settings.target)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Option
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.metrics.comparison import Comparison
-    from specbench_kit.reports.comparison.look import Look
+    from specbench_kit.reports.comparison.report import Look
 
 FORMATS = "md,html,csv,latex,png,svg"
 
@@ -57,7 +57,7 @@ class ComparisonOptions:
 
     def look(self) -> "Look":
         """Return the look of tables and figures; SkitError for an unknown column, before any run is read."""
-        from specbench_kit.reports.comparison.look import Look, parse_columns
+        from specbench_kit.reports.comparison.report import Look, parse_columns
 
         return Look(parse_columns(self.columns), self.bare, self.size)
 

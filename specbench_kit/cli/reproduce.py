@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import command_line, say
+from specbench_kit.cli.common import JsonOption, command_line, say
 from specbench_kit.cli.interrupts import kept_when_interrupted
-from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import Out
 from specbench_kit.core.option import OUTPUT, RUN, Option
 
@@ -39,8 +38,8 @@ def reproduce(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports.experiments.pages import print_experiment, print_totals
-    from specbench_kit.studies.reproduction.inputs import parse_changes
-    from specbench_kit.studies.reproduction.run import run
+    from specbench_kit.studies.reproduction.grid import parse_changes
+    from specbench_kit.studies.reproduction.reproduction import run
 
     console = Console(stderr=as_json)
     kept = "the numbers of finished experiments are kept, --to with their folder adds the others"

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from specbench_kit.cli.common import command_line, say
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, say
 from specbench_kit.core.common_options import Out, RunFolder
 from specbench_kit.studies.rerun.options import RerunOptions
 

@@ -3,7 +3,7 @@
 import os
 
 from specbench_kit.cli.common import say, say_target
-from specbench_kit.live.address import host_and_port
+from specbench_kit.live.connection_options import host_and_port
 from specbench_kit.live.server.settings import ServeSettings
 
 

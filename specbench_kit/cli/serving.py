@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.cli.common import command_line, load_dataset, say, say_target, tell_report
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target, tell_report
 from specbench_kit.core.option import Given, select_fields
 from specbench_kit.serving.options import (
     CapacityRule,
@@ -52,8 +51,8 @@ def _run(
     from specbench_kit.models.catalogue import resolve_target
     from specbench_kit.reports.serving.terminal import print_serving
     from specbench_kit.serving.events import parse_window
-    from specbench_kit.studies.serving.presets import presets
     from specbench_kit.studies.serving.serving_run import NamedPreset, ServingRun
+    from specbench_kit.studies.serving.settings import presets
 
     preset = NamedPreset(preset_name, presets.get(preset_name)) if preset_name is not None else None
     if preset is not None:

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import command_line, load_dataset, say_target, tell_report
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say_target, tell_report
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.sweep.options import SweepOptions

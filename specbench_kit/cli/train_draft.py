@@ -1,10 +1,10 @@
 """`skit train-draft`: train a small draft model for a target."""
 
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption
 from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.distillation.options import TrainingPromptOptions
-from specbench_kit.studies.training.drafts.options import DraftRecipe, DraftTrainingSettings
+from specbench_kit.studies.training.draft_options import DraftRecipe, DraftTrainingSettings
 
 
 def train_draft(
@@ -17,13 +17,13 @@ def train_draft(
     from rich.console import Console
 
     from specbench_kit.cli.common import command_line
-    from specbench_kit.studies.training.drafts import run
+    from specbench_kit.studies.training import draft_training
 
     console = Console(stderr=as_json)
     settings = options.make(argv=command_line())
     dataset = load_prompts(settings, prompts, console)
     with show_training() as (report, tell):
-        trained = run.train_draft(settings, recipe, dataset, report, tell)
+        trained = draft_training.train_draft(settings, recipe, dataset, report, tell)
     tell_training(console, "draft", trained.folder, trained.summary["held_out"], trained.summary["live"])
     if as_json:
         print_training(trained.folder, trained.summary)

@@ -1,10 +1,10 @@
 """`skit train-head`: train an EAGLE head for a target."""
 
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption
 from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.distillation.options import TrainingPromptOptions
-from specbench_kit.studies.training.heads.options import HeadRecipe, HeadTrainingSettings
+from specbench_kit.studies.training.head_options import HeadRecipe, HeadTrainingSettings
 
 
 def train_head(
@@ -17,13 +17,13 @@ def train_head(
     from rich.console import Console
 
     from specbench_kit.cli.common import command_line
-    from specbench_kit.studies.training.heads import run
+    from specbench_kit.studies.training import head_training
 
     console = Console(stderr=as_json)
     settings = options.make(argv=command_line())
     dataset = load_prompts(settings, prompts, console)
     with show_training() as (report, tell):
-        trained = run.train_head(settings, recipe, dataset, report, tell)
+        trained = head_training.train_head(settings, recipe, dataset, report, tell)
     tell_training(console, "head", trained.folder, trained.summary["held_out"], trained.summary["live"])
     if as_json:
         print_training(trained.folder, trained.summary)

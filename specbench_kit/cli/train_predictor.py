@@ -1,7 +1,6 @@
 """`skit train-predictor`: train rejection predictors for a pair of models and report if they pay off."""
 
-from specbench_kit.cli.common import command_line, load_dataset, say, say_disturbed, say_target, tell_report
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_disturbed, say_target, tell_report
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.options import TrainingDeployments, TrainingOptions

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import command_line, require_file, say, say_left_out
-from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, require_file, say, say_left_out
 from specbench_kit.core.common_options import DeploymentOptions
 from specbench_kit.core.option import OUTPUT, Option, select_fields
 from specbench_kit.studies.tuning.options import TuningOptions

@@ -1,6 +1,6 @@
 """The exception that reaches users as one line, and helpers to raise it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from specbench_kit.core.plain_text import one_line
@@ -28,3 +28,11 @@ def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` with the most similar of the valid names, or nothing if none is similar."""
     similar = get_close_matches(name, list(valid_names), n=1)
     return f" (did you mean '{similar[0]}'?)" if similar else ""
+
+
+def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the names that share each reason, in the order of their first occurrence."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return names

@@ -121,3 +121,11 @@ def _valid_words(kind: object, keys: Iterable[str]) -> str:
         types = {field.encode_name: field.type for field in getattr(node, "fields", ())}
         node = types.get(key) or getattr(node, "item_type", None) or getattr(node, "value_type", None)
     return "another word"
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return `{"a.b": 1}` for `{"a": {"b": 1}}`: every value that is not an object, by its dotted name."""
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return values

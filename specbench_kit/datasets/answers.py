@@ -4,10 +4,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Literal
-
-from specbench_kit.datasets.numbers import numbers
-from specbench_kit.datasets.statements import bold_texts, conclusion, stated_answers
 
 RuleName = Literal["number", "letter", "phrase", "strict", "flexible"]
 
@@ -151,3 +149,68 @@ RULES: Mapping[str, AnswerRule] = {
     ),
     "flexible": AnswerRule(_flexible, "the last number, as flexible-extract of lm-evaluation-harness", _harness_form),
 }
+
+
+SEPARATOR = r"(?:,|\{,\}|\\[,!]|[\u00a0\u2009\u202f])"
+DIGITS = rf"\d{{1,3}}(?:{SEPARATOR}\d{{2,3}})*{SEPARATOR}\d{{3}}(?!\d)|\d+"
+SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+CURRENCY = r"(?:(?:\\?\$|[€£¥])(?P<inner_sign>[-\u2212]?))?"
+# A minus between two numbers is a subtraction, and one behind a word is a hyphen.
+SIGN = r"(?:(?<![\w)%\]}])(?<![\d)] )[-\u2212\u2013])?"
+FRACTION = rf"\\[dt]?frac\{{(?P<upper>{DIGITS})\}}\{{(?P<lower>{DIGITS})\}}"
+PLAIN = (
+    rf"(?P<whole>{DIGITS})?(?P<part>\.\d+)?(?<=\d)(?P<exponent>[eE][-+]?\d{{1,3}}(?!\w))?(?:\s*/\s*(?P<divisor>\d+))?"
+)
+NUMBER = re.compile(
+    rf"(?P<sign>{SIGN}){CURRENCY}(?:{FRACTION}|(?<![\d.]){PLAIN})"
+    rf"(?:\s*(?P<scale>{'|'.join(SCALES)})\b)?",
+    re.IGNORECASE,
+)
+DIVISION = Context(prec=50)
+
+
+def numbers(text: str) -> list[str]:
+    """Return the numbers of a text, in order, each in its one form: `-1234.5` for `-$1,234.50`."""
+    return [_canonical(match) for match in NUMBER.finditer(text)]
+
+
+def _canonical(match: re.Match[str]) -> str:
+    """Return a number without separators and needless zeros; its size is not limited."""
+    whole = re.sub(SEPARATOR, "", match["upper"] or match["whole"] or "0")
+    value = Decimal(f"{whole}{match['part'] or ''}{match['exponent'] or ''}")
+    divisor = Decimal(re.sub(SEPARATOR, "", match["lower"] or match["divisor"] or "1"))
+    if divisor not in (0, 1):
+        value = DIVISION.divide(value, divisor)
+    _, digits, exponent = value.as_tuple()
+    # Shifting the exponent by hand is exact; arithmetic would round to the precision of a context.
+    scaled = Decimal((0, digits, int(exponent) + SCALES.get((match["scale"] or "").lower(), 0)))
+    plain = format(scaled, "f")
+    plain = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    plain = plain.lstrip("0") or "0"
+    plain = f"0{plain}" if plain.startswith(".") else plain
+    is_negative = bool(match["sign"] or match["inner_sign"]) and plain != "0"
+    return f"-{plain}" if is_negative else plain
+
+
+BOXED = r"\\boxed\s*\{(?P<boxed>(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+MARKED = r"(?:####|\banswer\W{0,3}\s(?:is\b|=)|\banswer\**\s*[:=]|\banswer\*\*)[\s:*]*(?P<marked>.+)"
+STATED = re.compile(rf"(?={BOXED})|(?={MARKED})", re.IGNORECASE)
+BOLD = re.compile(r"\*\*(?=\S)([^*\n]+?)\*\*")
+END_OF_THOUGHT = "</think>"
+
+
+def conclusion(text: str) -> str:
+    """Return the part of a text that follows the thoughts of a reasoning model, or the whole text without any."""
+    return text.rpartition(END_OF_THOUGHT)[2]
+
+
+def stated_answers(text: str) -> list[str]:
+    """Return what the text states as its answer, the last statement first."""
+    # Look-aheads, so that a box inside a marked line is a statement of its own.
+    statements = [match["boxed"] or match["marked"] or "" for match in STATED.finditer(text)]
+    return [statement for statement in reversed(statements) if statement.strip()]
+
+
+def bold_texts(text: str) -> list[str]:
+    """Return the texts in bold, the last one first."""
+    return BOLD.findall(text)[::-1]

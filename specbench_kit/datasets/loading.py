@@ -4,20 +4,24 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote_plus
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.hub import hub_reachable, is_reachable
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.datasets import any_hub, mixing
-from specbench_kit.datasets.base import RESERVED, LoadedDataset, Prompt, Row, Source, datasets
-from specbench_kit.datasets.files import file_prompt
-from specbench_kit.datasets.hub import fetch_rows, hub_label
-from specbench_kit.datasets.rows import PARQUET, LocatedRow, read_rows
+from specbench_kit.datasets import mixing
+from specbench_kit.datasets.answers import RULES, Gold
+from specbench_kit.datasets.base import RESERVED, Hub, LoadedDataset, Prompt, Row, Source, datasets
+from specbench_kit.datasets.rows import PARQUET, LocatedRow, parse_rows, read_rows, system_text, user_turns
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -53,7 +57,7 @@ def load(
     """
     if limit is not None and limit < 1:
         raise SkitError(f"the number of prompts must be at least 1, not {limit}")
-    on_hub, is_file = spec.startswith(any_hub.PREFIX), _is_file(spec)
+    on_hub, is_file = spec.startswith(PREFIX), _is_file(spec)
     if "+" in spec and not (on_hub or is_file):
         names = spec.split("+")
         load_part = partial(load, data_dir=data_dir, allow_sample=allow_sample, seed=seed, to_train=to_train)
@@ -123,7 +127,7 @@ def digest(prompts: Iterable[Prompt]) -> str:
 def _is_file(spec: str) -> bool:
     separators = [separator for separator in (os.sep, os.altsep) if separator]
     has_ending = spec.endswith((*PROMPT_ENDINGS, *OTHER_ENDINGS))
-    return (has_ending or any(mark in spec for mark in separators)) and not spec.startswith(any_hub.PREFIX)
+    return (has_ending or any(mark in spec for mark in separators)) and not spec.startswith(PREFIX)
 
 
 def _from_file(path: Path) -> SourcedPrompts:
@@ -165,7 +169,7 @@ def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> Sourc
 
 def _from_hub(spec: str, data_dir: Path | None) -> SourcedPrompts:
     """Return the prompts of a `hub:` spec from a copy below the data directory, else the hub or its library's cache."""
-    dataset = any_hub.parse(spec)
+    dataset = parse(spec)
     label, copy = hub_label(dataset.hub), _below(data_dir, dataset.folder)
     try:
         rows = fetch_rows(dataset.hub, copy)
@@ -240,3 +244,160 @@ def _check_turns(prompt: Prompt) -> None:
     prompt.system.encode()
     if len(prompt.turns) > 1 and not prompt.chat:
         raise ValueError("a text to continue (chat: false) has one turn")
+
+
+ID_FIELDS = ("id", "question_id", "custom_id")
+SHARED = ("conversations", "conversation")
+"""The names that files of ShareGPT give to the list of messages."""
+TURN_FIELDS = ("turns", "messages", *SHARED)
+FIELDS = ("prompt", "question", *TURN_FIELDS)
+SYSTEM_FIELDS = ("system", "system_prompt")
+
+
+def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
+    """Return the prompt of a row, or None if no user says anything in it.
+
+    Raise ValueError if a field is missing or has the wrong type.
+    `category` stands in where the row names none, and `index` where it has no id.
+    """
+    identity = next((row[name] for name in ID_FIELDS if name in row), index)
+    if not isinstance(identity, (str, int)):
+        raise ValueError("the id must be a string or a whole number")
+    category, chat = row.get("category", category), row.get("chat", True)
+    if not isinstance(category, str) or not isinstance(chat, bool):
+        raise ValueError("'category' must be a string and 'chat' true or false")
+    name, holder = _text_field(row)
+    turns = user_turns(holder[name])
+    if name in SHARED:
+        # Shared conversations may begin in the middle, and hold empty messages.
+        turns = tuple(turn for turn in turns if not isinstance(turn, str) or turn.strip())
+        if not turns:
+            return None
+    system = next((holder[field] for field in SYSTEM_FIELDS if holder.get(field)), None) or system_text(holder[name])
+    if not isinstance(system, str):
+        raise ValueError("the system's message must be a text")
+    return Prompt(str(identity), category, turns, chat, _gold(row), system)
+
+
+def _text_field(row: Row) -> tuple[str, Row]:
+    """Return the name of the field that holds the conversation or the text, and the row or its `body` that has it."""
+    fields = [name for name in TURN_FIELDS if row.get(name) is not None]
+    if fields and not isinstance(row[fields[0]], list):
+        raise ValueError(f"'{fields[0]}' must be a list of strings or of messages")
+    if fields:
+        return fields[0], row
+    if isinstance(body := row.get("body"), dict):
+        return _text_field(body)
+    name = next((name for name in ("prompt", "question") if name in row), None)
+    if name is None:
+        raise ValueError(f"none of the fields {', '.join(map(repr, FIELDS))} is present")
+    return name, row
+
+
+def _gold(row: Row) -> Gold | None:
+    """Return the right answers of a row, any of which will do, and the rule that reads them from a text."""
+    if "answer" not in row:
+        return None
+    answer, rule = row["answer"], row.get("rule", "phrase")
+    answers = tuple(answer) if isinstance(answer, list) else (answer,)
+    if rule not in RULES or not all(isinstance(text, str) for text in answers):
+        raise ValueError(f"'answer' must be a text or a list of texts, and 'rule' one of {', '.join(RULES)}")
+    return Gold(rule, answers)
+
+
+DOWNLOAD_S = 30.0
+"""Seconds without data after which a download is given up."""
+
+
+def hub_label(hub: Hub) -> str:
+    """Return the name by which a run records this source, such as `openai/gsm8k:main:test`."""
+    return ":".join(part for part in (hub.path, hub.config, hub.split) if part)
+
+
+def fetch_rows(hub: Hub, folder: Path | None = None) -> list[LocatedRow]:
+    """Return every row of `hub`: from a copy of its repository in `folder`, else downloaded, else from the cache.
+
+    Raise SkitError with the reason if there are none.
+    """
+    online = folder is None and (is_reachable(hub.url) if hub.url else hub_reachable())
+    try:
+        if hub.url and online:
+            from urllib.request import urlopen
+
+            with urlopen(hub.url, timeout=DOWNLOAD_S) as lines:
+                return list(parse_rows(hub.url.rpartition("/")[2], lines))
+        from datasets import load_dataset
+
+        with _library_online(online):
+            streams = online and hub.stream is not None
+            rows = load_dataset(str(folder or hub.path), hub.config, split=hub.split, streaming=streams)
+            return [(f"{hub_label(hub)}, row {number}", row) for number, row in enumerate(islice(rows, hub.stream), 1)]
+    except SkitError:
+        raise
+    except Exception as error:  # the library lets through whatever its parsers and HTTP clients raise
+        failed = online or folder is not None
+        why = f"failed: {str(error) or type(error).__name__}" if failed else "is out of reach and not cached"
+        raise SkitError(f"{hub_label(hub)} {why.splitlines()[0]}") from error
+
+
+@contextmanager
+def _library_online(online: bool) -> Iterator[None]:
+    """Keep the library from retrying a network that is known to be out of reach."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or not online
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
+
+
+PREFIX = "hub:"
+PATH = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+KEYS = ("config", "split", "prompt", "id", "category", "rows")
+EXAMPLE = f"{PREFIX}owner/name?split=test&prompt=question"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyHub:
+    """A dataset on the hub, with the columns that hold its prompts, their ids and their categories."""
+
+    hub: Hub
+    prompt_column: str
+    id_column: str | None
+    category_column: str | None
+
+    @property
+    def folder(self) -> str:
+        """Return the path of a copy of the repository, below the data directory."""
+        return f"hub/{self.hub.path}"
+
+    def prompt(self, row: Row, index: int) -> Prompt:
+        """Return the prompt of a row; raise ValueError if a column is missing."""
+        for column in (self.prompt_column, self.id_column, self.category_column):
+            if column is not None and column not in row:
+                raise ValueError(f"there is no column '{column}': choose from {', '.join(row)}, as in {EXAMPLE}")
+        identity = index if self.id_column is None else row[self.id_column]
+        category = self.hub.path.partition("/")[2] if self.category_column is None else row[self.category_column]
+        said = row[self.prompt_column]
+        return Prompt(str(identity), str(category), user_turns(said), system=system_text(said))
+
+
+def parse(spec: str) -> AnyHub:
+    """Return the dataset of a spec such as `hub:owner/name?split=test`; raise SkitError if the spec is wrong.
+
+    `rows` reads only that many rows from the start, for datasets that are too large to download.
+    """
+    path, _, query = spec.removeprefix(PREFIX).partition("?")
+    if not PATH.fullmatch(path):
+        raise SkitError(f"'{spec}' names no dataset of the hub: write {EXAMPLE}")
+    pairs = [part.partition("=") for part in query.split("&") if part]
+    options = {key: unquote_plus(value) for key, _, value in pairs}
+    if len(options) < len(pairs) or not all(key in KEYS and value for key, value in options.items()):
+        raise SkitError(f"'{spec}': write {', '.join(KEYS)} after ?, each once with a value, as in {EXAMPLE}")
+    rows = options.get("rows", "1")
+    if not rows.isdecimal() or not int(rows):
+        raise SkitError(f"'{spec}': rows must be a whole number from 1 up, not '{rows}'")
+    hub = Hub(path, options.get("split", "test"), options.get("config"), int(rows) if "rows" in options else None)
+    return AnyHub(hub, options.get("prompt", "prompt"), options.get("id"), options.get("category"))

@@ -17,7 +17,7 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import convert
 from specbench_kit.datasets.answers import Gold, RuleName
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
-from specbench_kit.datasets.messages import system_text, user_turns
+from specbench_kit.datasets.rows import system_text, user_turns
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")

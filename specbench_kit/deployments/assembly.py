@@ -17,8 +17,7 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
-from specbench_kit.decoding.processes.stages import ProcessStages
-from specbench_kit.decoding.processes.target import PipelineTarget
+from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes

@@ -1,16 +1,23 @@
 """Deployments on disk: bundled ones by name, the user's own by path, with fields replaced."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Literal
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.fields import Value, parse_field, replace_fields
-from specbench_kit.deployments.parsing import parse
+from msgspec import Meta, Struct
+
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.typed_json import JsonObject, shown
+from specbench_kit.decoding.kernel_latency import KernelModel
+from specbench_kit.decoding.latency import LatencyModel, RoundedModel
+from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link, Placement
+from specbench_kit.deployments.description import COEFFICIENTS, MODELS, describe
+from specbench_kit.deployments.fields import Value, find_profile, origin, parse_field, power_of, replace_fields
 from specbench_kit.profilers import cards
+from specbench_kit.profilers.base import DEFAULTS
+from specbench_kit.profilers.cards import Amount, Size, Text
 
 LOCAL = "local"
 """The name of this machine as it is: measured, and described by no file."""
@@ -74,3 +81,174 @@ def bundled() -> dict[str, Definition]:
     """Return every deployment that ships with the kit, by name."""
     files = sorted(LIBRARY.glob("*.toml"), key=lambda path: path.stem)
     return {path.stem: Definition(path, path.stem, cards.read_toml(path)) for path in files}
+
+
+Table = Mapping[str, object]
+OWN = "coefficients in the deployment itself"
+OWN_PRICE = "as the deployment says"
+HOST = ("host_s", "host_request_s", "overlap")
+"""The fields of a derived latency model that are those of the machine beside the card."""
+PAIR_BYTES, PROBABILITY_BYTES = 8, 2
+"""Sizes of a candidate token with its probability, and of one of the probabilities of a whole vocabulary."""
+
+
+class _DeploymentTable(Struct):
+    name: Text
+    description: Text
+    source: Text
+    drafter: dict[str, object]
+    verifier: dict[str, object]
+    link: dict[str, object] = {}
+    sweep: dict[str, object] = {}
+    colocated: dict[str, object] | None = None
+
+
+class _ModelTable(Struct):
+    device: Text
+    profile: Text | None = None
+    coefficients: dict[str, object] | None = None
+
+
+class _EndpointTable(_ModelTable):
+    """`host_s`, `host_request_s` and `overlap` replace those of a derived latency, at both ends of its range too."""
+
+    price_per_hour: Amount = 0.0
+    power_w: Amount | None = None
+    host_s: Amount | None = None
+    host_request_s: Amount | None = None
+    overlap: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    @property
+    def host(self) -> dict[str, float]:
+        """The fields of the host that are given."""
+        given = {"host_s": self.host_s, "host_request_s": self.host_request_s, "overlap": self.overlap}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class _DrafterTable(_EndpointTable):
+    placement: Placement = "edge"
+    predictor_s: Amount | None = None
+
+
+class _VerifierTable(_EndpointTable):
+    stages: Size = 1
+    hand_over: dict[str, object] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkTable(Link):
+    """A link whose `payload` may name what is sent up with each drafted token, in place of `draft_bytes`.
+
+    That is its id alone, the `top` candidates, the probabilities of the whole `vocabulary`, or a hidden state.
+    """
+
+    payload: Literal["ids", "topk", "full", "hidden"] | None = None
+    vocabulary: Size | None = None
+    top: Size | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss and not self.retry_s:
+            raise ValueError("loss needs retry_s, the time until a lost message is sent again")
+        if self.payload and self.draft_bytes:
+            raise ValueError("payload stands in place of draft_bytes: give one of them")
+        needed = {"topk": "top", "full": "vocabulary", "hidden": "state_bytes"}.get(self.payload or "")
+        if needed and not getattr(self, needed):
+            raise ValueError(f"the payload '{self.payload}' needs {needed}")
+
+    def link(self) -> Link:
+        """Return the link, with the size of the payload."""
+        sizes = {
+            "topk": PAIR_BYTES * (self.top or 0),
+            "full": PROBABILITY_BYTES * (self.vocabulary or 0),
+            "hidden": self.state_bytes,
+        }
+        values = {field.name: getattr(self, field.name) for field in fields(Link)}
+        return Link(**{**values, "draft_bytes": float(sizes.get(self.payload or "", self.draft_bytes))})
+
+
+def parse(content: Table, folder: Path, label: str) -> Deployment:
+    """Return the deployment that a file in `folder` describes; `label` names the file in errors."""
+    table = cards.parse_table(_DeploymentTable, content, label)
+    for key, values in table.sweep.items():
+        if not isinstance(values, list) or not values:
+            raise SkitError(f"{label}, [sweep]: {key} must be a list of values, not {shown(values)}")
+    drafter = cards.parse_table(_DrafterTable, table.drafter, f"{label}, [drafter]")
+    verifier = cards.parse_table(_VerifierTable, table.verifier, f"{label}, [verifier]")
+    colocated = None
+    if table.colocated is not None:
+        model = cards.parse_table(_ModelTable, table.colocated, f"{label}, [colocated]")
+        colocated = _endpoint(model, folder, f"{label}, [colocated]")
+    return Deployment(
+        name=table.name,
+        description=table.description,
+        source=table.source,
+        drafter=_endpoint(drafter, folder, f"{label}, [drafter]"),
+        verifier=_endpoint(verifier, folder, f"{label}, [verifier]"),
+        link=cards.parse_table(_LinkTable, table.link, f"{label}, [link]").link(),
+        placement=drafter.placement,
+        predictor_s=drafter.predictor_s,
+        predictor_origin="" if drafter.predictor_s is None else OWN_PRICE,
+        colocated=colocated,
+    )
+
+
+def _with_host(latency: LatencyModel, host: Mapping[str, float], label: str) -> LatencyModel:
+    """Return a derived latency model beside another host; raise SkitError for a model that knows no host."""
+    if not isinstance(latency, RoundedModel | KernelModel):
+        raise SkitError(
+            f"{label}: {' and '.join(host)} belong to derived profiles alone, which say what the card takes"
+        )
+    return replace(latency, **{name: host.get(name, getattr(latency, name)) for name in HOST})
+
+
+def _endpoint(table: _ModelTable, folder: Path, label: str) -> Endpoint:
+    """Return the endpoint with the latency of the named profile, or of the coefficients in its place."""
+    require(
+        (table.profile is None) != (table.coefficients is None),
+        f"{label} needs a profile or a table of coefficients, and not both",
+    )
+    if table.profile is not None:
+        profile = find_profile(table.profile, folder, f"{label}: profile")
+        endpoint = Endpoint(
+            table.device, profile.latency(), origin=origin(profile), power_w=power_of(profile), range=profile.range()
+        )
+    else:
+        own = table.coefficients or {}
+        defaults = DEFAULTS.get(str(own.get("form")))
+        form, numbers = cards.parse_coefficients(COEFFICIENTS, own, f"{label}, coefficients", defaults=defaults)
+        endpoint = Endpoint(table.device, MODELS[form](**numbers), origin=OWN)
+    if isinstance(table, _EndpointTable):
+        power_w = endpoint.power_w if table.power_w is None else table.power_w
+        endpoint = replace(endpoint, price_per_hour=table.price_per_hour, power_w=power_w)
+        if table.host:
+            endpoint = replace(
+                endpoint,
+                latency=_with_host(endpoint.latency, table.host, label),
+                range=endpoint.range
+                and (
+                    _with_host(endpoint.range[0], table.host, label),
+                    _with_host(endpoint.range[1], table.host, label),
+                ),
+            )
+    if isinstance(table, _VerifierTable):
+        hand_over = cards.parse_table(HandOver, table.hand_over, f"{label}, hand_over")
+        endpoint = replace(endpoint, stages=table.stages, hand_over=hand_over)
+    return endpoint
+
+
+MEASURED: dict[str, object] = {
+    "name": LOCAL,
+    "summary": "measured on this machine; the default",
+    "time_kind": "measured",
+}
+
+
+def entries() -> list[dict[str, object]]:
+    """Return one object per deployment, this machine first."""
+    listed: list[dict[str, object]] = [MEASURED]
+    for definition in bundled().values():
+        described = describe(definition.build())
+        sweep = {"sweep": dict(values)} if (values := definition.content.get("sweep")) else {}
+        summary = f"modelled: {described['description']}"
+        listed.append({**described, "summary": summary, "time_kind": "modelled", **sweep})
+    return listed

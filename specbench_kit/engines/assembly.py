@@ -16,18 +16,14 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments import loading
 from specbench_kit.deployments.assembly import round_drafter, round_policy
 from specbench_kit.deployments.placing import environment
-from specbench_kit.engines.clock import EngineClock
-from specbench_kit.engines.facts import EngineFacts
-from specbench_kit.engines.options import EngineOptions
+from specbench_kit.engines.options import EngineFacts, EngineOptions
 from specbench_kit.engines.recorder import RunRecorder
-from specbench_kit.engines.settling import ENDLESS
-from specbench_kit.engines.speculator import Limits, Speculator
+from specbench_kit.engines.speculator import ENDLESS, EngineClock, Limits, Speculator
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
-from specbench_kit.models.draft_library import find_draft
+from specbench_kit.models.draft_library import HEAD, find_draft
 from specbench_kit.models.executors.base import make_executor, name_of
-from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.pair import SLACK, LoadedModel, load_apart, load_draft_tokenizer
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.tokenizers import unshared

@@ -67,3 +67,25 @@ def _read_file(path: Path) -> dict[str, str]:
     if nested := [key for key, value in content.items() if isinstance(value, dict | list)]:
         raise SkitError(f"{path}: {nested[0]} must be a text, a number, true or false")
     return {key.replace("-", "_"): str(value) for key, value in content.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """The engine's name and version, its target, and the limits within which it takes drafts.
+
+    `target` is a folder or a hub id. At most `longest_draft` tokens of a draft are verified. `batch_size` requests of
+    at most `context` tokens run at a time. `recorded` is False for a process that drafts the same as another one,
+    such as the ranks of a target that is split over devices.
+    """
+
+    engine: str
+    version: str
+    target: str
+    dtype: str
+    device: str
+    vocabulary: int
+    context: int
+    batch_size: int
+    longest_draft: int
+    eos_ids: frozenset[int]
+    recorded: bool = True

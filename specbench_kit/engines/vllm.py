@@ -8,8 +8,7 @@ from typing import Protocol
 from torch import nn
 
 from specbench_kit.engines.assembly import EngineDrafter
-from specbench_kit.engines.facts import EngineFacts
-from specbench_kit.engines.options import EngineOptions
+from specbench_kit.engines.options import EngineFacts, EngineOptions
 from specbench_kit.engines.rows import EngineRow, Tokens
 
 

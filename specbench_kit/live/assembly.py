@@ -1,16 +1,19 @@
 """Builds the decoding engine of a method whose target is behind a network."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.card_clock import measuring_clock
-from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.clock import Clock, MeasuringClock
+from specbench_kit.decoding.distributions import DraftForward
+from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.polling import AnswerPollingDrafter
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
 from specbench_kit.live.streaming import StreamedLoop, TokenStream
@@ -75,3 +78,39 @@ def streamed_engine(
     """Return the engine of a server that decodes by itself, timed by this machine's clock."""
     clock = MeasuringClock(torch.device("cpu"), started_s)
     return StreamedLoop(stream, clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
+
+
+class AnswerPollingDrafter:
+    """Wraps a drafter for methods that draft while they wait; `answered` polls whether an answer has arrived."""
+
+    def __init__(self, drafter: Drafter, answered: Callable[[], bool]) -> None:
+        self._drafter, self._answered = drafter, answered
+
+    @property
+    def clock(self) -> Clock:
+        return self._drafter.clock
+
+    @property
+    def drafts(self) -> list[Draft]:
+        return self._drafter.drafts
+
+    def awaits_answer(self, draft: Draft) -> bool:
+        return not self._answered()
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        return self._drafter.begin(sessions)
+
+    def room(self, draft: Draft) -> int:
+        return self._drafter.room(draft)
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        return self._drafter.extend(drafts)
+
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
+        return self._drafter.expand(frontier)
+
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        self._drafter.commit(draft, path, root, states)
+
+    def release(self, session: Session) -> None:
+        self._drafter.release(session)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.live.address import read_file
+from specbench_kit.live.connection_options import read_file
 
 CERTIFICATE, KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 

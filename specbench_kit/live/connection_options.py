@@ -1,12 +1,14 @@
 """The options of every command that connects to a `skit serve`. Imports nothing heavy."""
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.core.errors import require
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import SERVER, Option
+from specbench_kit.core.specs import from_options
+from specbench_kit.deployments.base import Link
 
 TEMPERATURES = 0.01, 100.0
 """Temperatures above 0 that a server takes: at these, the logits of any model stay finite."""
@@ -60,3 +62,28 @@ class ConnectionOptions:
         """Return True if an option was given that makes sense with a server alone."""
         files = (self.server_token, self.server_ca, self.server_name, self.server_cert, self.server_key)
         return any(value is not None for value in files) or self.server_wait > 0
+
+
+def parse_link(text: str) -> Link:
+    """Return the link of a text such as `rtt_s=0.02,jitter_s=0.002,up_bytes_per_s=1.25e6`, as deployments have it."""
+    link = from_options("--link", Link, text)
+    has_bandwidth = link.up_bytes_per_s > 0 and link.down_bytes_per_s > 0
+    if not (0 <= link.rtt_s < inf and 0 <= link.jitter_s < inf and has_bandwidth):
+        raise SkitError("--link: times are 0 or more seconds, bandwidths above 0 bytes per second")
+    return link
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT; raise SkitError for any other text."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdigit() and int(port) < 1 << 16):
+        raise SkitError(f"'{address}' is no HOST:PORT, such as 127.0.0.1:7070")
+    return host, int(port)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file of certificates or tokens; raise SkitError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SkitError(f"cannot read {path}: {error.strerror}") from error

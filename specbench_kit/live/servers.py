@@ -13,8 +13,7 @@ from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.description import finite
 from specbench_kit.live.assembly import require_rounds
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.engine_stream import EngineStream
-from specbench_kit.live.engine_verifier import EngineVerifier
+from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
 from specbench_kit.live.judges import EngineJudge, ScoringJudge
 from specbench_kit.live.pair import DraftModels, TargetDescription
@@ -26,7 +25,7 @@ from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import RemoteJudge
-from specbench_kit.models.end_tokens import end_tokens
+from specbench_kit.models.generation import end_tokens
 
 PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
 """The text whose token ids show if an engine's tokenizer is that of the draft model."""

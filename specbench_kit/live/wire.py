@@ -63,3 +63,14 @@ def tokenizer_hash(tokenizer: "PreTrainedTokenizerBase") -> str:
     added = tokenizer.get_added_vocab()
     entries = sorted((number, token) for token, number in tokenizer.get_vocab().items() if token not in added)
     return sha256(repr(entries).encode()).hexdigest()[:32]
+
+
+class Refusal(Exception):
+    """Refuses one frame of a session, or ends the whole stream if the frame belongs to no session.
+
+    `retry_ms` is after how long the frame may be sent again, if at all.
+    """
+
+    def __init__(self, status: Status, reason: str, retry_ms: int = 0) -> None:
+        super().__init__(f"{status.name}: {reason}")
+        self.status, self.reason, self.retry_ms = status, reason, retry_ms

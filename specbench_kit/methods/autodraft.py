@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from specbench_kit.methods.base import Capability, Latencies, Policy, methods
 from specbench_kit.methods.growth import GrowingTree, expand
 from specbench_kit.methods.latency_aware import LatencyAware
-from specbench_kit.methods.round_costs import answer_s, forward_s, verify_s
-from specbench_kit.methods.round_time import RoundTime
+from specbench_kit.methods.round_costs import RoundTime, answer_s, forward_s, verify_s
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.distributions import DraftForward

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from specbench_kit.methods.arms import ArmsMethod, ArmsPolicy
 from specbench_kit.methods.base import Capability, Policy, methods, require
-from specbench_kit.methods.round_time import RoundTime
+from specbench_kit.methods.round_costs import RoundTime
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Latencies
 from specbench_kit.methods.chosen_length import AcceptanceRate, ChosenLengthPolicy
-from specbench_kit.methods.round_costs import draft_s, link_s, verify_s
-from specbench_kit.methods.round_time import RoundTime
+from specbench_kit.methods.round_costs import RoundTime, draft_s, link_s, verify_s
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter

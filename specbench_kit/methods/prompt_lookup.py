@@ -58,9 +58,9 @@ class PromptLookup(Method):
 
     @property
     def drafting(self) -> Drafting:
-        from specbench_kit.decoding.drafting import prompt_lookup
+        from specbench_kit.decoding.drafting import look_up
 
-        return prompt_lookup.PromptLookupDrafting(min=self.min, max=self.max)
+        return look_up.PromptLookupDrafting(min=self.min, max=self.max)
 
     def prepare(self, environment: Environment) -> Method:
         if self.k is not None:

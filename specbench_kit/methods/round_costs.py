@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from specbench_kit.methods.base import Latencies
 
 if TYPE_CHECKING:
-    from specbench_kit.decoding.drafter import Draft
+    from specbench_kit.decoding.drafter import Draft, Drafter
     from specbench_kit.decoding.latency import Row
 
 
@@ -42,3 +42,17 @@ def answer_s(latencies: Latencies, drafts: "Sequence[Draft]", lengths: Sequence[
 def round_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
     """Return the seconds of a round that drafts and verifies `steps` tokens of every request."""
     return draft_s(latencies, drafts, steps) + answer_s(latencies, drafts, [steps] * len(drafts))
+
+
+class RoundTime:
+    """The time on the clock from the start of a draft to the arrival of its verdicts."""
+
+    def __init__(self, drafter: "Drafter") -> None:
+        self._clock = drafter.clock
+        self._started_s = self._clock.now_s()
+        self.typical = all(draft.session.produced for draft in drafter.drafts)
+        """False if a request of the round has its prefill in it, which takes additional time."""
+
+    def seconds(self) -> float:
+        """Return the seconds since the draft began."""
+        return self._clock.now_s() - self._started_s

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
-from specbench_kit.methods.round_time import RoundTime
+from specbench_kit.methods.round_costs import RoundTime
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter

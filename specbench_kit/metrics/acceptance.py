@@ -1,9 +1,13 @@
 """Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by draft position."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
 
+from specbench_kit.core.plain_text import one_line
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns, finite_or_none
 from specbench_kit.metrics.statistics import interval_of_ratio, ratio_of_sums
 from specbench_kit.metrics.units import Units
@@ -119,3 +123,48 @@ def acceptance_by_position(rounds: RoundColumns) -> Metrics:
         "acceptance_at": [hit / rounds.count for hit in hits],
         "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
     }
+
+
+NO_DRAFT = "none"
+"""Stands for the rounds in which no drafter had a token."""
+
+
+@dataclass(slots=True)
+class DrafterRounds:
+    """The rounds of one drafter; `share` is its part of all rounds."""
+
+    name: str
+    rounds: int = 0
+    share: float = 0.0
+    submitted: int = 0
+    accepted: int = 0
+    committed: int = 0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Return accepted over submitted tokens; None if nothing was submitted."""
+        return ratio_of_sums(self.accepted, self.submitted)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Return committed tokens per verification."""
+        return ratio_of_sums(self.committed, self.rounds)
+
+
+def by_drafter(records: Iterable[RequestRecord]) -> list[DrafterRounds]:
+    """Return the rounds by drafter, the most frequent first; empty if no round says who drafted."""
+    found: dict[str, DrafterRounds] = {}
+    for record in records:
+        for step in record.rounds:
+            name = one_line(step.drafter) or NO_DRAFT
+            part = found.setdefault(name, DrafterRounds(name))
+            part.rounds += 1
+            part.submitted += step.submitted or 0
+            part.accepted += step.accepted
+            part.committed += step.committed
+    if not set(found) - {NO_DRAFT}:
+        return []
+    total = sum(part.rounds for part in found.values())
+    for part in found.values():
+        part.share = part.rounds / total
+    return sorted(found.values(), key=lambda part: -part.rounds)

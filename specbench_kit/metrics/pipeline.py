@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
@@ -36,4 +39,22 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
         "expected_steps_per_token": None if hit_rate is None else expected_steps(stages, hit_rate),
         "published_steps_per_token": None if hit_rate is None else published_steps(stages, hit_rate),
         "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in step_phases.items()},
+    }
+
+
+def summarise_states(records: Sequence[RequestRecord], hidden_states: JsonObject) -> Metrics:
+    """Return the bytes of hidden states that went down the link; `hidden_states` is that field of `run.json`.
+
+    A verdict brings the states of the token before the draft and of the accepted tokens, the first verdict also those
+    of the prompt; each answer of a pipeline brings the states of one token.
+    """
+    group = RequestGroup(records)
+    rounds, bytes_per_token = group.rounds, hidden_states["bytes_per_token"]
+    sent_tokens = np.where(rounds["steps"] > 0, rounds["committed"], rounds["accepted"] + 1).sum()
+    prompt_bytes = bytes_per_token * sum(len(record.prompt_ids) - 1 for record in group.finished)
+    return {
+        "layers": list(hidden_states["layers"]),
+        "bytes_per_token": bytes_per_token,
+        "bytes": prompt_bytes + bytes_per_token * float(sent_tokens),
+        "prompt_bytes": prompt_bytes,
     }

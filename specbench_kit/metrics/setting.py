@@ -1,7 +1,6 @@
 """A run's settings in few words: its method, its sampling, its deployment."""
 
-from specbench_kit.core.nested import flat
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, flat
 
 FEW = 1
 """Number of options in a label, unless more were given: tables and legends have little room."""

@@ -11,10 +11,9 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.acceptance import acceptance_by_position, counts, pooled, ratio_intervals
-from specbench_kit.metrics.attainment import attainment
 from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import device_cost, headroom, idle_shares, makespan_s, per_makespan
-from specbench_kit.metrics.latency import latency, phases, wasted_time
+from specbench_kit.metrics.latency import attainment, latency, phases, wasted_time
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, by_category
 from specbench_kit.metrics.statistics import ratio_of_sums

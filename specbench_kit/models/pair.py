@@ -12,22 +12,18 @@ from transformers.utils import logging
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
-from specbench_kit.models.draft_library import find_draft
+from specbench_kit.models.draft_library import HEAD, find, find_draft
 from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft, load_draft_for
 from specbench_kit.models.early_exit import exit_early, exit_layer
-from specbench_kit.models.end_tokens import end_tokens
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
-from specbench_kit.models.generation import ignored_settings
+from specbench_kit.models.generation import end_tokens, ignored_settings
 from specbench_kit.models.gguf import gguf_checksum
-from specbench_kit.models.head_library import HEAD, find
-from specbench_kit.models.heads.embedding import read_embedding
-from specbench_kit.models.heads.files import load_head
+from specbench_kit.models.heads.files import load_head, read_embedding
 from specbench_kit.models.memory import require_free_memory
 from specbench_kit.models.placement import Placement, require_memory
-from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
-from specbench_kit.models.shell import OWN_KERNELS, make_shell
+from specbench_kit.models.shell import OWN_KERNELS, hold_scale, make_shell, scaled_from
 from specbench_kit.models.synthetic import load_synthetic
 from specbench_kit.models.tokenizers import differ, require_room, unshared
 from specbench_kit.models.vocabulary_map import TranslatingRunner, VocabularyMap, map_vocabulary

@@ -8,16 +8,13 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import RoundedModel
 from specbench_kit.profilers.base import Corner, Form, Profile, Source
+from specbench_kit.profilers.cards import find_interconnect
 from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.fit import Observation, evaluated
-from specbench_kit.profilers.host import STEP_RANGE_S, Host
-from specbench_kit.profilers.interconnects import find_interconnect
-from specbench_kit.profilers.kernels import MeasuredKernels, find_kernels
-from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, name_profile
-from specbench_kit.profilers.profiled_device import ProfiledDevice
-from specbench_kit.profilers.roofline import Roofline
+from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
+from specbench_kit.profilers.roofline import STEP_RANGE_S, Host, Roofline
 from specbench_kit.profilers.settings import AUTO, SILICON, ProfileSettings
-from specbench_kit.profilers.silicon import DTYPE, INTERCONNECTS, measured_kernels
+from specbench_kit.profilers.silicon import DTYPE, INTERCONNECTS, MeasuredKernels, find_kernels, measured_kernels
 from specbench_kit.profilers.software import find_software
 from specbench_kit.profilers.subject import require_architecture
 

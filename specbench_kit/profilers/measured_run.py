@@ -1,10 +1,12 @@
 """A profiling run on a device of this machine."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from random import Random
 from statistics import mean, median, pstdev
 
 import torch
@@ -13,30 +15,31 @@ from msgspec import Struct
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import Count, JsonObject, Number, convert, decode
-from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.clock import MeasuringClock, read_processor_time
 from specbench_kit.models.memory import free_bytes
+from specbench_kit.predictors import artefact, library
+from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
 from specbench_kit.profilers.fit import Fit, Observation, TooFewConfigurations, fit
-from specbench_kit.profilers.machine_readings import machine_recorded
 from specbench_kit.profilers.measurement import (
     MeasurementGaps,
+    Samples,
     TimingRig,
     choose_factor,
     hardware_text,
     measure,
 )
-from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, name_profile
-from specbench_kit.profilers.policy import measure_policy
-from specbench_kit.profilers.profiled_device import ProfiledDevice
-from specbench_kit.profilers.samples import Samples
+from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
 from specbench_kit.profilers.saving import describe_run
 from specbench_kit.profilers.settings import ProfileSettings
+from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.workload import Configuration
 from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
-from specbench_kit.runs.machine.probe import probe_here
+from specbench_kit.runs.machine.probe import Probe, probe_here
+from specbench_kit.runs.machine.watch import LaneTimes, Watch
 
 STEADY = 0.05
 """Coefficient of variation over runs that a timing should stay below (WISP, Appendix C)."""
@@ -230,3 +233,37 @@ def observe(configurations: Sequence[Configuration], samples: Samples) -> list[O
             variation = pstdev(seconds) / mean(seconds) if len(seconds) > 1 else None
             observations.append(Observation(configuration, median(seconds), variation))
     return observations
+
+
+SAMPLES = 64
+
+
+def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> dict[str, object]:
+    """Return the seconds per token; without `predictor` and its time if none was trained for the pair."""
+    statistics_s = measure_statistics(vocabulary, device)
+    folders = library.find(pair) if pair is not None else []
+    if not folders:
+        return {"statistics_s": statistics_s, "per_token_s": statistics_s}
+    predictor = artefact.load(folders[0], pair=pair)
+    random = Random(0)
+    rows = [[random.random() for _ in predictor.features] for _ in range(SAMPLES)]
+    predictor_s = time_scores(predictor.scorer, rows)["median"]
+    return {
+        "statistics_s": statistics_s,
+        "predictor": predictor.family,
+        "predictor_s": predictor_s,
+        "per_token_s": statistics_s + predictor_s,
+    }
+
+
+@contextmanager
+def machine_recorded(
+    probe: Probe, rig: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[dict[str, object]], None]
+) -> Iterator[None]:
+    """Pass the readings taken while one part is timed to `keep`, also if the timing fails."""
+    watch, before = Watch(probe, rig.device), read_processor_time()
+    try:
+        yield
+    finally:
+        steps = [[seconds for run in runs for seconds in run] for runs in samples.runs().values()]
+        keep(watch.end({f"the {part.role}": LaneTimes(read_processor_time().since(before), steps)}))

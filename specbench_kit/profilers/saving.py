@@ -14,8 +14,7 @@ from specbench_kit.decoding.latency import sums_of
 from specbench_kit.profilers.base import DERIVED, Profile
 from specbench_kit.profilers.fit import Fit
 from specbench_kit.profilers.loading import data_folder, save
-from specbench_kit.profilers.parts import ProfileResult
-from specbench_kit.profilers.profiled_device import ProfiledDevice
+from specbench_kit.profilers.parts import ProfiledDevice, ProfileResult
 from specbench_kit.profilers.roofline import judge, roofline_of
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs import provenance

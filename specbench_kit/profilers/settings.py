@@ -7,8 +7,8 @@ from typing import Annotated, Literal, get_args
 from specbench_kit.core.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import MODELS, OUTPUT, RUN, Option, options_in
-from specbench_kit.profilers.host import Host
-from specbench_kit.profilers.kernels import KernelEngine
+from specbench_kit.profilers.roofline import Host
+from specbench_kit.profilers.silicon import KernelEngine
 from specbench_kit.profilers.software import KERNELS
 
 OF_MEASURED = ("budget_s", "runs", "seed", "resume", "force")

@@ -26,7 +26,7 @@ is. The renderers neutralise tags and links to other hosts, since names and text
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.writing.formatting import (
@@ -251,3 +251,11 @@ def spans(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
         yield mark[0], mark
         end = mark.end()
     yield text[end:], None
+
+
+RunFile = Mapping[str, Any]
+"""The content of `run.json`, or a part of it."""
+Summary = Mapping[str, Any]
+"""The content of `summary.json`, or a part of it."""
+Row = Mapping[str, Any]
+"""The metrics of one method, or of the baseline, over the same requests."""

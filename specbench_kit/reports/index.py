@@ -8,8 +8,7 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.reports import render_html, render_markdown
-from specbench_kit.reports.document import Block, Document, Heading, Paragraph, Table, code, link
-from specbench_kit.reports.stored import RunFile
+from specbench_kit.reports.document import Block, Document, Heading, Paragraph, RunFile, Table, code, link
 from specbench_kit.reports.writing.formatting import ABSENT
 from specbench_kit.runs.folder import write_text
 

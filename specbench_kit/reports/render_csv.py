@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from specbench_kit.core.csv_text import csv_text
+from specbench_kit.core.plain_text import csv_text
 
 DIGITS = 9
 """Significant digits: beyond them, processors differ in how they add up."""

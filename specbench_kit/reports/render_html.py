@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from itertools import groupby
+from pathlib import Path
 
+from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import (
     SAFE_URL,
     Block,
@@ -22,9 +24,9 @@ from specbench_kit.reports.document import (
     plain,
     spans,
 )
-from specbench_kit.reports.writing.html_style import CSS
+from specbench_kit.reports.writing.html_style import CSS, HASH, SCRIPT
 from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
-from specbench_kit.reports.writing.script import HASH, SCRIPT
+from specbench_kit.runs.folder import write_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 NO_DRAWINGS: Mapping[str, str] = {}
@@ -150,3 +152,13 @@ def inline_svg(text: str, name: str) -> str:
         r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 xmlns:xlink="http://www.w3.org/1999/xlink">', text, count=1
     )
     return COLOUR.sub(lambda colour: COLOUR_NAMES.get(colour[0].lower(), colour[0]), text)
+
+
+def write_page(folder: Path, document: Document) -> None:
+    """Write both files; the figures are expected as SVG in `plots/` beside them."""
+    drawings = {
+        f"plots/{path.stem}": inline_svg(path.read_text(encoding="utf-8"), path.stem)
+        for path in (folder / "plots").glob("*.svg")
+    }
+    write_text(folder / "report.md", render_markdown.render(document))
+    write_text(folder / "report.html", render(document, drawings))

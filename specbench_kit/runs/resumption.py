@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.nested import flat
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, flat
 
 ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
 """The fields of `run.json` that describe the software and the machine."""

@@ -7,8 +7,8 @@ from math import inf
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.fields import find_profile
 from specbench_kit.deployments.loading import Definition
-from specbench_kit.deployments.profiles import find_profile
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.roofline import roofline_of
 from specbench_kit.serving.arrays import Integers

@@ -6,8 +6,8 @@ import sys
 import pytest
 from command_line import SKIT, environment
 
+from specbench_kit.cli.command_option import KIND_OF, completer_of
 from specbench_kit.cli.commands import COMMANDS, load_command
-from specbench_kit.cli.completion import KIND_OF, completer_of
 from specbench_kit.cli.listing import KINDS, SLOW
 
 
@@ -38,6 +38,8 @@ def test_every_completed_option_exists_and_takes_names_that_are_quick_to_list() 
 
 def test_completion_imports_nothing_heavy() -> None:
     asks = [f"completer_of({name!r})('')" for name in KIND_OF]
-    code = f"from specbench_kit.cli.completion import completer_of; {'; '.join(asks)}; import sys; print(*sys.modules)"
+    code = (
+        f"from specbench_kit.cli.command_option import completer_of; {'; '.join(asks)}; import sys; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "matplotlib"} & set(done.stdout.split())

@@ -12,8 +12,8 @@ from command_line import TinyPair, error_line, read_object, skit, skit_here, wri
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.studies.sweep.grid import replay_grid
+from specbench_kit.studies.sweep.run import summarise
 from specbench_kit.studies.sweep.settings import SweepSettings
-from specbench_kit.studies.sweep.summary import summarise
 
 pytestmark = pytest.mark.slow
 

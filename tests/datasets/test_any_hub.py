@@ -8,9 +8,8 @@ import pyarrow.parquet
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.datasets.any_hub import parse
 from specbench_kit.datasets.base import Hub, LoadedDataset, Prompt, datasets
-from specbench_kit.datasets.loading import load
+from specbench_kit.datasets.loading import load, parse
 
 HIDDEN = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
 SPEED: dict[str, Any] = {

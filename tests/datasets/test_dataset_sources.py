@@ -160,7 +160,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 FETCH = """
 import json
 from specbench_kit.datasets.base import Hub
-from specbench_kit.datasets.hub import fetch_rows
+from specbench_kit.datasets.loading import fetch_rows
 print(json.dumps(fetch_rows(Hub("someone/rows", "train", url={url!r}))))
 """
 

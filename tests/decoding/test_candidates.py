@@ -4,8 +4,7 @@ import pytest
 import torch
 from tiny_models import tiny_llama
 
-from specbench_kit.decoding.candidates import _by_bound, _by_rows, likeliest
-from specbench_kit.decoding.distributions import DraftForward
+from specbench_kit.decoding.distributions import DraftForward, _by_bound, _by_rows, likeliest
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.executors.base import Row, make_executor
 from specbench_kit.models.executors.library import load_library

@@ -30,7 +30,7 @@ from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput, TreeSlot, VirtualStages
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
-from specbench_kit.decoding.processes.stage import CarriedLevel, Stage
+from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session

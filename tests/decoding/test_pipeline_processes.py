@@ -28,8 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.processes.stages import ProcessStages
-from specbench_kit.decoding.processes.target import PipelineTarget
+from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request

@@ -16,8 +16,8 @@ from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.engine import Engine
-from specbench_kit.decoding.pipeline.admission import Admission
 from specbench_kit.decoding.pipeline.budget import StepBudget
+from specbench_kit.decoding.pipeline.loop import Admission
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench_kit.decoding.distributions import DraftForward
-from specbench_kit.decoding.features import features_of_row, features_of_rows
+from specbench_kit.decoding.distributions import DraftForward, features_of_row, features_of_rows
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.executors.base import Forward

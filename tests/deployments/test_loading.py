@@ -11,15 +11,14 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import parse_value
-from specbench_kit.deployments.listing import entries
-from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, find, load
+from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, entries, find, load
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.interconnects import find_interconnect
-from specbench_kit.profilers.kernels import find_kernels
+from specbench_kit.profilers.cards import find_interconnect
 from specbench_kit.profilers.loading import read
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
+from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import find_software
 
 OWN = """

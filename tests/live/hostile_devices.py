@@ -15,9 +15,8 @@ from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.live.connection import ClientIdentity, Connection
-from specbench_kit.live.server.accounts import Account
-from specbench_kit.live.server.event_log import EventLog
-from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.server.accounts import Account, ServerLimits
+from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Status, Up
 from specbench_kit.methods.spec import parse_method

@@ -18,8 +18,7 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.connection import ConnectionLostError
-from specbench_kit.live.engine_stream import EngineStream
-from specbench_kit.live.engine_verifier import EngineVerifier
+from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, ScoringRequest
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.states import to_bytes

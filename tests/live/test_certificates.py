@@ -16,8 +16,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.live.certificates import read_certified_key
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.connection_options import SYSTEM, ConnectionOptions
-from specbench_kit.live.server.event_log import EventLog
 from specbench_kit.live.server.listening import ListenAddress
+from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.server_address import ServerAddress
 

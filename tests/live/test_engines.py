@@ -9,8 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.assembly import remote_engine, streamed_engine
-from specbench_kit.live.engine_stream import EngineStream
-from specbench_kit.live.engine_verifier import EngineVerifier
+from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.engines.llama_cpp import LlamaCpp
 from specbench_kit.live.judges import CLEAR_MARGIN, EngineJudge

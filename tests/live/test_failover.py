@@ -25,8 +25,8 @@ from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.connection_options import ConnectionOptions
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.event_log import EventLog
 from specbench_kit.live.server.listening import ListenAddress
+from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import Status, Up

@@ -24,11 +24,11 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.server.accounts import ServerLimits
 from specbench_kit.live.server.handler import FrameHandler
-from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.rounds import VerifiedRound
+from specbench_kit.live.server.service import DeviceStream
 from specbench_kit.live.server.sessions import ServerSession
-from specbench_kit.live.server.stream import DeviceStream
 from specbench_kit.live.wire import Down, Status, Up
 from specbench_kit.methods.spec import parse_method
 

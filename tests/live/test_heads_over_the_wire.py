@@ -19,7 +19,7 @@ from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.states import from_bytes, to_bytes
 from specbench_kit.live.wire import Down, Status
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.states import summarise_states
+from specbench_kit.metrics.pipeline import summarise_states
 from specbench_kit.models.drafts.reduced import new_draft, save_draft
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.heads.files import save_head

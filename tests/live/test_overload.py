@@ -7,12 +7,11 @@ import pytest
 from live_server import CAPACITY, TARGET, make_server
 from tiny_models import plain_greedy
 
-from specbench_kit.live.refusal import Refusal
+from specbench_kit.live.server.accounts import ServerLimits
 from specbench_kit.live.server.handler import FrameHandler
-from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.rounds import VerifiedRound
-from specbench_kit.live.server.stream import DeviceStream
-from specbench_kit.live.wire import Down, Status, Up
+from specbench_kit.live.server.service import DeviceStream
+from specbench_kit.live.wire import Down, Refusal, Status, Up
 
 PROMPT = [3, 14, 15, 9, 2, 6]
 ANSWER = plain_greedy(TARGET, PROMPT, 4)[0]

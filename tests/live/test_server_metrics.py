@@ -10,7 +10,7 @@ from tiny_models import make_requests, random_prompts
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.server.event_log import EventLog
+from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.wire import Up
 from specbench_kit.methods.spec import parse_method
 

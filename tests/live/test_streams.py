@@ -15,9 +15,8 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.streams.address import parse_server
 from specbench_kit.live.streams.base import Generation, ServerFacts, StreamEvent, dialects
 from specbench_kit.live.streams.client import Patience, RequestFailedError, SentRequest, StreamClient
-from specbench_kit.live.streams.counters import change, have_fallen, read_counters
-from specbench_kit.live.streams.events import EventParser
-from specbench_kit.live.streams.received import ReceivedStream, divided
+from specbench_kit.live.streams.http import EventParser
+from specbench_kit.live.streams.received import ReceivedStream, change, divided, have_fallen, read_counters
 from specbench_kit.metrics.ab.answers import Burst, DraftCounts, StreamedAnswer
 
 PROMPT = "prompt number 11"

@@ -10,13 +10,12 @@ from tiny_models import decode, disturbed, make_requests, make_runner, random_pr
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel, sums_of
-from specbench_kit.methods.acceptance_fit import AcceptanceFit
 from specbench_kit.methods.base import Latencies, LinkCosts
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
 from specbench_kit.methods.sglang_throughput import SGLangThroughput, _SGLangThroughputPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.tetris import Tetris
-from specbench_kit.methods.vllm_adaptive import VllmAdaptive, _VllmAdaptivePolicy, best_first
+from specbench_kit.methods.vllm_adaptive import AcceptanceFit, VllmAdaptive, _VllmAdaptivePolicy, best_first
 
 ONE = at()
 

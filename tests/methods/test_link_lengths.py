@@ -21,8 +21,8 @@ from specbench_kit.methods.base import Latencies, LinkCosts
 from specbench_kit.methods.chosen_length import AcceptanceRate, expected_tokens
 from specbench_kit.methods.delay_optimal import DelayOptimal, RoundParts, _DelayOptimalPolicy
 from specbench_kit.methods.flexspec import FlexSpec, _FlexSpecPolicy
+from specbench_kit.methods.latency_aware import ServerDecoding
 from specbench_kit.methods.measured_link import MeasuredLink, _MeasuredLinkPolicy
-from specbench_kit.methods.server_decoding import ServerDecoding
 from specbench_kit.methods.spec import parse_method
 
 DRAFT, VERIFY = TableModel((1.0,)), TableModel((10.0,))

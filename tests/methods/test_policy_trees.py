@@ -16,9 +16,8 @@ from specbench_kit.methods.autodraft import AutoDraft, _AutoDraftPolicy
 from specbench_kit.methods.base import Latencies, LinkCosts, Policy
 from specbench_kit.methods.eagle2_tree import Eagle2Tree, _MeasuredPolicy
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy
-from specbench_kit.methods.sequoia import _SequoiaPolicy
+from specbench_kit.methods.sequoia import TreeShape, TreeShapes, _SequoiaPolicy, fastest
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.methods.static_tree import TreeShape, TreeShapes, fastest
 from specbench_kit.predictors.ranks import RankTable, count_ranks, find, load, save
 from specbench_kit.studies.recording.ranks import ranks_of
 

@@ -25,14 +25,14 @@ from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Latencies, LinkCosts
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
-from specbench_kit.methods.server_decoding import (
+from specbench_kit.methods.latency_aware import (
     LOSS_SHARE,
     REQUESTS_TO_LEARN,
     ROUNDS_TO_LEARN,
     ServerDecoding,
 )
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
+from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 LATENCY_AWARE = [
     "goodput",

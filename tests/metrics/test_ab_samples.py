@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from specbench_kit.metrics.ab.answers import Burst, StreamedAnswer
-from specbench_kit.metrics.ab.samples import FEWEST_PAIRS, Pairs, compare_samples
+from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS, Pairs, compare_samples
 from specbench_kit.metrics.ab.speculation import is_constant
 from specbench_kit.metrics.ab.summary import Agreement, Speculation
 

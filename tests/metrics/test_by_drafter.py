@@ -5,7 +5,7 @@ from metric_records import record, round_of
 from msgspec import structs
 
 from specbench_kit.decoding.records import RoundRecord
-from specbench_kit.metrics.by_drafter import by_drafter
+from specbench_kit.metrics.acceptance import by_drafter
 from specbench_kit.reports.document import Document
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.run.sections import drafters

@@ -10,7 +10,7 @@ from report_builders import render_run as render
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.acceptance import EXPECTED_RATIOS
 from specbench_kit.metrics.summary import summarise
-from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
+from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 EXPECTED = {
     "threshold:threshold=0,max_draft=3": 0.5 + 0.25 + 0.125,

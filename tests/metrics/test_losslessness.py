@@ -14,8 +14,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.specinfer import SpecInfer
-from specbench_kit.metrics.choices import GreedyChoice, SampledChoice
-from specbench_kit.metrics.evidence import ShapeJudge
+from specbench_kit.metrics.evidence import GreedyChoice, SampledChoice, ShapeJudge
 from specbench_kit.metrics.losslessness import (
     DivergenceJudge,
     Losslessness,

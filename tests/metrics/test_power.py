@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.calibration import Scene
-from specbench_kit.metrics.power import resolution
+from specbench_kit.metrics.gate import resolution
 from specbench_kit.metrics.statistics import Array
 from specbench_kit.metrics.typical import Typical, limit_of_one
 

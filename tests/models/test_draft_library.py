@@ -10,9 +10,8 @@ from command_line import TinyPair, error_line, read_object, skit_here, write_row
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models import draft_library
 from specbench_kit.models.catalogue import ModelSource, locate
-from specbench_kit.models.draft_library import find_draft, find_own, trained_folder
+from specbench_kit.models.draft_library import HEAD, find, find_draft, find_own, trained_folder
 from specbench_kit.models.gguf import RECORD
-from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.named import NAMED_PAIRS
 from specbench_kit.models.pair import load_pair
 

@@ -8,7 +8,7 @@ from command_line import TinyPair, copy_model
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from specbench_kit.models.end_tokens import end_tokens
+from specbench_kit.models.generation import end_tokens
 from specbench_kit.models.pair import load_pair
 
 

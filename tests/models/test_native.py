@@ -12,7 +12,7 @@ from native_models import MODELS, SIZES, in_a_tree, in_pieces, llama
 from tiny_models import make_runner, plain_logits, random_prompts
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.features import features_of_row
+from specbench_kit.decoding.distributions import features_of_row
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import Row, executors, make_executor
 from specbench_kit.models.runner import Append

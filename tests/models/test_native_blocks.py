@@ -24,7 +24,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import executors, held_bytes, make_executor
-from specbench_kit.models.executors.native_blocks import NativeBlocksExecutor
+from specbench_kit.models.executors.native_rounded import NativeBlocksExecutor
 from specbench_kit.models.pair import LoadedModel, load_pair
 from specbench_kit.models.runner import Append
 from specbench_kit.models.weights.blocks import BLOCKS, blocks_of
@@ -320,7 +320,7 @@ def test_where_no_instruction_multiplies_bytes_native_is_the_default(
     mixed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_pair(str(mixed), None).target
-    monkeypatch.setattr("specbench_kit.models.executors.native_blocks.byte_products", lambda: "")
+    monkeypatch.setattr("specbench_kit.models.executors.native_rounded.byte_products", lambda: "")
     assert type(loaded.runner(1, 40, None).executor) is executors.get("native")
     assert type(loaded.runner(1, 40, None, "native-blocks").executor) is NativeBlocksExecutor
 

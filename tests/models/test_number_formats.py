@@ -11,7 +11,7 @@ from specbench_kit.models.number_formats import number_formats
 from specbench_kit.models.pair import LoadedModel, load_pair
 from specbench_kit.models.weights.blocks import RECORD
 from specbench_kit.reports.document import Paragraph
-from specbench_kit.reports.run.lossless import lossless_section
+from specbench_kit.reports.run.sections import lossless_section
 from specbench_kit.reports.sections.wording import formats_sentence
 
 LOSSLESS = {"lossless": {"compared": 2, "identical": 2, "ties": 0, "errors": 0, "lossless": True}}

@@ -14,7 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.executors.masks import BAND
+from specbench_kit.models.executors.kv import BAND
 from specbench_kit.models.runner import Append, Runner
 
 CAPACITY = 150

@@ -4,8 +4,7 @@ from predictor_examples import synthetic
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import time_scores
-from specbench_kit.predictors.search import Budget, SearchResult, SearchTrial, log_loss, search
-from specbench_kit.predictors.spaces import changed_spaces
+from specbench_kit.predictors.search import Budget, SearchResult, SearchTrial, changed_spaces, log_loss, search
 
 TRAIN, VALID = synthetic(600, seed=1), synthetic(300, seed=2)
 

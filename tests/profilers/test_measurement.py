@@ -16,8 +16,7 @@ from specbench_kit.models.executors.base import Executor, make_executor
 from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.profilers.measured_run import observe
-from specbench_kit.profilers.measurement import REPEATS, RUNS, TimingRig, choose_factor, measure, planned_s
-from specbench_kit.profilers.samples import Samples
+from specbench_kit.profilers.measurement import REPEATS, RUNS, Samples, TimingRig, choose_factor, measure, planned_s
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.workload import Configuration, verification
 

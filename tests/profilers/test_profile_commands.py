@@ -18,9 +18,8 @@ from command_line import (
 )
 
 from specbench_kit.profilers.loading import find_measured, load, read
-from specbench_kit.profilers.measurement import TimingRig
+from specbench_kit.profilers.measurement import Samples, TimingRig
 from specbench_kit.profilers.roofline import judge
-from specbench_kit.profilers.samples import Samples
 from specbench_kit.profilers.workload import Configuration, wide
 from specbench_kit.runs.provenance import hash_model
 

@@ -12,9 +12,8 @@ from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.profilers.kernels import FOLDER, MeasuredKernels, find_kernels
 from specbench_kit.profilers.roofline import TOLERANCE, Roofline
-from specbench_kit.profilers.silicon import KernelDatabase
+from specbench_kit.profilers.silicon import FOLDER, KernelDatabase, MeasuredKernels, find_kernels
 from specbench_kit.profilers.workload import batches, verification
 
 FILES = sorted(FOLDER.glob("*-vllm*.toml"))

@@ -11,15 +11,15 @@ from report_builders import make_run
 from rich.console import Console
 from run_builders import in_turn, plain, records_of, write_run
 
-from specbench_kit.core.csv_text import csv_text
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.reports.comparison.terminal import print_comparison
 from specbench_kit.reports.document import CodeBlock, Document, Paragraph, Table
 from specbench_kit.reports.render_markdown import blocks, render
-from specbench_kit.reports.writing.safe_svg import safe_svg
-from specbench_kit.reports.writing.script import SCRIPT
+from specbench_kit.reports.writing.drawing import safe_svg
+from specbench_kit.reports.writing.html_style import SCRIPT
 
 TAG = "<script>alert(1)</script>"
 LINKS = "[b](https://else.where) ![](https://else.where/a.png)"

@@ -10,8 +10,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.serving.schedulers.base import BatchBuilder, BatchLimits
 from specbench_kit.serving.schedulers.estimator import Estimator, EstimatorError, estimate_with_profile
-from specbench_kit.serving.schedulers.feasible_queue import FeasibleQueue
 from specbench_kit.serving.schedulers.waiting import WaitingRound
+from specbench_kit.serving.schedulers.wisp_promise import FeasibleQueue
 
 
 def estimator_of(*requests: WaitingRound, error: EstimatorError | None = None) -> Estimator:

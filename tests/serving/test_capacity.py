@@ -15,21 +15,23 @@ from specbench_kit.serving.options import Objective
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
 from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.server_metrics import is_drifting, warm_up_end_s
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.steady_state import is_drifting, warm_up_end_s
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving import capacity
 from specbench_kit.studies.serving.capacity import (
     LOOKS,
+    RATE_STEP,
     CapacityRule,
     LoadTrial,
     SeedCapacity,
+    at_load,
     find_capacity,
+    load_unit,
     try_load,
     violation_interval,
 )
-from specbench_kit.studies.serving.loads import RATE_STEP, at_load, load_unit
 
 RULE = CapacityRule(epsilon=0.05, most=64)
 

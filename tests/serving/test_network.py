@@ -9,10 +9,9 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
-from specbench_kit.serving.link_delays import LinkDelays, SharedUplink
-from specbench_kit.serving.link_trace import LinkTrace, read_link_trace
+from specbench_kit.serving.devices import LinkDelays, SharedUplink
 from specbench_kit.serving.metrics import compute_metrics
-from specbench_kit.serving.network import Network
+from specbench_kit.serving.network import LinkTrace, Network, read_link_trace
 from specbench_kit.serving.round_table import RoundTable
 from specbench_kit.serving.simulation import simulate
 from tests.serving.scenes import DEPLOYMENT, calm, scenario

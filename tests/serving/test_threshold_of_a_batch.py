@@ -1,6 +1,6 @@
 """A simulated server stops all drafts of a batch together if the method does."""
 
-from specbench_kit.studies.reproduction.serving import simulate
+from specbench_kit.studies.reproduction.decoding import simulate
 
 
 def test_a_batch_stops_where_its_mean_surety_falls_below_the_threshold() -> None:

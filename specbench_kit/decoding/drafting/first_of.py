@@ -16,8 +16,7 @@ from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.models.draft_library import AUTO
-from specbench_kit.models.head_library import named
+from specbench_kit.models.draft_library import AUTO, named
 
 if TYPE_CHECKING:
     from specbench_kit.models.runner import Runner

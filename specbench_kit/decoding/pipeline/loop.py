@@ -1,5 +1,6 @@
 """The pipeline loop: a step feeds a level of every tree, and yields a token if the true one is in flight."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import get_args
 
@@ -8,11 +9,9 @@ from torch import Tensor
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.loop import Loop, mark_round
-from specbench_kit.decoding.pipeline.admission import Admission
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.drafter import LevelSource
 from specbench_kit.decoding.pipeline.flight import PipelineRound
-from specbench_kit.decoding.pipeline.phase_shares import PhaseShares
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Stages
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.pipeline.time import StepTime
@@ -190,3 +189,66 @@ class PipelineEngine(Loop):
         )
         stream.session.record.rounds.append(record)
         mark_round(self.clock, stream.session)
+
+
+class Admission:
+    """Admits prompts, roots and levels as far as a step's budget goes.
+
+    A request that gets nothing waits, while what it has in flight moves on.
+    """
+
+    def __init__(self, budget: StepBudget, batch_size: int) -> None:
+        self._budget, self._roots = budget, budget.roots(batch_size)
+        self._steps = 0
+
+    def choose(self, streams: Sequence[RequestStream]) -> None:
+        """Set the level that each request feeds with this step."""
+        self._steps += 1
+        prompts, roots, growing = list[RequestStream](), list[RequestStream](), list[RequestStream]()
+        for stream in streams:
+            count = len(stream.to_enter)
+            (prompts if count > 1 else roots if count else growing).append(stream)
+        if prompts and self._budget.prefill == "first":
+            # A step of prompts alone: mixed into every step, a long prompt would slow down all levels beside it.
+            room = self._budget.chunk
+            for stream in prompts:
+                room -= stream.take(room)
+            for stream in growing:
+                stream.trim(0)
+            return
+        used = 0
+        for stream in prompts:
+            used += stream.take(self._budget.piece(len(streams)))
+        if roots:
+            used += self._admit_roots(roots)
+        shares = self._budget.allot([stream.scores for stream in growing], used) if growing else ()
+        for stream, share in zip(growing, shares, strict=True):
+            if share < len(stream.scores):
+                stream.trim(share)
+
+    def _admit_roots(self, roots: list[RequestStream]) -> int:
+        """Let the roots of one group enter, those first that have waited longest; return how many entered."""
+        if len(roots) > self._roots:
+            roots.sort(key=lambda stream: stream.last_entry)
+        for stream in roots[: self._roots]:
+            stream.last_entry = self._steps
+            stream.take(1)
+        return min(len(roots), self._roots)
+
+
+class PhaseShares:
+    """Running totals of one request's share of each phase; all requests that share a step count alike.
+
+    A request's round took the difference of two readings. In between nothing has to be done for it, though requests
+    come and go: whoever changes their number reads first, so that every total is divided by the number it belongs to.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._totals: defaultdict[Phase, float] = defaultdict(float)
+
+    def read(self, sharing: int) -> dict[Phase, float]:
+        """Return the totals; `sharing` requests went through the pipeline since the last reading."""
+        for phase, seconds in self._clock.take().items():
+            self._totals[phase] += seconds / max(1, sharing)
+        return dict(self._totals)

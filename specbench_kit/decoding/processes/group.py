@@ -1,15 +1,82 @@
 """How the ranks of a pipeline find each other."""
 
+import json
 import socket
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
-from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.rank import Rank
+
+
+class Channel:
+    """Sends without waiting and receives in the order of sending.
+
+    `device_group`, if there is one, carries hidden states directly between devices.
+    """
+
+    def __init__(self, device: torch.device, device_group: dist.ProcessGroup | None = None) -> None:
+        self._device, self._device_group = device, device_group
+        self._unsent: list[tuple[dist.Work | None, Tensor]] = []
+        """What may still be on its way: a tensor must stay in memory until its send has ended."""
+
+    def send(self, rank: int, content: object) -> None:
+        """Send anything that JSON can express."""
+        payload = torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
+        self.send_tensor(rank, torch.tensor([len(payload)]))
+        self.send_tensor(rank, payload)
+
+    def receive(self, rank: int) -> Any:
+        """Wait for what `send` sent, and return it."""
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, rank)
+        payload = torch.zeros(int(size), dtype=torch.uint8)
+        dist.recv(payload, rank)
+        return json.loads(payload.numpy().tobytes())
+
+    def send_tensor(self, rank: int, tensor: Tensor) -> None:
+        """Send a tensor by way of main memory."""
+        tensor = tensor.cpu().contiguous()
+        self._unsent.append((dist.isend(tensor, rank), tensor))
+
+    def receive_tensor(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Wait for what `send_tensor` sent, and return it on this rank's device."""
+        tensor = torch.empty(shape, dtype=dtype)
+        dist.recv(tensor, rank)
+        return tensor.to(self._device)
+
+    def settle(self) -> None:
+        """Wait until everything that was sent has left."""
+        for work, _ in self._unsent:
+            if work is not None:
+                work.wait()
+        self._unsent.clear()
+
+    def exchange(
+        self, outgoing: tuple[int, Tensor] | None, incoming: tuple[int, Sequence[int], torch.dtype] | None
+    ) -> Tensor | None:
+        """Hand on hidden states and return those that come in, from device to device if each rank has its own."""
+        if self._device_group is None:
+            if outgoing is not None:
+                self.send_tensor(*outgoing)
+            return self.receive_tensor(*incoming) if incoming is not None else None
+        # Both directions as one batch: in a ring of ranks that each send first, NCCL would wait forever.
+        operations, received = [], None
+        if outgoing is not None:
+            operations.append(dist.P2POp(dist.isend, outgoing[1].contiguous(), outgoing[0], self._device_group))
+        if incoming is not None:
+            received = torch.empty(incoming[1], dtype=incoming[2], device=self._device)
+            operations.append(dist.P2POp(dist.irecv, received, incoming[0], self._device_group))
+        for work in dist.batch_isend_irecv(operations) if operations else []:
+            work.wait()
+        return received
+
 
 HOST = "127.0.0.1"
 PATIENCE = timedelta(days=1)

@@ -1,24 +1,27 @@
 """The stages of a pipeline as rank 0 sees them, if each is a process of its own."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from threading import Thread
+from threading import Event, Thread
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput
-from specbench_kit.decoding.processes.channel import Channel
-from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_point
-from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
+from specbench_kit.decoding.processes.group import LOOPBACK, Channel, join, meeting_point
 from specbench_kit.decoding.processes.rank import Rank, rank_by_torchrun
+from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.executors.stage import require_cuttable
 from specbench_kit.models.pair import LoadedModel
+from specbench_kit.models.runner import Append
 
 KEPT = "finished requests are kept, --resume continues with the others"
 Command = Mapping[str, object]
@@ -160,3 +163,129 @@ class ProcessStages:
             if self._workers is not None and self._workers.died.wait(LAST_WORDS_S):
                 reason = self._workers.death
             raise SkitError(f"the pipeline broke: {reason}; {KEPT}") from error
+
+
+LAST_WORDS_S = 3.0
+"""Time for a process to end by itself, and for the news of its death to arrive."""
+
+
+class Workers:
+    """The processes that hold the stages. When one dies, the others are ended, which breaks every wait for them."""
+
+    def __init__(self, stages: int, device: str, port: int) -> None:
+        self.died, self.death = Event(), ""
+        self._closing = False
+        threads = max(1, torch.get_num_threads() // (stages + 1))
+        self._processes = []
+        for rank in range(1, stages + 1):
+            settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": stages + 1, "OMP_NUM_THREADS": threads}
+            environment = {name: str(value) for name, value in settings.items()} | {"GLOO_SOCKET_IFNAME": LOOPBACK}
+            process = subprocess.Popen(
+                [sys.executable, "-m", "specbench_kit.decoding.processes.worker", str(port), device],
+                env=os.environ | environment,
+                stdin=subprocess.PIPE,  # never written to: a worker ends when it closes
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                process_group=0,  # Ctrl-C is for rank 0 alone, which then ends the others in order
+            )
+            self._processes.append(process)
+        for rank, process in enumerate(self._processes, 1):
+            Thread(target=self._watch, args=(rank, process), daemon=True).start()
+
+    def close(self) -> None:
+        """Wait for the stages to end, and kill those that do not."""
+        self._closing = True
+        for process in self._processes:
+            try:
+                process.wait(LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        """Wait until a process ends; if it was not told to, note why and kill the others."""
+        assert process.stderr is not None
+        lines = process.stderr.read().decode(errors="replace").strip().splitlines()
+        code = process.wait()
+        if self._closing:
+            return
+        self._closing = True  # the others die of the kill below, which is not worth a message
+        reason = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        last_line = f": {lines[-1]}" if lines else ""
+        self.death = f"stage {rank} of {len(self._processes)} (process {process.pid}) {reason}{last_line}"
+        self.died.set()
+        for worker in self._processes:
+            worker.kill()
+
+
+@dataclass(slots=True)
+class _Slot:
+    length: int = 0
+    prefix: int = 0
+    """Provisional tokens at the beginning, which the stages have joined to their prefix already."""
+    nodes: int = 0
+    prune: Prune | None = None
+    """What the last commit decided; the stages hear of it with the next pass."""
+
+
+class PipelineTarget:
+    """Does for a pipeline what a runner does for a model.
+
+    A forward's first tokens, whose logits are not requested, must form a chain.
+    """
+
+    asynchronous = True
+    takes_pending = False
+
+    def __init__(self, stages: "ProcessStages") -> None:
+        self._stages = stages
+        self._slots: dict[int, _Slot] = {}
+
+    def acquire(self) -> int:
+        """Return an empty slot."""
+        slot = self._stages.acquire()
+        self._slots[slot] = _Slot()
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Free a slot."""
+        del self._slots[slot]
+        self._stages.release(slot)
+
+    def length(self, slot: int) -> int:
+        """Return the number of committed tokens."""
+        return self._slots[slot].length
+
+    def provisional(self, slot: int) -> int:
+        """Return the number of appended tokens that are not yet committed."""
+        return self._slots[slot].prefix + self._slots[slot].nodes
+
+    def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
+        """Start one pass of all rows; the function returned waits for its result."""
+        layers = sorted(set(layers))
+        counts = [len(row.tokens) if layers else row.keep for row in rows]
+        feeds = []
+        for row in rows:
+            slot = self._slots[row.slot]
+            slot.prefix, slot.nodes = len(row.tokens) - row.keep, row.keep
+            parents = row.parents or range(-1, len(row.tokens) - 1)
+            parents = [max(-1, parent - slot.prefix) for parent in parents[slot.prefix :]]
+            nodes = list(row.tokens[slot.prefix :])
+            level = Level(list(range(len(nodes))), nodes, parents, row.tokens[: slot.prefix])
+            feeds.append(Feed(row.slot, level, slot.prune))
+        self._stages.pass_through(feeds, layers)
+
+        def requested(output: Tensor) -> list[Tensor]:
+            return [part[-row.keep :] for part, row in zip(output.split(counts), rows, strict=True)]
+
+        def answer() -> Forward:
+            logits, states = self._stages.split(self._stages.receive_output(sum(counts), layers), layers)
+            return Forward(requested(logits), {layer: requested(hidden) for layer, hidden in states.items()})
+
+        return answer
+
+    def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
+        """Make the provisional nodes `path` part of the prefix, and drop the others, with the next pass."""
+        state = self._slots[slot]
+        state.prune = Prune([node - state.prefix for node in path if node >= state.prefix], [])
+        state.length, state.prefix, state.nodes = state.length + len(path), 0, 0

@@ -1,18 +1,18 @@
 """The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it."""
 
-from collections import deque
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from math import inf
-from threading import Condition, Thread
+from threading import Condition, Thread, get_native_id
 
 import torch
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.live.server.backlog import Backlog
+from specbench_kit.live.server.accounts import Account
 from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
-from specbench_kit.live.server.kv_slots import KvSlots
-from specbench_kit.live.server.priority import lower_priority
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.scoring import OutputScorer, ScoringEndedError, ScoringTask
 from specbench_kit.live.server.sessions import ServerSession
@@ -247,3 +247,105 @@ class BatchRunner(Thread):
             waiting.new, waiting.cached = waiting.new + waiting.cached, 0
             self._estimator.estimate(waiting)
             self._queue.changed(waiting)
+
+
+class Backlog:
+    """Keeps the rounds of each account beyond its share of the slots back while other accounts use the server.
+
+    So a device with a thousand sessions delays those of others by one batch, not by a thousand rounds. The rounds of an
+    account stay in order. Belongs to the verification thread.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._backlogs: dict[Account, deque[PendingRound]] = {}
+        self._scheduled: Counter[Account] = Counter()
+        """Rounds that the scheduler sees."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._backlogs.values()))
+
+    def add(self, pending: PendingRound) -> None:
+        """Take in a round that has arrived."""
+        self._backlogs.setdefault(pending.session.account, deque()).append(pending)
+
+    def leave(self, rounds: Iterable[PendingRound]) -> None:
+        """Note that the scheduler handed these rounds out."""
+        self._scheduled.subtract(pending.session.account for pending in rounds)
+        self._scheduled = +self._scheduled
+
+    def take(self, holders: Iterable[Account]) -> list[PendingRound]:
+        """Return the rounds that the scheduler may see now; `holders` are the accounts with sessions in KV."""
+        users = {*holders, *self._backlogs, *self._scheduled}
+        share = max(1, self._slots // max(1, len(users)))
+        taken: list[PendingRound] = []
+        for account, backlog in list(self._backlogs.items()):
+            while backlog and (len(users) == 1 or self._scheduled[account] < share):
+                taken.append(backlog.popleft())
+                self._scheduled[account] += 1
+            if not backlog:
+                del self._backlogs[account]
+        return sorted(taken, key=lambda pending: pending.arrived_s)
+
+
+class KvSlots:
+    """The sessions whose KV the target holds, the least recently used one first; belongs to the verification thread."""
+
+    def __init__(self, verifier: BatchVerifier, count: int, on_release: Callable[[ServerSession], None]) -> None:
+        self._verifier, self.count, self._on_release = verifier, count, on_release
+        self._holders: OrderedDict[ServerSession, None] = OrderedDict()
+        self.evictions = 0
+        """How often a session lost its slot to another one."""
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def accounts(self) -> set[Account]:
+        """Return the accounts that hold a slot."""
+        return {holder.account for holder in self._holders}
+
+    def bring(self, session: ServerSession, needed: Container[ServerSession]) -> int:
+        """Give a session a slot and return its tokens in KV; another one that is not `needed` may lose its own."""
+        if session in self._holders:
+            self._holders.move_to_end(session)
+            return session.cached
+        if len(self._holders) >= self.count:
+            victim = self._victim(session, needed)
+            self.release(victim)
+            victim.account.evictions += 1
+            self.evictions += 1
+        self._verifier.admit(session)
+        self._holders[session] = None
+        session.cached = 0
+        return 0
+
+    def release(self, session: ServerSession) -> None:
+        """Free a session's slot if it has one."""
+        if session not in self._holders:
+            return
+        del self._holders[session]
+        self._verifier.release(session)
+        session.cached = 0
+        self._on_release(session)
+
+    def _victim(self, session: ServerSession, needed: Container[ServerSession]) -> ServerSession:
+        """Return the least recently used session of an account that holds more than its share of the slots.
+
+        Whoever opens many sessions takes slots from itself, not from others.
+        """
+        held = Counter(holder.account for holder in self._holders)
+        held[session.account] += 1
+        share = self.count / len(held)
+        free = [holder for holder in self._holders if holder not in needed]
+        return next((holder for holder in free if held[holder.account] > share), free[0])
+
+
+NICE = 5
+"""Added to the nice value of the verification thread, so that a message on a shared core need not wait for it."""
+
+
+def lower_priority() -> None:
+    """Lower the priority of the calling thread, where threads have one of their own."""
+    if sys.platform == "linux":
+        thread = get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE)

@@ -1,15 +1,17 @@
 """The gRPC server: its address and certificate, its options, and the services that it offers."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.live.server.limits import ServerLimits
-from specbench_kit.live.server.public_services import add_public_services
+from specbench_kit.live.server.accounts import ServerLimits
 from specbench_kit.live.wire import SERVICE, Down, Up
 
 
@@ -70,3 +72,37 @@ def _parse_frame(content: bytes) -> Up | None:
         return frame
     except DecodeError:
         return None
+
+
+class _HealthChecks(health.aio.HealthServicer):
+    """Health checks without watching: anybody could hold thousands of watching streams, which cost memory for ever."""
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext) -> None:
+        """Refuse, upon which clients of gRPC ask by single checks."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server answers single checks")
+
+
+class _BriefReflection(reflection.aio.ReflectionServicer):
+    """Reflection whose streams end after `stream_s`."""
+
+    def __init__(self, names: Sequence[str], stream_s: float) -> None:
+        super().__init__(names)
+        self._stream_s = stream_s
+
+    async def ServerReflectionInfo(
+        self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        """Answer the requests of a stream until its time is up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._stream_s):
+                async for answer in super().ServerReflectionInfo(requests, context):
+                    yield answer
+
+
+def add_public_services(server: grpc.aio.Server, name: str, stream_s: float) -> health.aio.HealthServicer:
+    """Add both services for the service `name`, and return the one that is told of the server's health."""
+    health_status = _HealthChecks()
+    health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
+    names = (name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_BriefReflection(names, stream_s), server)
+    return health_status

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.accounts import Accounts, Caller
+from specbench_kit.live.server.accounts import Accounts, Caller, ServerLimits
 from specbench_kit.live.server.drafts import LONGEST_NAME
-from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.metrics import ServerMetrics
 from specbench_kit.live.server.sessions import AnswerStream, ServerSession
-from specbench_kit.live.wire import PROTOCOL, Status
+from specbench_kit.live.wire import PROTOCOL, Refusal, Status
 
 
 class CallingStream(AnswerStream, Protocol):

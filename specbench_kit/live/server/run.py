@@ -4,32 +4,34 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.version import __version__
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.drafting.base import DRAFT
+from specbench_kit.decoding.latency import InteractionModel, LatencyModel
 from specbench_kit.deployments.placing import environment
-from specbench_kit.live.address import host_and_port
 from specbench_kit.live.certificates import read_certified_key, read_roots
+from specbench_kit.live.connection_options import host_and_port
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.server.accounts import ServerLimits
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
-from specbench_kit.live.server.event_log import EventLog
 from specbench_kit.live.server.handler import FrameHandler
-from specbench_kit.live.server.latency import expected_latency
-from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.listening import ListenAddress
-from specbench_kit.live.server.loop import run_loop
+from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.server.scoring import OutputScorer
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.server.sessions import SessionTable
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.head_library import HEAD
+from specbench_kit.models.draft_library import HEAD
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.models.runner import Runner
+from specbench_kit.models.runner import Append, Runner
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.profilers import loading
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.serving.schedulers.base import parse_scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -150,3 +152,57 @@ def serve(settings: ServeSettings, service: VerificationService, ready: Callable
         await service.run(ready)
 
     run_loop(run())
+
+
+if find_spec("uvloop") is None:  # uvloop does not exist for Windows
+    from asyncio import run as run_loop
+else:
+    from uvloop import run as run_loop
+
+__all__ = ["run_loop"]
+
+
+CACHED = 128
+"""Tokens in KV before the timed forwards."""
+SHAPES = ((1, 1), (9, 1), (9, 4), (33, 1))
+"""New tokens per request, and requests, of the forwards that are timed if there is no profile."""
+REPETITIONS = 5
+"""Timings of each shape, of which the shortest counts."""
+
+
+def expected_latency(profile: str | None, model_hash: str, runner: Runner) -> tuple[LatencyModel, str]:
+    """Return the latency model that the scheduler plans with, and where it comes from.
+
+    It is that of the named profile, else of one measured on this machine, else a rough one of a few forwards.
+    """
+    if profile is not None:
+        return loading.load(profile, model_hash=model_hash).latency(), profile
+    measured = loading.find_measured(model_hash, "verifier", runner.device)
+    if measured is not None:
+        return measured.latency(), measured.name
+    return _time_forwards(runner), "a few forwards at the start; skit profile-verifier measures a profile"
+
+
+def _time_forwards(runner: Runner) -> LatencyModel:
+    """Return a line, with seconds per forward and per new token, through the times of a few forwards."""
+    cached = min(CACHED, runner.capacity // 2)
+    slots = [runner.acquire() for _ in range(min(4, runner.executor.slots))]
+    for slot in slots:
+        runner.forward([Append(slot, [1] * cached)])
+        runner.commit(slot, range(cached))
+    points = []
+    for tokens, requests in SHAPES:
+        times = []
+        for _ in range(REPETITIONS):
+            began_s = monotonic_s()
+            new = min(tokens, cached)
+            runner.forward([Append(slot, [1] * new, keep=new) for slot in slots[:requests]])
+            times.append(monotonic_s() - began_s)
+            for slot in slots[:requests]:
+                runner.commit(slot, [])
+        points.append((tokens * len(slots[:requests]), min(times)))
+    for slot in slots:
+        runner.release(slot)
+    (fewest, shortest_s), (largest, longest_s) = points[0], max(points)
+    per_token_s = max(0.0, (longest_s - shortest_s) / (largest - fewest))
+    return InteractionModel(per_token_s, 0.0, 0.0, max(1e-6, shortest_s - fewest * per_token_s))

@@ -10,13 +10,10 @@ from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.live.connection_options import TEMPERATURES
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.accounts import Account, Caller
+from specbench_kit.live.server.accounts import Account, Caller, ServerLimits
 from specbench_kit.live.server.drafts import LONGEST_NAME, require_tokens
-from specbench_kit.live.server.generation import Generation
-from specbench_kit.live.server.limits import ServerLimits
-from specbench_kit.live.server.silence import SilenceBound, read_silence_bound
-from specbench_kit.live.wire import Down, Status
+from specbench_kit.live.server.silence import Generation, SilenceBound, read_silence_bound
+from specbench_kit.live.wire import Down, Refusal, Status
 
 MOST_LAYERS = 8
 """Layers whose hidden states a session may ask for; an EAGLE head reads three."""

@@ -15,8 +15,15 @@ from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.streams.address import ServerAddress
 from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, dialects
-from specbench_kit.live.streams.events import END, EventParser
-from specbench_kit.live.streams.http import SHOWN, AsyncTransport, certificates, proxy_of, without_secret
+from specbench_kit.live.streams.http import (
+    END,
+    SHOWN,
+    AsyncTransport,
+    EventParser,
+    certificates,
+    proxy_of,
+    without_secret,
+)
 from specbench_kit.live.streams.received import ReceivedStream
 
 CONNECT_S = 10.0

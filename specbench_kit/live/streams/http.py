@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
 from json import dumps
@@ -17,7 +17,6 @@ import httpx
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
-from specbench_kit.live.streams.events import END, EventParser
 
 API_KEY = "SKIT_API_KEY"
 """The environment variable of the key of every server; that of one server has its name at the end."""
@@ -271,3 +270,48 @@ def _document(data: str) -> JsonObject:
     if not isinstance(document, dict):
         raise ValueError(f"an event that is no object: {data[:80]}")
     return document
+
+
+HEAD = 2000
+"""Bytes of content without an event that are kept."""
+END = "[DONE]"
+"""The data with which OpenAI's streams end."""
+
+
+class EventParser:
+    """Cuts the bytes of a stream into the data of its events, wherever the network divided them."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._events, self._head = 0, b""
+
+    def feed(self, content: bytes) -> list[str]:
+        """Return the data of every event whose line is complete now."""
+        self._head = self._head or content[:HEAD]
+        *lines, self._rest = (self._rest + content).replace(b"\r\n", b"\n").split(b"\n")
+        found = [data for line in lines if (data := _data(line))]
+        self._events += len(found)
+        return found
+
+    def end(self) -> list[str]:
+        """Return the data of a last line without a line break."""
+        line, self._rest = self._rest, b""
+        found = [data] if (data := _data(line)) else []
+        self._events += len(found)
+        return found
+
+    def said_instead(self) -> str:
+        """Return how content without any event begins: a server that does not stream says there why not."""
+        text = self._head.decode("utf-8", "replace").strip()
+        if self._events or not text:
+            return ""
+        with suppress(ValueError, AttributeError):
+            error = parse(text).get("error")
+            text = str(error.get("message") if isinstance(error, dict) else error or text)
+        return f", and no event; the server said: {text[:SHOWN]}"
+
+
+def _data(line: bytes) -> str:
+    # Some servers report an error in the middle of a stream by a line of its own name.
+    name, _, content = line.partition(b":")
+    return content.decode("utf-8", "replace").strip() if name in (b"data", b"error") else ""

@@ -14,8 +14,7 @@ from specbench_kit.live.streams.base import (
     error_text,
     read_event,
 )
-from specbench_kit.live.streams.llama_timings import Timings
-from specbench_kit.live.streams.openai import OpenAIChat
+from specbench_kit.live.streams.openai import OpenAIChat, Timings
 
 
 class LlamaChunk(Struct):

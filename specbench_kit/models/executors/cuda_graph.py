@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Forward, Row, executors
-from specbench_kit.models.executors.graph_capture import CapturedGraph, GraphLibrary
-from specbench_kit.models.executors.graph_details import Details
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
-from specbench_kit.models.executors.graph_inputs import NODES, GraphInputs, Shape, pending_in, power_of_two
-from specbench_kit.models.executors.graph_moves import LEAST_MOVES, MoveInputs
-from specbench_kit.models.executors.graph_work import COLUMNS, GraphForward, Table, Work
-from specbench_kit.models.executors.masks import BAND
+from specbench_kit.models.executors.graph_inputs import NODES, Details, GraphInputs, Shape, pending_in, power_of_two
+from specbench_kit.models.executors.graph_work import COLUMNS, CapturedGraph, GraphForward, GraphLibrary, Table, Work
+from specbench_kit.models.executors.kv import BAND, KVStore
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 from specbench_kit.models.executors.transformers import TransformersExecutor
 
@@ -266,3 +263,38 @@ def _number(part: AnyToken) -> int:
     if isinstance(part, PendingToken) and not part.known and isinstance(part.source, GraphForward):
         return -1 - (part.source.rows[part.row].slot * COLUMNS + part.source.step)
     return int(part)
+
+
+LEAST_MOVES = 8
+"""The smallest graph; numbers of moves are rounded up to powers of two."""
+
+
+class MoveInputs:
+    """Slots, sources and destinations of one graph's moves, in pinned memory and on the card.
+
+    A move that is only padding copies the last cell, which nothing attends to, onto itself.
+    """
+
+    def __init__(self, count: int, trash: int, device: torch.device) -> None:
+        self._trash = trash
+        self._host = torch.zeros((3, count), dtype=torch.int64, pin_memory=True)
+        self._card = torch.zeros((3, count), dtype=torch.int64, device=device)
+        self.was_read = torch.cuda.Event()
+        """Happens when the card has read what was written last."""
+
+    def fill(self, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Write moves as (slot, source, destination)."""
+        if not self.was_read.query():
+            self.was_read.synchronize()
+        numbers = self._host.numpy()
+        numbers[0], numbers[1:] = 0, self._trash
+        numbers[:, : len(moves)] = list(zip(*moves, strict=True))
+
+    def move(self, store: KVStore) -> None:
+        """Bring the moves to the card and do them; in a graph this is a part of each replay."""
+        self._card.copy_(self._host, non_blocking=True)
+        slots, sources, destinations = self._card.unbind()
+        # All sources are read before anything is written, so that a cell may be the source of one move and the
+        # destination of another.
+        for block in store.blocks:
+            block[:, slots, :, destinations] = block[:, slots, :, sources]

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from specbench_kit.models.executors.graph_details import DETAILS, Details, describe
-from specbench_kit.models.executors.graph_inputs import GraphInputs, Shape
+from specbench_kit.models.executors.graph_inputs import DETAILS, Details, GraphInputs, Shape, describe
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KVStore
 

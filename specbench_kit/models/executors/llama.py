@@ -8,8 +8,7 @@ from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from specbench_kit.models.drafts.reduced import is_reduced
 from specbench_kit.models.executors.base import executors
-from specbench_kit.models.executors.kv import LayerKV
-from specbench_kit.models.executors.masks import BAND
+from specbench_kit.models.executors.kv import BAND, LayerKV
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 
 PACKED_FOR_ROWS = 8

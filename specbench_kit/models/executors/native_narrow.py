@@ -12,8 +12,7 @@ from specbench_kit.core.errors import require
 from specbench_kit.models.executors.base import executors
 from specbench_kit.models.executors.library import NarrowLibrary, load_narrow_library
 from specbench_kit.models.executors.native import NativeExecutor
-from specbench_kit.models.executors.native_draft import NativeDraftExecutor
-from specbench_kit.models.executors.native_head import NativeHeadExecutor
+from specbench_kit.models.executors.native_head import NativeDraftExecutor, NativeHeadExecutor
 from specbench_kit.models.executors.native_weights import is_llama_like
 
 PAIRS, BYTES = 3, 4

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Executor, Forward, Padding, Row
-from specbench_kit.models.executors.kv import KVStore, KVWindow, LayerKV
-from specbench_kit.models.executors.masks import BAND, MaskBuilder
+from specbench_kit.models.executors.kv import BAND, KVStore, KVWindow, LayerKV, MaskBuilder
 
 Found = TypeVar("Found")
 

@@ -9,16 +9,15 @@ from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.reports import render_html, render_markdown
-from specbench_kit.reports.comparison import plots, sections
+from specbench_kit.reports.comparison import plots, report
 from specbench_kit.reports.comparison import report as comparison_report
-from specbench_kit.reports.comparison.look import USUAL, Look
+from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.comparison.wording import where
 from specbench_kit.reports.document import Block, Blocks, Document, Figure, Folded, Heading, Paragraph, code
 from specbench_kit.reports.run import report as run_report
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.writing.drawing import draw
-from specbench_kit.reports.writing.safe_svg import safe_svg
+from specbench_kit.reports.writing.drawing import draw, safe_svg
 from specbench_kit.runs.folder import replace_file
 
 ALL = ("md", "html", "csv", "latex", "png", "svg")
@@ -134,7 +133,7 @@ class _ReportFiles:
         if len(self.comparison.runs) > 1:
             return comparison_report.build(self.comparison, figures, self.look)
         (run,) = self.comparison.runs
-        averages, repeats = sections.averages(self.comparison), sections.repeats(self.comparison)
+        averages, repeats = report.averages(self.comparison), report.repeats(self.comparison)
         exports = [name for name in LINKED if (self.folder / name).exists()]
         further = [*averages, *repeats, *figures]
         problems = self.comparison.problems

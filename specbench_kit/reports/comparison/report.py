@@ -1,25 +1,81 @@
 """The report on several runs side by side."""
 
-from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.reports.comparison import sections
-from specbench_kit.reports.comparison.look import USUAL, Look
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.metrics.comparison import Comparison, ComparisonTable
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports.comparison.wording import cautions, decision_words, power_words, reachable_gap
 from specbench_kit.reports.document import (
+    Block,
     Blocks,
+    Cell,
+    Column,
     Document,
+    Estimate,
     Figure,
     Folded,
+    Heading,
     Paragraph,
+    Row,
+    Table,
     caution,
+    code,
+    facts,
     paragraphs,
 )
-from specbench_kit.reports.run.answers import answers_section
-from specbench_kit.reports.run.sections import definitions
-from specbench_kit.reports.sections import colocation, deployment, headlines, machine, methods
+from specbench_kit.reports.run.report import setting as run_setting
+from specbench_kit.reports.run.sections import answers_section, definitions
+from specbench_kit.reports.sections import colocation, deployment, headlines, machine, methods, wording
 from specbench_kit.reports.sections.columns import (
+    COLUMNS,
+    EVEN_NOTE,
+    SPEEDUP,
+    MetricColumn,
     all_numbers,
+    is_marked_even,
+    method_table,
 )
-from specbench_kit.reports.sections.provenance import provenance
+from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
+
+Size = Literal["screen", "column", "page"]
+"""The size of figures: for reading on a screen, or for one or both columns of a paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`columns` are the titles of the tables' columns, all if there are none; a `bare` figure has no title."""
+
+    columns: Sequence[str] = ()
+    bare: bool = False
+    size: Size = "screen"
+
+    def table_columns(self, usual: Iterable[str] = COLUMNS) -> list[MetricColumn]:
+        """Return the columns of a table that has the `usual` ones unless others are chosen."""
+        return [COLUMNS[title] for title in self.columns or usual]
+
+
+USUAL = Look()
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """Return the titles of columns by their `short_names`, separated by commas; an unknown name is an error."""
+    titles = short_names()
+    names = [name.strip().lower().replace("_", "-") for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in titles:
+            hint = did_you_mean(name, titles)
+            raise SkitError(f"--columns: unknown column '{name}'{hint}; known: {', '.join(titles)}")
+    return tuple(dict.fromkeys(titles[name] for name in names))
+
+
+def short_names() -> dict[str, str]:
+    """Return the titles of columns by their names on the command line: `speedup`, `acceptance-length`, `itl-p95`."""
+    return {title.partition(" (")[0].lower().replace(" ", "-"): title for title in COLUMNS}
 
 
 def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> Document:
@@ -34,9 +90,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         for run in series.runs.values()
     }
     deployments = [deployment.section(run) for run in fields]
-    results = [
-        sections.results(part, comparison.by_group, look) for part in comparison.parts if part.kind != "category"
-    ]
+    sections = [results(part, comparison.by_group, look) for part in comparison.parts if part.kind != "category"]
     # What is compared stands in one picture before any table; the others follow under their heading.
     first = next((block for block in figures if isinstance(block, Figure)), None)
     others = [block for block in figures if block is not first]
@@ -51,19 +105,207 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
             *caution(cautions(comparison)),
         ],
         [first] if first else [],
-        *results,
-        sections.setting(comparison),
+        *sections,
+        setting(comparison),
         paragraphs(reachable_gap(comparison)),
-        sections.differences(comparison),
+        differences(comparison),
         answers_section(judged),
         colocation.section(comparison.overall, fields[0].get("deployment")),
-        sections.categories(comparison, look),
-        sections.averages(comparison),
-        sections.repeats(comparison),
+        categories(comparison, look),
+        averages(comparison),
+        repeats(comparison),
         others,
         methods.section(fields, [run.summary for run in comparison.runs]),
         *(section for index, section in enumerate(deployments) if section not in deployments[:index]),
         [all_numbers(comparison.overall), definitions()],
-        sections.runs(comparison),
+        runs(comparison),
         provenance(fields[0]),
     )
+
+
+AVERAGES = (
+    MetricColumn("acceptance length: pooled", "number", "acceptance_length"),
+    MetricColumn("acceptance length: mean of requests", "number", "acceptance_length_request_mean"),
+    MetricColumn("acceptance length: standard deviation", "number", "acceptance_length_sd"),
+    MetricColumn("acceptance: pooled", "share", "acceptance_rate"),
+    MetricColumn("acceptance: mean of requests", "share", "acceptance_rate_request_mean"),
+    MetricColumn("speedup: ratio of sums", "times", "speedup"),
+    MetricColumn("speedup: mean of ratios", "times", "speedup_request_mean"),
+    MetricColumn("speedup: ratio of mean tok/s", "times", "speedup_of_mean_rates"),
+)
+
+
+def setting(comparison: Comparison) -> Blocks:
+    """Return every value of the runs' settings: one, unless a comparison was forced or the machines differ."""
+    datasets = {
+        name: run
+        for series in reversed(comparison.series)
+        if not series.is_derived
+        for name, run in series.runs.items()
+    }
+    fields = [run.fields for run in comparison.runs]
+    values: dict[str, dict[str, None]] = {}
+    for run in fields:
+        for name, value in run_setting(run):
+            if name not in ("dataset", "warm-up"):
+                values.setdefault(name, {})[value] = None
+    rows = [
+        ("dataset", wording.dataset_sentence(datasets[name].dataset))
+        for name in comparison.datasets
+        if name in datasets
+    ]
+    rows += [(name, " / ".join(texts)) for name, texts in values.items()]
+    return [Heading("What was run"), facts([*rows, *wording.warm_up(fields)])]
+
+
+def results(part: ComparisonTable, groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
+    """Return the tables of all requests, or of one dataset."""
+    finished = max(row["finished"] for row in part.rows.values())
+    title = "Results" if part.kind == "overall" else f"Results on {part.name}"
+    return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, groups, look)]
+
+
+FIRST_COLUMNS = (
+    "speedup (95%)",
+    "typical prompt (95%)",
+    "throughput",
+    "acceptance length",
+    "tokens per step",
+    "TPOT",
+    "lossless",
+)
+"""The columns of the table that a reader sees first, as many as a page holds; the others are opened on a click."""
+
+
+def _method_tables(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
+    """Return the table of methods, or one for each group of them, and the other columns to open on a click."""
+    first = look.table_columns(FIRST_COLUMNS)
+    others = [] if look.columns else [column for column in look.table_columns() if column not in first]
+    blocks = _grouped(rows, groups, first)
+    further = _grouped(rows, groups, others)
+    if any(block.columns[1:] for block in further if isinstance(block, Table)):
+        blocks.append(Folded("More columns", further))
+    return [*blocks, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
+
+
+def _grouped(
+    rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], columns: Sequence[MetricColumn]
+) -> list[Block]:
+    blocks: list[Block] = []
+    for group, labels in groups.items():
+        if members := {label: rows[label] for label in labels if label in rows}:
+            blocks += [Paragraph(f"**{group}**"), method_table(members, columns)]
+    return blocks or [method_table(rows, columns)]
+
+
+def categories(comparison: Comparison, look: Look) -> Blocks:
+    """Return speedup and acceptance length by category, and all other columns to open on a click."""
+    parts = [part for part in comparison.parts if part.kind == "category"]
+    if not parts:
+        return []
+    labels = [series.label for series in comparison.series if not series.is_baseline]
+    blocks: list[Block] = [Heading("By category")]
+    for title, column in (("Speedup (95%)", SPEEDUP), ("Acceptance length", COLUMNS["acceptance length"])):
+        rows: list[list[Cell]] = [
+            [
+                part.name,
+                max(row["finished"] for row in part.rows.values()),
+                *(column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT for label in labels),
+            ]
+            for part in parts
+        ]
+        header: list[Column | str] = ["category", Column("requests", "count")]
+        header += [Column(code(label), column.unit) for label in labels]
+        blocks += [Paragraph(f"{title}:"), Table(header, rows)]
+    groups, columns = comparison.by_group, look.table_columns()
+    return blocks + [Folded(f"All columns: {part.name}", _grouped(part.rows, groups, columns)) for part in parts]
+
+
+def differences(comparison: Comparison) -> Blocks:
+    """Return the comparison of every method with the reference, and what its interval shows."""
+    against = {label: row for label, row in comparison.overall.items() if row.get("verdict")}
+    if not against:
+        return []
+    reference = code(comparison.reference)
+    columns = [
+        Column(f"speed, {reference} = 1 (95%)", "times"),
+        Column("on a typical prompt (95%)", "times"),
+        Column("verdict"),
+        Column("baseline / baseline: machine or engine changed", "times"),
+        Column(f"prompts won against {reference}", "share"),
+        Column("prompts won against autoregressive", "share"),
+        Column("prompts on which it is the fastest", "share"),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            _ratio(row, "relative_speed"),
+            _ratio(row, "typical_relative_speed"),
+            row["verdict"],
+            _ratio(row, "baseline_ratio"),
+            row["win_share_against"],
+            row.get("win_share"),
+            row.get("fastest_share"),
+        ]
+        for row in against.values()
+    ]
+    if all(row.get("baseline_ratio", 1) == 1 for row in against.values()):
+        columns, rows = columns[:3] + columns[4:], [cells[:3] + cells[4:] for cells in rows]
+    if any(row.get("raw_times") for row in against.values()):
+        basis = "Ratios of raw times over the same prompts: without baselines, a changed machine looks like a method."
+    else:
+        basis = "Ratios of the speedups over each run's own baseline, on the same prompts."
+    note = (
+        f"{basis} A verdict goes by the typical prompt, on which no prompt counts for more because it took long or "
+        "because the machine was held up: at most 5% of tables of equal methods have a false one, whichever method is "
+        "the reference. The independent units are prompts with all their repeats, or batches of requests. "
+        f"{NO_DIFFERENCE.capitalize()}: the interval contains 1. {TOO_FEW.capitalize()}: fewer than {FEWEST_UNITS} for "
+        "one comparison, more for many."
+    )
+    fastest_share = comparison.overall[comparison.reference].get("fastest_share")
+    if fastest_share is not None:
+        note += f" {reference} itself is the fastest on {share(fastest_share)} of prompts."
+    labelled = [[code(label), *cells] for label, cells in zip(against, rows, strict=True)]
+    return [Heading(f"Against {reference}"), Table(("method", *columns), labelled), Paragraph(note)]
+
+
+def _ratio(row: Row, metric: str) -> Estimate:
+    return Estimate(row.get(metric), row["intervals"].get(metric))
+
+
+def averages(comparison: Comparison) -> Blocks:
+    """Return pooled and per-request averages, since papers differ in which they report."""
+    rows = {
+        label: row
+        for label, row in comparison.overall.items()
+        if row["submitted"] or row["accepted"] or row.get("speedup")
+    }
+    note = "Papers report either; Spec-Bench's speedup is the ratio of mean tok/s."
+    return [Heading("Pooled and per request"), method_table(rows, AVERAGES), Paragraph(note)] if rows else []
+
+
+def repeats(comparison: Comparison) -> Blocks:
+    """Return how far the repeats of the same requests are apart."""
+    rows = [
+        (code(label), ", ".join(map(times, row["speedup_by_repeat"])), row["repeat_spread"])
+        for label, row in comparison.overall.items()
+        if row.get("repeats")
+    ]
+    spread = Column("(slowest - fastest repeat) / mean", "share")
+    return [Heading("Repeats"), Table(("method", "speedup of each repeat", spread), rows)] if rows else []
+
+
+def runs(comparison: Comparison) -> Blocks:
+    """Return the run directory of every row."""
+    rows = [
+        (
+            code(series.label),
+            name,
+            code(str(run.dataset.get("digest"))[:12]),
+            code(run.name),
+            run.fields.get("started_at") or ABSENT,
+        )
+        for series in comparison.series
+        if not series.is_derived
+        for name, run in series.runs.items()
+    ]
+    return [Folded("Runs", [Table(("method", "dataset", "digest", "folder", "started"), rows)])]

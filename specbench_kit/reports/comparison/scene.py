@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.rounds import RequestGroup
-from specbench_kit.reports.stored import Row
-from specbench_kit.reports.writing.drawing import escaped
-from specbench_kit.reports.writing.hover import set_hover
+from specbench_kit.reports.document import Row
+from specbench_kit.reports.writing.drawing import escaped, set_hover
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, BOUND_STYLE, Style, method_styles
 
 if TYPE_CHECKING:

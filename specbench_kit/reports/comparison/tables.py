@@ -9,12 +9,11 @@ from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports import render_csv, render_latex
-from specbench_kit.reports.comparison.look import USUAL, Look
+from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.wording import where
-from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
+from specbench_kit.reports.document import Cell, Column, Estimate, Row, Table, code
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, MetricColumn
-from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing.formatting import ABSENT
 
 CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}

@@ -19,9 +19,9 @@ from specbench_kit.metrics.verdicts import (
 )
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison import wording
-from specbench_kit.reports.comparison.look import USUAL, Look
-from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
-from specbench_kit.reports.run.answers import answer_cautions, answers_line
+from specbench_kit.reports.comparison.report import USUAL, Look
+from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Row, Table, caution
+from specbench_kit.reports.run.sections import answer_cautions, answers_line
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import (
     EVEN,
@@ -34,7 +34,6 @@ from specbench_kit.reports.sections.columns import (
     is_marked_even,
     typical_cell,
 )
-from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing.formatting import ABSENT, times
 
 if TYPE_CHECKING:

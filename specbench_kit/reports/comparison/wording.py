@@ -2,7 +2,7 @@
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.power import resolution
+from specbench_kit.metrics.gate import resolution
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER
 from specbench_kit.reports.document import code

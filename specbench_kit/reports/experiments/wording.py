@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.reports.stored import Row, Summary
+from specbench_kit.reports.document import Row, Summary
 from specbench_kit.reports.writing.formatting import significant, times
 
 METRICS = {

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specbench_kit.predictors import scoring
-from specbench_kit.reports.document import plain
+from specbench_kit.reports.document import Summary, plain
 from specbench_kit.reports.predictor import wording
-from specbench_kit.reports.stored import Summary
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import COLOURS, GREY, LINES, MARKERS
 

@@ -2,36 +2,34 @@
 
 from typing import TYPE_CHECKING
 
+from specbench_kit.papers import wisp
 from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Blocks,
     BulletList,
+    Cell,
     Column,
     Document,
     Estimate,
     Figure,
+    FigureRow,
     Folded,
     Heading,
     Paragraph,
+    RunFile,
+    Summary,
     Table,
     caution,
+    code,
     facts,
     paragraphs,
 )
 from specbench_kit.reports.predictor import wording
-from specbench_kit.reports.predictor.advice import advice, deployments_section, repeats_section
-from specbench_kit.reports.predictor.data import data_section, feature_section, search_section
-from specbench_kit.reports.predictor.scores import (
-    calibration_section,
-    classification_section,
-    latency_section,
-    theorem_section,
-)
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
-from specbench_kit.reports.sections.provenance import provenance
+from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import dataset_sentence, hardware_sentence, model_sentence
-from specbench_kit.reports.stored import RunFile, Summary
+from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, significant, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,3 +180,302 @@ def _details(summary: Summary) -> Blocks:
 
 def _estimate(estimate: Summary) -> Estimate:
     return Estimate(estimate["value"], estimate["interval"])
+
+
+RATIOS = {
+    "wisp_over_fixed": "best rule of the best family / best fixed length",
+    "confidence_over_fixed": "best confidence threshold / best fixed length",
+    "wisp_over_confidence": "best rule of the best family / best confidence threshold",
+    "oracle_over_fixed": "oracle / best fixed length",
+}
+"""The compared ratios of speeds, by their keys in the summary."""
+ENOUGH_SPLITS = 3
+"""Splits of the prompts from which on their ratios replace those of the single test set."""
+
+
+def advice(summary: Summary) -> str:
+    """Return the first sentence of the report: use the simplest method that is not shown to be slower."""
+    leaders = summary["leaders"]
+    fixed, confidence, wisp = leaders["fixed"], leaders["threshold"], f"wisp:predictor={leaders['rule']}"
+    enough_splits = summary["repeats"]["count"] >= ENOUGH_SPLITS
+    ratios = summary["repeats"] if enough_splits else summary["choices"]
+    wisp_over_fixed, wisp_over_confidence = ratios["wisp_over_fixed"], ratios["wisp_over_confidence"]
+    confidence_over_fixed, plain_over_fixed = ratios["confidence_over_fixed"], summary["choices"]["plain_over_fixed"]
+    if wisp_over_fixed["interval"] is None and not enough_splits:
+        return f"Too few prompts to say what to use; a fixed length (`{fixed}`) is the simplest."
+    if _is_faster(plain_over_fixed) and plain_over_fixed["value"] > wisp_over_fixed["value"]:
+        factor = _factor(plain_over_fixed)
+        return f"Do not draft here: autoregressive decoding has {factor} the speed of the best length (`{fixed}`)."
+    if _is_faster(wisp_over_fixed) and _is_faster(wisp_over_confidence):
+        return (
+            f"Use the predictor, `{wisp}`: it has {_factor(wisp_over_fixed)} the speed of `{fixed}` and "
+            f"{_factor(wisp_over_confidence)} that of `{confidence}`."
+        )
+    bounds = wisp_over_confidence["interval"]
+    slower = "is slower than that" if bounds is not None and bounds[1] < 1 else "is not shown to be faster than that"
+    if _is_faster(confidence_over_fixed):
+        return (
+            f"Confidence is enough here: use `{confidence}`, which has {_factor(confidence_over_fixed)} the speed of "
+            f"`{fixed}`. A predictor (`{wisp}`) {slower} ({_factor(wisp_over_confidence)})."
+        )
+    if _is_faster(wisp_over_fixed):
+        return (
+            f"Use the predictor, `{wisp}`: it has {_factor(wisp_over_fixed)} the speed of `{fixed}`. But "
+            f"`{confidence}` may do as well: the predictor {slower} ({_factor(wisp_over_confidence)})."
+        )
+    return (
+        f"A fixed length is enough here: use `{fixed}`. Neither confidence (`{confidence}`, "
+        f"{_factor(confidence_over_fixed)}) nor a predictor (`{wisp}`, {_factor(wisp_over_fixed)}) is shown to be "
+        "faster."
+    )
+
+
+def repeats_section(summary: Summary) -> Blocks:
+    """Return how the result varies over random splits of the prompts and training seeds."""
+    heading, repeats = Heading("How certain is that?"), summary["repeats"]
+    if repeats["count"] < 2:
+        text = "One split and one training seed: `--repeats` shows how much the result depends on them."
+        return [heading, Paragraph(text)]
+    columns = ("ratio", Column("mean", "times"), "95%", Column("least", "times"), Column("most", "times"))
+    rows = []
+    for key, words in RATIOS.items():
+        ratio = repeats[key]
+        rows.append((words, ratio["value"], interval(ratio["interval"]), min(ratio["values"]), max(ratio["values"])))
+    text = (
+        f"Speeds over {repeats['count']} splits of the prompts, each with its own training seed; family, rule, "
+        "thresholds and lengths are chosen again on the validation prompts of each. Geometric means; the intervals "
+        "account for prompts that splits share (corrected resampled t, Nadeau and Bengio 2003)."
+    )
+    return [heading, Paragraph(text), Table(columns, rows)]
+
+
+def deployments_section(summary: Summary) -> Blocks:
+    """Return the tuned thresholds of the recommended family, and what it gains, for every deployment."""
+    columns = (
+        *map(Column, ("deployment", "best fixed length", "best rule", "threshold", "longest draft")),
+        *(Column(name, "times") for name in ("speed of best rule (95%)", "as published", "confidence", "oracle")),
+        *(Column(name, "seconds") for name in ("decision", "draft step", "round without draft")),
+    )
+    rows = []
+    for site in summary["sites"]:
+        best = site["best"]
+        rows.append(
+            (
+                site["deployment"],
+                code(site["fixed"]),
+                code(best["name"]),
+                f"{min(best['threshold'], 1):.3f}",
+                str(best["longest"]),
+                Estimate(best["value"], best["interval"]),
+                *(site[name]["value"] for name in ("published", "confidence", "oracle")),
+                *(site[name] for name in ("decision_s", "draft_s", "round_s")),
+            )
+        )
+    origins = dict.fromkeys(site["decision_origin"] for site in summary["sites"] if site["decision_origin"])
+    text = (
+        "The predictor stores a threshold and a longest draft for each rule and deployment; `wisp` uses those of the "
+        "deployment that it runs on. All were chosen on the validation prompts. Speeds are those on the test prompts, "
+        f"as multiples of the best fixed length of that deployment. Duration of a decision: "
+        f"{' or '.join(origins) or 'unknown'}."
+    )
+    return [Heading("Thresholds by deployment"), *paragraphs(text), Table(columns, rows)]
+
+
+def _is_faster(ratio: Summary) -> bool:
+    """Return whether the whole interval of a ratio of speeds lies above 1."""
+    return ratio["interval"] is not None and ratio["interval"][0] > 1
+
+
+def _factor(ratio: Summary) -> str:
+    bounds = f" ({interval(ratio['interval'])})" if ratio["interval"] else ""
+    return f"{times(ratio['value'])}{bounds}"
+
+
+FEATURE_MEANINGS = {
+    "confidence": "largest draft probability",
+    "entropy": "entropy of the draft distribution, in nats",
+    "margin": "largest draft probability minus the second largest",
+    "logit_std": "standard deviation of the draft logits",
+    "draft_position": "position in the draft; 1 is the first",
+}
+
+
+def data_section(summary: Summary) -> Blocks:
+    """Return the sizes of the training, validation and test parts."""
+    counts = ("prompts", "requests", "offsets", "examples", "accepted")
+    columns = (
+        Column("part"),
+        *(Column(name, "count") for name in (*counts, "rejected")),
+        Column("share accepted", "share"),
+    )
+    rows = [
+        (
+            name,
+            *(part[key] for key in counts),
+            part["examples"] - part["accepted"],
+            part["accepted"] / part["examples"],
+        )
+        for name, part in summary["split"].items()
+    ]
+    text = (
+        "Split by prompt; turns of one dialogue stay together. At every output offset, drafted tokens that equal the "
+        "target's are accepted, the first one that differs is rejected, and tokens after it are dropped."
+    )
+    return [Heading("Data"), Paragraph(text), Table(columns, rows)]
+
+
+def feature_section(summary: Summary) -> Blocks:
+    """Return the features, and how each is correlated with acceptance."""
+    names, matrix = summary["correlations"]["names"], summary["correlations"]["matrix"]
+    used = next(iter(summary["families"].values()))["features"]
+    accepted = matrix[names.index("accepted")]
+    rows = [
+        (code(name), meaning, "yes" if name in used else "no", significant(accepted[names.index(name)], 2))
+        for name, meaning in FEATURE_MEANINGS.items()
+    ]
+    text = (
+        "In the form of WISP's Table 8 and Figures 2 and 3, on the training prompts. The paper's text names the first "
+        "four features and its table counts five; the fifth is this kit's."
+    )
+    plots = [
+        Figure("Acceptance by feature", "plots/acceptance_by_feature.png"),
+        Figure("Correlations", "plots/correlations.png"),
+    ]
+    columns = ("feature", "meaning", "used", Column("correlation with acceptance", "number"))
+    return [Heading("Features"), Paragraph(text), Table(columns, rows), FigureRow(plots)]
+
+
+def search_section(summary: Summary) -> Blocks:
+    """Return the result of each family's search for hyper-parameters."""
+    rows = [
+        (
+            name,
+            f"{count(family['trials'])} of {count(family['grid'])}",
+            f"{family['default_loss']:.4f}",
+            f"{family['validation_loss']:.4f}",
+            ", ".join(
+                f"{key}={value:g}" if isinstance(value, float) else f"{key}={str(value).lower()}"
+                for key, value in family["params"].items()
+            ),
+        )
+        for name, family in summary["families"].items()
+    ]
+    text = (
+        "Tried were the defaults and random draws, with a fixed seed, from a grid over the dimensions of WISP's Table "
+        "9. The lowest log-loss on the validation examples wins, in nats per token. By the same loss, boosting and "
+        "networks stop early, and forests keep their first trees."
+    )
+    columns = ("family", "tried", "log-loss of defaults", "log-loss of best", "best hyper-parameters")
+    return [Heading("Hyper-parameters"), Paragraph(text), Table(columns, rows)]
+
+
+LATENCIES = ("mean", "median", "std", "min", "max", "p95", "p99")
+RATES = ("accuracy", "recall", "specificity", "false_positive_rate", "balanced_accuracy")
+COUNTS = ("true_negatives", "false_positives", "false_negatives", "true_positives")
+
+
+def classification_section(summary: Summary) -> Blocks:
+    """Return how well each rule tells accepted from rejected tokens."""
+    kinds = {contender["name"]: contender["kind"] for contender in summary["contenders"]}
+    columns = (
+        *map(Column, ("", "threshold", "AUC")),
+        *(Column(name, "share") for name in ("accuracy", "recall", "specificity", "FPR", "balanced accuracy")),
+        Column("ECE"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    counts: list[tuple[Cell, ...]] = []
+    for name, metrics in summary["classification"].items():
+        # Only scores that are probabilities of acceptance have a calibration error.
+        calibrated = kinds[name] == "classifier" or name.startswith(("confidence", "threshold"))
+        rows.append(
+            (
+                wording.label(name, kinds[name]),
+                f"{min(wording.contender(summary, name)['threshold'], 1):.3f}",
+                f"{metrics['auc']:.4f}",
+                *(metrics[rate_name] for rate_name in RATES),
+                f"{metrics['expected_calibration_error']:.3f}" if calibrated else ABSENT,
+            )
+        )
+        counts.append((wording.label(name, kinds[name]), *(metrics["confusion"][cell] for cell in COUNTS)))
+    published, confusion = "WISP's MLP, published", wisp.MLP_CONFUSION
+    rows.append((published, ABSENT, ABSENT, *(getattr(confusion, rate_name) for rate_name in RATES), ABSENT))
+    counts.append((published, *(getattr(confusion, cell) for cell in COUNTS)))
+    note = (
+        "On the test prompts; positive means accepted. The published row is of other models and data, at a threshold "
+        "that the paper chose by another rule: it shows the format, and is not to be compared with."
+    )
+    if wording.let_all_pass(summary):
+        note += " A threshold of 0 lets every token pass: the rule then drafts its longest in every round."
+    plots = [
+        Figure("ROC", "plots/roc.png"),
+        Figure("Precision and recall", "plots/precision_recall.png"),
+    ]
+    return [
+        Heading("Accepted or rejected? (as in WISP's Tables 4, 5 and 10)"),
+        Table(columns, rows),
+        Paragraph(note),
+        Table(("", *(Column(cell.replace("_", " "), "count") for cell in COUNTS)), counts),
+        FigureRow(plots),
+    ]
+
+
+def calibration_section(summary: Summary) -> Blocks:
+    """Return each family's calibration error."""
+    rows = [
+        (name, f"{summary['classification'][name]['expected_calibration_error']:.4f}") for name in summary["families"]
+    ]
+    text = "Expected calibration error: mean difference between predicted and observed acceptance over ten bins."
+    return [
+        Heading("Calibration"),
+        Paragraph(text),
+        Table(("family", "ECE"), rows),
+        Figure("Calibration", "plots/calibration.png"),
+    ]
+
+
+def latency_section(summary: Summary) -> Blocks:
+    """Return how long one score of each family takes."""
+    rows = [
+        (name, *(family["latency"][column] for column in LATENCIES)) for name, family in summary["families"].items()
+    ]
+    text = (
+        "One score at a time, 1,000 trials, on this machine (as in WISP's Table 11). The draft statistics of a token "
+        f"take {seconds(summary['timing']['statistics_s'])} more, for every rule that uses them."
+    )
+    columns = (Column("family"), *(Column(name, "seconds") for name in LATENCIES))
+    return [Heading("Latency of one score"), Paragraph(text), Table(columns, rows)]
+
+
+def theorem_section(summary: Summary) -> Blocks:
+    """Return the wasted tokens per round and WISP's bound on them."""
+    kinds = {contender["name"]: contender["kind"] for contender in summary["contenders"]}
+    rows = [
+        (
+            wording.label(name, kinds[name]),
+            result["longest"],
+            result["wasted_per_round"],
+            result["bound"],
+            result["wasted_per_round"] / result["bound"] if result["bound"] else None,
+        )
+        for name, result in summary["theorem_1"].items()
+    ]
+    text = (
+        "Tokens submitted after the first rejection, per round, and the bound of WISP's Theorem 1 (Eq. 31), both over "
+        "the rule's own rounds. It bounds E[W]; it does not say that E[W] falls with the false positive rate."
+    )
+    columns = (
+        *("stopping criterion", Column("K", "count")),
+        *(Column("E[W], measured", "number"), Column("bound", "number"), Column("E[W] / bound", "share")),
+    )
+    terms = [
+        (term["rejection"], term["probability"], term["false_positive_rate"], term["term"])
+        for term in summary["theorem_1"][summary["recommended"]]["terms"]
+    ]
+    term_columns = (
+        Column("first rejection r", "count"),
+        Column("P(R = r)", "share"),
+        Column("FP(r)", "share"),
+        Column("term of the bound", "number"),
+    )
+    folded = Folded(f"Terms for {summary['recommended']}", [Table(term_columns, terms)])
+    return [Heading("Theorem 1"), Paragraph(text), Table(columns, rows), folded]

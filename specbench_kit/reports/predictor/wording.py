@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specbench_kit.metrics.setting import deployment_name
-from specbench_kit.reports.stored import RunFile, Summary
+from specbench_kit.reports.document import RunFile, Summary
 from specbench_kit.reports.writing.formatting import interval, rate, seconds, share, significant, times
 
 FEW_PROMPTS = 20

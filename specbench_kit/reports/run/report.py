@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.core.reasons import by_reason
+from specbench_kit.core.errors import by_reason
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -11,15 +11,16 @@ from specbench_kit.reports.document import (
     Document,
     Heading,
     Paragraph,
+    Row,
+    RunFile,
+    Summary,
     caution,
     code,
     facts,
     paragraphs,
 )
 from specbench_kit.reports.run import sections
-from specbench_kit.reports.run.answers import answers_section
-from specbench_kit.reports.run.lossless import lossless_section
-from specbench_kit.reports.run.pipeline import pipeline_section
+from specbench_kit.reports.run.sections import answers_section, lossless_section, pipeline_section
 from specbench_kit.reports.sections import (
     baseline,
     colocation,
@@ -32,8 +33,7 @@ from specbench_kit.reports.sections import (
 )
 from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.sections.columns import all_numbers
-from specbench_kit.reports.sections.provenance import provenance
-from specbench_kit.reports.stored import Row, RunFile, Summary
+from specbench_kit.reports.sections.machine import provenance
 
 
 def build(

@@ -3,28 +3,43 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.attainment import PROMISE, SCALES
-from specbench_kit.metrics.by_drafter import by_drafter
+from specbench_kit.metrics.acceptance import by_drafter
+from specbench_kit.metrics.latency import PROMISE, SCALES
+from specbench_kit.metrics.losslessness import CLEARLY_ABOVE
 from specbench_kit.metrics.vocabulary import BASELINE, DISTRIBUTIONS, LISTS, METRICS, OVERLAP
+from specbench_kit.papers.specpipe import GAINS
 from specbench_kit.reports.document import (
     Block,
     Blocks,
     BulletList,
+    Cell,
     CodeBlock,
     Column,
     Figure,
     Folded,
     Heading,
     Paragraph,
+    Row,
+    RunFile,
+    Summary,
     Table,
+    caution,
     code,
+    facts,
     paragraphs,
 )
-from specbench_kit.reports.run.lossless import capped_table
-from specbench_kit.reports.sections import wording
+from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.reports.sections.columns import COLUMNS, value_with_interval
-from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.writing.formatting import seconds, share, shorten_head, shorten_tail
+from specbench_kit.reports.writing.formatting import (
+    ABSENT,
+    count,
+    seconds,
+    share,
+    shorten_head,
+    shorten_tail,
+    significant,
+    times,
+)
 
 Decode = Callable[[list[int]], str]
 
@@ -177,3 +192,199 @@ def definitions() -> Folded:
     """Return the meaning of every metric, to open on a click."""
     meanings = {metric.name: metric.definition for metric in METRICS} | DISTRIBUTIONS | LISTS
     return Folded("Definitions", [BulletList([f"{code(name)}: {text}" for name, text in meanings.items()])])
+
+
+TOKENS = ("method_token", "baseline_token")
+LOADED_AS_PUBLISHED = ("float32", "bfloat16", "float16")
+"""Formats in which transformers computes with a model that was published in them."""
+MOST_ROWS = 20
+"""Rows of a list; the number of all others follows it."""
+
+
+def lossless_section(run: RunFile, summary: Summary) -> Blocks:
+    """Return the verdict, with all outputs that diverge and what the judgement of them rests on."""
+    sampling, lossless = summary.get("sampling") or {}, summary.get("lossless") or {}
+    if sampling.get("rule") == "match":
+        lossless = sampling
+    blocks: list[Block] = [Heading("Losslessness"), Paragraph(f"**{wording.lossless_sentence(run, summary)}**")]
+    if lossless.get("prompt_differs"):
+        text = (
+            "Not compared, because an earlier output of the same dialogue diverged, so that the prompt differs from "
+            f"the baseline's: {lossless['prompt_differs']}."
+        )
+        blocks.append(Paragraph(text))
+    if lossless.get("not_compared"):
+        text = f"Requests that did not finish here or in the baseline, not compared: {lossless['not_compared']}."
+        blocks.append(Paragraph(text))
+    if lossless.get("divergences"):
+        header = ("request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control")
+        rows: list[list[Cell]] = [
+            [
+                *(divergence[name] for name in ("request_id", "verdict", "position")),
+                *("(ended)" if token is None else str(token) for token in map(divergence.get, TOKENS)),
+                *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
+            ]
+            for divergence in lossless["divergences"]
+        ]
+        blocks += capped_table(header, rows)
+    blocks += paragraphs(*dict.fromkeys(_reason(entry) for entry in lossless.get("divergences") or ()))
+    if scoring := lossless.get("scoring"):
+        blocks.append(Paragraph(_scoring_sentence(scoring)))
+    if lossless.get("noise") is not None and lossless.get("control") is None:
+        text = (
+            "A divergence is a tie if the engine's log-probabilities of the two tokens differ by less than twice the "
+            f"noise, and an error if by more than {2 * CLEARLY_ABOVE:g} times the noise. Noise: how far the distance "
+            "between the two likeliest tokens moves, where outputs agree, when a text is computed as a whole, behind "
+            f"the engine's prefix cache, and beside others; at most {lossless['noise']:.2g}."
+        )
+        blocks.append(Paragraph(text))
+    elif lossless.get("noise") is not None:
+        text = (
+            "A divergence is a tie if the scores of the two tokens differ by less than twice the noise, and each shape "
+            "of forward gives the token that it gave in the run. Noise, between autoregressive decoding and the "
+            f"verifications: at most {lossless['noise']:.2g}. Control, between autoregressive decoding, the same in a "
+            f"batch, and one forward over all tokens: {_short(lossless['control'])}."
+        )
+        blocks.append(Paragraph(text))
+    blocks += paragraphs(_published_format_sentence(run))
+    if sampling.get("rule") == "residual":
+        blocks.append(cautions.tests(sampling))
+    return blocks
+
+
+def _published_format_sentence(run: RunFile) -> str:
+    """Return how to compare outputs with transformers' own, if the target computed in another format than published."""
+    formats = (run.get("number_formats") or {}).get("target") or {}
+    computed, published = formats.get("computed"), formats.get("published")
+    if published not in LOADED_AS_PUBLISHED or published == computed or (run.get("config") or {}).get("temperature"):
+        return ""
+    return (
+        f"The target computed in {computed} and was published in {published}, in which transformers loads it by "
+        "default: the output of its `generate` may then differ from autoregressive decoding here where two tokens are "
+        f"nearly equal. To compare tokens, load it there with `dtype=torch.{computed}`, or run here with "
+        f"`--dtype {published}`."
+    )
+
+
+def _reason(divergence: Summary) -> str:
+    """Return why a difference could not be judged, or nothing."""
+    return f"Not judged, because {divergence['reason']}." if divergence.get("reason") else ""
+
+
+def _scoring_sentence(scoring: Summary) -> str:
+    """Return what the evidence of another process cost it."""
+    if not scoring["forwards"]:
+        return (
+            f"The engine was asked for log-probabilities at {count(scoring['outputs'])} divergences and at places "
+            f"before them, which took {seconds(scoring['seconds'])}."
+        )
+    return (
+        f"The server scored {count(scoring['outputs'])} outputs again for this, which took it "
+        f"{seconds(scoring['seconds'])} and {count(scoring['forwards'])} forwards; rounds of devices went first."
+    )
+
+
+def _short(number: float | None) -> str:
+    return ABSENT if number is None else f"{number:.2g}"
+
+
+def capped_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[Block]:
+    """Return a table of the first rows, followed by the number of all others."""
+    more = len(rows) - MOST_ROWS
+    return [Table(header, rows[:MOST_ROWS]), *paragraphs(f"and {more} more." if more > 0 else "")]
+
+
+def pipeline_section(run: RunFile, summary: Summary) -> Blocks:
+    """Return the section, or nothing if the method fills no pipeline."""
+    steps = summary.get("pipeline")
+    if not steps:
+        return []
+    stalls = (
+        f"{count(steps['stalls'])}: {count(steps['stalls_of_fills'])} to fill the pipeline {count(steps['fills'])} "
+        f"times, {count(steps['stalls'] - steps['stalls_of_fills'])} behind a gap in the tree"
+    )
+    rows = [
+        ("stages", count(steps["stages"])),
+        *((f"time between tokens (TBT), {name}", seconds(steps["tbt"][name])) for name in ("mean", "p50", "p95")),
+        *_gain(summary),
+        ("hit rate: tree levels that held the true token", share(steps["hit_rate"])),
+        ("steps per token, counted", significant(steps["steps_per_token"])),
+        ("1 + (1 - hit rate) x (stages - 1)", significant(steps["expected_steps_per_token"])),
+        ("SpecPipe's Eq. 2: 1 + (1 - hit rate) x stages", significant(steps["published_steps_per_token"])),
+        ("steps", count(steps["steps"])),
+        ("steps without a token", stalls),
+        *((f"{phase}, per step", seconds(busy_s)) for phase, busy_s in steps["step_s"].items() if busy_s),
+    ]
+    return [Heading("Pipeline"), Paragraph(_stages_sentence(run)), facts(rows)]
+
+
+def _stages_sentence(run: RunFile) -> str:
+    if run.get("time_kind") == "modelled":
+        return "All stages work in parallel in the deployment's modelled time."
+    if (run.get("config") or {}).get("launch") == "processes":
+        return "Every stage was a process of its own."
+    return "One process ran all stages, one after the other, so **the measured times are not those of a pipeline**."
+
+
+def _gain(summary: Summary) -> list[tuple[str, str]]:
+    """Return how much longer a token of autoregressive decoding takes in this deployment, next to the paper's range."""
+    own_s, baseline = summary["pipeline"]["tbt"]["mean"], summary.get("baseline")
+    plain_s = baseline["overall"]["itl"]["mean"] if baseline else None
+    if not own_s or not plain_s:
+        return []
+    low, high = GAINS["autoregressive"]
+    name = f"TBT of autoregressive decoding over this; {low:g} to {high:g}x in SpecPipe's paper"
+    return [(name, times(plain_s / own_s))]
+
+
+ENOUGH_TOKENS = 320
+"""The least limit to offer: answers to GSM8K, the longest that are judged here, seldom take more tokens."""
+
+
+def answers_section(summaries: Mapping[str, Summary]) -> Blocks:
+    """Return the exact match of the target, the draft model and each label's method, if answers are known."""
+    matches = {label: summary["exact_match"] for label, summary in summaries.items() if summary.get("exact_match")}
+    if not matches:
+        return []
+    first = next(iter(matches.values()))
+    roles = (("target", "target"), ("draft", "draft model alone"))
+    sides = [(name, first[role]) for role, name in roles if first[role]]
+    sides += [(code(label), match["method"]) for label, match in matches.items()]
+    rows = [(name, _exact_match(side), side["correct"], side["judged"], side.get("cut")) for name, side in sides]
+    counts = (Column(title, "count") for title in ("right", "judged", "cut by the limit"))
+    hint = "" if first["draft"] else " `--draft-answers` adds the draft model alone."
+    note = f"Answers are extracted from texts by this rule: {first['rule']}. Nothing in them is executed.{hint}"
+    cuts = caution(answer_cautions(list(summaries.values())))
+    return [Heading("Answers"), *cuts, Table(("", Column("exact match", "share"), *counts), rows), Paragraph(note)]
+
+
+def answers_line(summaries: Sequence[Summary]) -> str:
+    """Return the exact match of the target, or of the first method without it, in one line; empty if unknown."""
+    match = next((summary["exact_match"] for summary in summaries if summary.get("exact_match")), None)
+    if match is None:
+        return ""
+    role = "target" if match["target"] else "method"
+    side = match[role]
+    name = "the target" if match["target"] else str(summaries[0]["method"])
+    exact = share(value) if (value := _exact_match(side)) is not None else ABSENT
+    return f"exact match of {name}: {exact} ({count(side['correct'])} of {count(side['judged'])} answers right)"
+
+
+def answer_cautions(summaries: Sequence[Summary]) -> list[str]:
+    """Return the caution that the token limit cut answers, with the option that lets them end; none if it cut none."""
+    matches = [summary["exact_match"] for summary in summaries if summary.get("exact_match")]
+    sides = [side for match in matches for side in (match["target"], match["method"]) if side and side.get("cut")]
+    if not sides:
+        return []
+    worst, limit = max(sides, key=lambda side: side["cut"] / side["judged"]), int(matches[0]["max_new_tokens"])
+    return [
+        f"CUT ANSWERS: {count(worst['cut'])} of {count(worst['judged'])} answers were cut at the limit of {limit} "
+        "tokens, and a cut answer may lack its result: "
+        f"--max-new-tokens {max(ENOUGH_TOKENS, 2 * limit)} lets more of them end."
+    ]
+
+
+def _exact_match(side: Row) -> float | None:
+    """Return the share of right answers; None if most answers were cut, since it would then measure the limit."""
+    judged = side["judged"]
+    return None if not judged or 2 * side.get("cut", 0) > judged else float(side["correct"] / judged)

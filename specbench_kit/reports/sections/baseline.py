@@ -1,7 +1,7 @@
 """What the baseline of a run is, in words: autoregressive decoding here, or at the server with its tokens streamed."""
 
 from specbench_kit.metrics.setting import STREAMED, plain_decoding
-from specbench_kit.reports.stored import RunFile
+from specbench_kit.reports.document import RunFile
 
 WORDS = {
     None: "autoregressive decoding",

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Table, code
-from specbench_kit.reports.stored import Row, RunFile
+from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Row, RunFile, Table, code
 from specbench_kit.reports.writing.formatting import seconds, times
 
 WINDOWS = {

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
-from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Table, bounds_text, code
-from specbench_kit.reports.sections import sampling_check, wording
-from specbench_kit.reports.stored import Row
+from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Row, Table, bounds_text, code
+from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
 UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
@@ -78,7 +77,7 @@ def _wdt_cell(row: Row) -> str:
 
 def _lossless_cell(row: Row) -> str:
     if "sampling_consistent" in row:
-        return sampling_check.CONSISTENT[row["sampling_consistent"]]
+        return cautions.CONSISTENT[row["sampling_consistent"]]
     lossless = row.get("lossless")
     return ", ".join(wording.lossless_parts(lossless)) if lossless and lossless["compared"] else ABSENT
 

@@ -1,8 +1,7 @@
 """The section on the deployment that a run's time is modelled on."""
 
-from specbench_kit.reports.document import Blocks, Heading, Paragraph, code, facts
+from specbench_kit.reports.document import Blocks, Heading, Paragraph, RunFile, Summary, code, facts
 from specbench_kit.reports.sections.profiles import UNITS
-from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import data, seconds, share, significant
 
 PLACEMENTS = {

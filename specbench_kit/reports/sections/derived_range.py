@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.deployments.ranges import DECIDED_ANEW
+from specbench_kit.deployments.description import DECIDED_ANEW
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.derived_range import reversing_ends
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.reports.document import code
-from specbench_kit.reports.stored import Row, RunFile, Summary
+from specbench_kit.reports.document import Row, RunFile, Summary, code
 from specbench_kit.reports.writing.formatting import times
 
 NAMED = 3

@@ -17,11 +17,10 @@ from specbench_kit.metrics.verdicts import (
 )
 from specbench_kit.profilers.base import DERIVED
 from specbench_kit.profilers.software import describe
-from specbench_kit.reports.document import code
+from specbench_kit.reports.document import Row, RunFile, Summary, code
 from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.writing.formatting import count, interval, rate, seconds, share, significant, times
 
 NAMED = 3

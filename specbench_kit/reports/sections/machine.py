@@ -1,10 +1,11 @@
 """What a busy machine means for a run: its times are void, or its ratios hold and only its speeds are in doubt."""
 
+import shlex
 from collections.abc import Iterable
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.reports.stored import RunFile
-from specbench_kit.reports.writing.formatting import interval, times
+from specbench_kit.reports.document import Blocks, CodeBlock, Folded, Paragraph, RunFile, code, facts
+from specbench_kit.reports.writing.formatting import ABSENT, interval, times
 from specbench_kit.runs.machine.limits import control_of, disturbances, ratios_hold
 
 
@@ -63,3 +64,19 @@ def _control(samples: list[JsonObject]) -> str:
 def disturbed(run: RunFile) -> list[str]:
     """Return every limit that was exceeded while the run was timed."""
     return disturbances(run.get("machine") or [])
+
+
+def provenance(run: RunFile) -> Blocks:
+    """Return commit, digests, seed, versions and command of a run, to open on a click."""
+    commit = run.get("git_commit")
+    values = {
+        "started": run.get("started_at"),
+        "git commit": f"{commit} with uncommitted changes" if commit and run.get("git_dirty") else commit,
+        "dataset digest": (run.get("dataset") or {}).get("digest"),
+        **{f"{role} hash": (model or {}).get("hash") for role, model in (run.get("models") or {}).items()},
+        "seed": (run.get("config") or {}).get("seed"),
+        **(run.get("versions") or {}),
+    }
+    rows = [(name, ABSENT if value is None else code(str(value))) for name, value in values.items()]
+    command = CodeBlock(shlex.join(run.get("argv") or []))
+    return [Folded("Provenance", [facts(rows), Paragraph("Command:"), command])]

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.setting import describe_inputs, describe_options
-from specbench_kit.reports.document import Blocks, Heading, Table, code, paragraphs
-from specbench_kit.reports.stored import RunFile, Summary
+from specbench_kit.reports.document import Blocks, Heading, RunFile, Summary, Table, code, paragraphs
 from specbench_kit.reports.writing.formatting import ABSENT
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from specbench_kit.profilers.base import DERIVED
-from specbench_kit.reports.stored import RunFile, Summary
+from specbench_kit.reports.document import RunFile, Summary
 from specbench_kit.reports.writing.formatting import seconds, share, significant
 
 COEFFICIENTS = {

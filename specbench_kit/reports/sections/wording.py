@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from specbench_kit.metrics.setting import deployment_name
-from specbench_kit.reports.sections import sampling_check
-from specbench_kit.reports.stored import RunFile, Summary
+from specbench_kit.reports.document import RunFile, Summary
+from specbench_kit.reports.sections import cautions
 from specbench_kit.reports.writing.formatting import count, significant
 
 
@@ -41,7 +41,7 @@ def lossless_sentence(run: RunFile, summary: Summary) -> str:
     """Return the verdict on losslessness."""
     lossless = summary.get("lossless")
     if summary.get("sampling"):
-        return sampling_check.sentence(summary["sampling"])
+        return cautions.sentence(summary["sampling"])
     if not lossless:
         config = run.get("config") or {}
         if "imported" in run:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.reports.stored import Row
+from specbench_kit.reports.document import Row
 from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
 
 NAMES = {

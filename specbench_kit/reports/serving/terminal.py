@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports import render_terminal
-from specbench_kit.reports.document import Block, Column, Estimate, Note, Table, caution, paragraphs
+from specbench_kit.reports.document import Block, Column, Estimate, Note, RunFile, Summary, Table, caution, paragraphs
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.report import ServingColumn, point_cells
 from specbench_kit.reports.serving.wording import estimate
-from specbench_kit.reports.stored import RunFile, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console

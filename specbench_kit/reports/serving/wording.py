@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.metrics.vocabulary import Unit
-from specbench_kit.reports.document import Cell, Column, Estimate
+from specbench_kit.reports.document import Cell, Column, Estimate, Row, RunFile, Summary
 from specbench_kit.reports.experiments.wording import outcome
 from specbench_kit.reports.serving.charts import axis_values
-from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
 
 NOT_AT_HAND = "not at hand"

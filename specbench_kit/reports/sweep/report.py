@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -15,6 +16,9 @@ from specbench_kit.reports.document import (
     Heading,
     Note,
     Paragraph,
+    Row,
+    RunFile,
+    Summary,
     Table,
     caution,
     code,
@@ -23,7 +27,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.sections import colocation, deployment
 from specbench_kit.reports.sections.cautions import setting_cautions
-from specbench_kit.reports.sections.provenance import provenance
+from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import (
     dataset_sentence,
     model_sentence,
@@ -31,8 +35,6 @@ from specbench_kit.reports.sections.wording import (
     time_sentence,
     trace_sentence,
 )
-from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.sweep import wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, significant
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def build(run: RunFile, summary: Summary) -> Document:
     varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
     return Document.of(
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
-        paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
+        paragraphs(*(f"**{line}**" for line in headlines(summary))),
         caution(setting_cautions(run)),
         [first],
         _comparisons(summary),
@@ -91,14 +93,14 @@ def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
         Note(" · ".join(setting)),
         Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
         Note(f"{FASTEST} the highest speedup at this point"),
-        *paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
+        *paragraphs(*(f"**{line}**" for line in headlines(summary))),
         *caution(setting_cautions(run)),
     ]
     render_terminal.show(console, blocks)
 
 
 def _point(row: Row, summary: Summary) -> list[str]:
-    return [wording.axis_value(row[key]) for key in summary["axes"]]
+    return [axis_value(row[key]) for key in summary["axes"]]
 
 
 def _axis_columns(summary: Summary) -> list[Column]:
@@ -113,7 +115,7 @@ def _comparisons(summary: Summary) -> Blocks:
         speeds = (code(winner["method"]), winner["speedup"], code(winner["next"]), winner["lead"])
         winners.append((*_point(winner["place"], summary), *speeds))
     note = (
-        f"A method's speedup is over {wording.RIVAL} of the same prompts on the same deployment: the "
+        f"A method's speedup is over {RIVAL} of the same prompts on the same deployment: the "
         "server decodes by itself and streams, so that a request crosses the link once. Between two points of the "
         "grid, the speedup is interpolated linearly."
     )
@@ -149,12 +151,12 @@ def _crossings_table(title: str, methods: Sequence[Row], summary: Summary) -> Ta
             rows.append((method, where, ABSENT, ABSENT))
         for crossing in row["crossings"]:
             side = "below" if crossing["stops"] else "above"
-            rows.append((method, side, significant(crossing["at"]), wording.bracket(crossing)))
+            rows.append((method, side, significant(crossing["at"]), bracket(crossing)))
     return Table(("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows)
 
 
 def _figures(summary: Summary) -> list[Figure]:
-    axis = wording.axis_in_words(next(iter(summary["axes"])))
+    axis = axis_in_words(next(iter(summary["axes"])))
     figures = [Figure(f"{name} against {axis}", f"plots/{name}.png") for name in ("speedup", "throughput")]
     if sum(len(values) > 1 for values in summary["axes"].values()) == 2:
         figures.append(Figure("the fastest method", "plots/fastest.png"))
@@ -178,11 +180,68 @@ def _setting(run: RunFile, summary: Summary) -> Blocks:
         ("dataset", dataset_sentence(run["dataset"])),
         *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
         *([("trace", f"{trace_sentence(run['trace'])}, {count(run['requests'])} requests")] if "trace" in run else []),
-        *(
-            (f"sweep over {code(key)}", ", ".join(map(wording.axis_value, values)))
-            for key, values in summary["axes"].items()
-        ),
+        *((f"sweep over {code(key)}", ", ".join(map(axis_value, values))) for key, values in summary["axes"].items()),
         ("batch size", str(run["config"]["batch_size"])),
         ("time", time_sentence(run)),
     ]
     return [Heading("What was run"), facts(rows)]
+
+
+RIVAL = "autoregressive decoding at the server"
+COLOCATED = "itself server-only"
+AXES = {
+    "link.rtt_s": "round trip of the link (s)",
+    "link.jitter_s": "jitter of the link (s)",
+    "link.loss": "share of messages that the link loses",
+    "link.up_bytes_per_s": "bandwidth of the uplink (bytes/s)",
+    "link.down_bytes_per_s": "bandwidth of the downlink (bytes/s)",
+    "drafter.placement": "place of the drafter",
+    "verifier.price_per_hour": "price of the verifier (per hour)",
+}
+"""Deployment fields in words, with units."""
+
+
+def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) -> str:
+    """Return where on the axis, whose values are `values`, one method beats its rival."""
+    axis = row["axis"]
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    span = f"{axis} from {min(numbers):g} to {max(numbers):g}" if len(numbers) == len(values) else axis
+    if row["verdict"] in ("everywhere", "nowhere"):
+        return f"beats {rival} {row['verdict']} in the range ({span})."
+    if row["verdict"] == TOO_FEW:
+        return f"was replayed on too few prompts to tell whether it beats {rival} ({span})."
+    if not row["crossings"]:
+        return f"beats {rival} only at {axis} = {', '.join(map(str, row['faster_at']))}."
+    changes = [
+        f"{'stops' if crossing['stops'] else 'starts'} beating {rival} at {axis} = {significant(crossing['at'])} "
+        f"(between {bracket(crossing)})"
+        for crossing in row["crossings"]
+    ]
+    return f"{', '.join(changes)}."
+
+
+def axis_in_words(key: str) -> str:
+    """Return what varies along an axis, with its unit."""
+    if key in AXES:
+        return AXES[key]
+    owner, _, name = key.rpartition(".")
+    return f"{name} of {owner}"
+
+
+def axis_value(value: object) -> str:
+    """Return a value of an axis as text."""
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def bracket(crossing: Row) -> str:
+    """Return the neighbours on the grid between which a break-even point lies."""
+    return f"{axis_value(crossing['low'])} and {axis_value(crossing['high'])}"
+
+
+def headlines(summary: Summary) -> list[str]:
+    """Return where every method stops to pay off, and where drafting at the edge does."""
+    values = next(iter(summary["axes"].values()))
+    lines = [f"{row['method']} {break_even_sentence(row, values)}" for row in summary["break_even"]]
+    return lines + [
+        f"{row['method']} at the edge {break_even_sentence(row, values, COLOCATED)}" for row in summary["edge"]
+    ]

@@ -1,19 +1,24 @@
 """Drawing of figures, and writing them as SVG, PNG and PDF."""
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from io import BytesIO
+from math import isfinite
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.reports.writing.hover import hover_texts, titled
+from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.reports.writing.palette import GREY
 from specbench_kit.runs.folder import replace_file
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -132,3 +137,155 @@ def logarithmic(axes: "Axes", name: str, marks: Sequence[float] = (1, 1.5, 2, 3,
     axis.set_major_locator(LogLocator(subs=marks))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
+
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points."""
+
+GAP_PT = 7.0
+MARK_PT = 5.0
+WIDTH, HEIGHT = 0.62, 1.25
+"""Space for a letter and for a line, as multiples of the font size: a little more than they need."""
+
+
+def name_points(axes: "Axes", points: Mapping[str, tuple[float, float]]) -> bool:
+    """Write each name beside its point; write nothing and return False if one would cover something."""
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties
+
+    figure: Any = axes.figure
+    size_pt = float(FontProperties(size=rcParams["legend.fontsize"]).get_size_in_points())
+    figure.get_layout_engine().execute(figure)
+    scale = 72 / figure.dpi
+    west, south, east, north = (edge * scale for edge in axes.bbox.extents)
+    centres = {name: tuple(axes.transData.transform(point) * scale) for name, point in points.items()}
+    occupied: list[Box] = [(x - MARK_PT, y - MARK_PT, x + MARK_PT, y + MARK_PT) for x, y in centres.values()]
+    offsets: dict[str, tuple[float, float]] = {}
+    for name, (x, y) in centres.items():
+        for box, offset in _positions(x, y, WIDTH * size_pt * len(name), HEIGHT * size_pt):
+            inside = box[0] >= west and box[1] >= south and box[2] <= east and box[3] <= north
+            covers = any(
+                box[0] < mark[2] and mark[0] < box[2] and box[1] < mark[3] and mark[1] < box[3] for mark in occupied
+            )
+            if inside and not covers:
+                occupied.append(box)
+                offsets[name] = offset
+                break
+        else:
+            return False
+    for name, offset in offsets.items():
+        axes.annotate(
+            escaped(name), points[name], offset, textcoords="offset points", fontsize=size_pt, ha="left", va="center"
+        )
+    return True
+
+
+def _positions(x: float, y: float, width: float, height: float) -> Iterator[tuple[Box, tuple[float, float]]]:
+    """Yield the boxes to the right, to the left, above and below a point, with the offset of the text's left end."""
+    rise = GAP_PT + height / 2
+    for across, up in (
+        (GAP_PT, 0),
+        (-GAP_PT - width, 0),
+        (-width / 2, rise),
+        (-width / 2, -rise),
+        (0, rise),
+        (0, -rise),
+    ):
+        start, middle = x + across, y + up
+        yield (start, middle - height / 2, start + width, middle + height / 2), (across, up)
+
+
+GROUP = '<g id="'
+USE = re.compile(r"<use ([^>]*)/>")
+
+
+def set_hover(artists: "Iterable[Artist]", text: str) -> None:
+    """Set the text that marks show in place of their coordinates."""
+    for artist in artists:
+        artist.hover = text  # type: ignore[attr-defined]
+
+
+def hover_texts(figure: "Figure") -> dict[str, Sequence[str]]:
+    """Return by the id of each mark one text for the whole mark, or one for each of its points.
+
+    Marks without an id get one.
+    """
+    texts_by_id: dict[str, Sequence[str]] = {}
+    for number, axes in enumerate(figure.axes):
+        for index, artist in enumerate(axes.get_children()):
+            text = getattr(artist, "hover", None)
+            texts = [text] if text else _point_texts(axes, artist)
+            if texts:
+                name = artist.get_gid() or f"mark-{number}--{index}"
+                artist.set_gid(name)
+                texts_by_id[name] = texts
+    return texts_by_id
+
+
+def _point_texts(axes: "Axes", artist: "Artist") -> list[str]:
+    """Return the coordinates of a line's or a cloud's points, if a legend or a label names it."""
+    label = str(artist.get_label()).replace("\n", " ").replace(r"\$", "$")
+    if label.startswith("_"):
+        return []
+    points: Iterable[tuple[float, float]] = getattr(artist, "get_xydata", getattr(artist, "get_offsets", list))()
+    x_name, y_name = axes.get_xlabel(), axes.get_ylabel()
+    return [
+        f"{label}\n{x_name}: {significant(x)}\n{y_name}: {significant(y)}"
+        for x, y in points
+        if isfinite(x) and isfinite(y)
+    ]
+
+
+def titled(svg: str, texts: Mapping[str, Sequence[str]]) -> str:
+    """Return the drawing with these texts; a mark of which some point is not drawn gets none."""
+    first, *groups = svg.split(GROUP)
+    return first + "".join(GROUP + _titled(group, texts.get(group.partition('"')[0], ())) for group in groups)
+
+
+def _titled(group: str, texts: Sequence[str]) -> str:
+    titles = [f"<title>{escape(text)}</title>" for text in texts]
+    if len(titles) == 1:
+        return group.replace(">", f">{titles[0]}", 1)
+    # Points outside the axes are not drawn: then it is unknown which title belongs to which mark.
+    if len(USE.findall(group)) != len(titles):
+        return group
+    remaining = iter(titles)
+    return USE.sub(lambda use: f"<use {use[1]}>{next(remaining)}</use>", group)
+
+
+NAMESPACE = "http://www.w3.org/2000/svg"
+ELEMENTS = frozenset(
+    ("svg", "g", "defs", "path", "use", "clipPath", "pattern", "rect", "line", "circle", "polygon", "text", "tspan")
+)
+SHAPES = ("x", "y", "width", "height", "d", "points", "r", "cx", "cy", "viewBox", "transform", "patternUnits")
+LOOKS = ("style", "class", "fill", "fill-opacity", "stroke", "stroke-width", "opacity", "clip-path")
+ATTRIBUTES = frozenset(("id", "href", *SHAPES, *LOOKS))
+EXTERNAL = re.compile(r"url\(\s*['\"]?(?!#)|image-set|\\|@", re.IGNORECASE)
+"""Parts of a style that could load something from outside the drawing, openly or by escapes."""
+
+
+def safe_svg(content: bytes) -> bytes:
+    """Return the drawing's shapes and texts; raise ValueError if it is no drawing."""
+    try:
+        # What precedes the drawing could define entities that grow without bounds.
+        root = ElementTree.fromstring("<svg" + content.decode().partition("<svg")[2])
+        for element in list(root.iter()):
+            for child in list(element):
+                if _local(child.tag) not in ELEMENTS:
+                    element.remove(child)
+            element.tag = _local(element.tag)
+            attributes = {_local(name): value for name, value in element.attrib.items()}
+            element.attrib = {
+                name: value
+                for name, value in attributes.items()
+                if name in ATTRIBUTES and not EXTERNAL.search(value) and (name != "href" or value.startswith("#"))
+            }
+        root.set("xmlns", NAMESPACE)
+        return ElementTree.tostring(root)
+    except (ElementTree.ParseError, RecursionError, UnicodeError) as error:
+        raise ValueError(f"not a drawing ({error})") from error
+
+
+def _local(name: str) -> str:
+    """Return a name without its namespace."""
+    return name.rpartition("}")[2]

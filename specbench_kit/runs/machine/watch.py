@@ -1,14 +1,17 @@
 """Watch the machine while something is timed."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from specbench_kit.decoding.clock import ProcessorTime
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs.machine.probe import Probe
 
 FEWEST = 5
@@ -71,3 +74,37 @@ def spread_of(steps: Sequence[Sequence[float]]) -> tuple[float | None, int]:
         return None, 0
     tenths = quantiles(relative, n=10, method="inclusive")
     return tenths[-1] / tenths[0], len(relative)
+
+
+CONTEXT = 32
+"""Width in cached tokens per request of the classes within which steps count as identical."""
+DIGITS = 7
+"""Decimals of a moment in seconds: requests of one batch commit at the same moment, up to rounding."""
+
+
+class _StepShare(NamedTuple):
+    """One request's part in a step."""
+
+    is_prompt: bool
+    submitted: int
+    cached: int
+    verify_s: float
+
+
+def same_steps(records: Iterable[RequestRecord]) -> list[list[float]]:
+    """Return verification seconds, one list for each kind of step; steps that include a prompt are left out."""
+    steps: dict[float, list[_StepShare]] = defaultdict(list)
+    for record in records:
+        arrived_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
+        cached_tokens = accumulate((step.committed for step in record.rounds), initial=len(record.prompt_ids))
+        for number, (step, cached) in enumerate(zip(record.rounds, cached_tokens, strict=False)):
+            # Requests that were verified in one batch end their rounds at the same moment of the run's clock.
+            moment_s = round(arrived_s + step.end_s, DIGITS)
+            steps[moment_s].append(_StepShare(number == 0, step.submitted, cached, step.verify_s))
+    kinds: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for shares in steps.values():
+        if not any(share.is_prompt for share in shares):
+            context = sum(share.cached for share in shares) // (CONTEXT * len(shares))
+            kind = len(shares), sum(share.submitted for share in shares), context
+            kinds[kind].append(sum(share.verify_s for share in shares))
+    return list(kinds.values())

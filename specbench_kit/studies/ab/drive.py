@@ -11,12 +11,10 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.live.streams.base import Generation
 from specbench_kit.live.streams.client import RequestFailedError, SentRequest, StreamClient
-from specbench_kit.live.streams.counters import change, have_fallen, read_counters
-from specbench_kit.live.streams.received import TokenCounter
+from specbench_kit.live.streams.received import TokenCounter, change, have_fallen, read_counters
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts
 from specbench_kit.studies.ab.settings import AbSettings, Load
-from specbench_kit.studies.ab.store import AnswerStore
-from specbench_kit.studies.ab.turns import Turn, arrivals_s, request_seed, turns_of
+from specbench_kit.studies.ab.store import AnswerStore, Turn, arrivals_s, request_seed, turns_of
 
 STRETCH_S = 1.0
 """Seconds of turns over which the share is taken in which this process was busy."""

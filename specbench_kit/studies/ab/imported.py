@@ -9,10 +9,9 @@ from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.runs import provenance
-from specbench_kit.studies.ab.conclusion import AbOutcome, conclude
 from specbench_kit.studies.ab.imports.base import ImportedAnswer, ImportedLoad, result_files
 from specbench_kit.studies.ab.settings import AbSettings
-from specbench_kit.studies.ab.store import AnswerStore
+from specbench_kit.studies.ab.store import AbOutcome, AnswerStore, conclude
 
 ONE_AFTER_THE_OTHER = (
     "NOT IN TURNS: these results were measured one server after the other. A machine that changed in between looks "

@@ -18,16 +18,15 @@ from specbench_kit.live.streams.received import TokenCounter
 from specbench_kit.metrics.ab.answers import ServerDescription
 from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
-from specbench_kit.metrics.ab.samples import FEWEST_PAIRS
+from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.runs import lock, provenance
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
-from specbench_kit.studies.ab.conclusion import AbOutcome, conclude
 from specbench_kit.studies.ab.drive import Driver, ServerLostError, requests_of
 from specbench_kit.studies.ab.settings import AbSettings, Load
-from specbench_kit.studies.ab.store import AnswerStore
+from specbench_kit.studies.ab.store import AbOutcome, AnswerStore, conclude
 
 BUSY_SHARE = 0.7
 """Share of a turn's time in which the client kept a processor busy from which it may have slowed the streams down."""

@@ -1,19 +1,69 @@
 """The folder of a run of `skit ab`: its description, a line for each answer, and what was made of them."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from random import Random
+from typing import NamedTuple, TypeVar
 
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
+from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.reports.pages import ab
 from specbench_kit.runs.folder import encode, replace_file, run_key, to_json, unused_folder, write_text
 from specbench_kit.runs.reading import complete_lines, read_object, reported
-from specbench_kit.studies.ab.turns import Turn
+from specbench_kit.studies.ab.settings import Load
+
+SEED_BYTES = 4
+
+
+class Turn(NamedTuple):
+    """The prompts that one server gets before the other gets the same ones, and which server begins (0 or 1)."""
+
+    load: Load
+    repeat: int
+    number: int
+    prompts: Sequence[Prompt]
+    first: int
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The positions of both servers in the order in which they get the turn."""
+        return self.first, 1 - self.first
+
+
+def turns_of(load: Load, prompts: Sequence[Prompt], repeats: int) -> Iterator[Turn]:
+    """Yield the turns of a load: AB, BA, AB, ... over the prompts, and the other way round in the next repeat.
+
+    A machine that slows down or warms up meets both servers alike: each begins as often as the other, with any prompt.
+    """
+    for repeat in range(repeats):
+        for number, begin in enumerate(range(0, len(prompts), load.turn)):
+            yield Turn(load, repeat, number, prompts[begin : begin + load.turn], (number + repeat) % 2)
+
+
+def arrivals_s(turn: Turn, seed: int) -> list[float]:
+    """Return when each request of a turn arrives, in seconds since its first: the same for both servers and repeats."""
+    rate = turn.load.rate
+    if rate is None:
+        return [0.0] * len(turn.prompts)
+    random = Random(f"{seed}/{turn.load.label}/{turn.number}")
+    return [0.0, *accumulate(random.expovariate(rate) for _ in turn.prompts[1:])]
+
+
+def request_seed(seed: int, request_id: str, repeat: int, dialogue_turn: int = 0) -> int:
+    """Return the seed of a request's sampler, the same for both servers; servers take 31 bits."""
+    text = f"{seed}/{request_id}" + (f"/{repeat}" if repeat or dialogue_turn else "")
+    text += f"/{dialogue_turn}" if dialogue_turn else ""
+    return int.from_bytes(blake2b(text.encode(), digest_size=SEED_BYTES).digest()) >> 1
+
 
 T = TypeVar("T")
 CounterKey = tuple[str, str, int, int]
@@ -106,3 +156,21 @@ def _read(path: Path, kind: type[T]) -> Iterable[T]:
             yield decode(kind, line)
         except ValueError as error:
             raise SkitError(f"{path}:{number}: not a line of skit ab ({error}): remove it and use --resume") from error
+
+
+@dataclass(frozen=True, slots=True)
+class AbOutcome:
+    """A run's folder, its `run.json`, its summary, and the reason for which it ended early."""
+
+    folder: Path
+    run: JsonObject
+    summary: AbSummary
+    problem: SkitError | None = None
+
+
+def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
+    """Write summary and report of a run."""
+    run = store.run
+    ab.write(store.folder, run, summary)
+    write_text(store.folder / SUMMARY, to_json(to_builtins(summary)))
+    return AbOutcome(store.folder, run, summary, problem)

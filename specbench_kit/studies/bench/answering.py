@@ -1,8 +1,12 @@
 """Answers of one model alone, without drafts and outside of every comparison."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypedDict
 
-from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.core.errors import require
+from specbench_kit.datasets.answers import RULES, RuleName
+from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
@@ -13,6 +17,7 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.lanes import MethodLane, Sink
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.bench.workbench import Workbench
 
 
 def answer_dataset(
@@ -54,3 +59,60 @@ def answer_dataset(
             has_answer |= record.finish_reason != "error"
         if has_answer and limit.is_over:
             return
+
+
+class AnswerCounts(TypedDict):
+    """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by the token limit."""
+
+    judged: int
+    correct: int
+    cut: int
+
+
+class GoldAnswers:
+    """Judges outputs of at most `max_new_tokens` by the reference answers of their prompts.
+
+    `draft` are the counts of the draft model alone; `rule` reads the answers instead of the prompts' own rules.
+    """
+
+    def __init__(
+        self,
+        prompts: Iterable[Prompt],
+        max_new_tokens: int,
+        draft: AnswerCounts | None = None,
+        rule: RuleName | None = None,
+    ) -> None:
+        golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
+        self._golds = {name: replace(gold, rule=rule or gold.rule) for name, gold in golds.items()}
+        self._max_new_tokens, self._draft = max_new_tokens, draft
+
+    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
+        """Return the part `exact_match` of a summary, or nothing if no prompt has a reference answer."""
+        if not self._golds:
+            return {}
+        rules = dict.fromkeys(RULES[gold.rule].words for gold in self._golds.values())
+        target = self.count(baseline) if baseline else None
+        counts = {"method": self.count(records), "target": target, "draft": self._draft}
+        return {"exact_match": {"rule": "; ".join(rules), "max_new_tokens": self._max_new_tokens, **counts}}
+
+    def count(self, records: Sequence[RequestRecord]) -> AnswerCounts:
+        """Count the records that have a reference answer, those that match it, and those that the limit cut short."""
+        judged = [record for record in records if record.request_id in self._golds and record.finish_reason != "error"]
+        correct = sum(self._golds[record.request_id].matches(record.text or "") for record in judged)
+        cut = sum(record.finish_reason == "length" for record in judged)
+        return {"judged": len(judged), "correct": correct, "cut": cut}
+
+
+def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
+    """Return the judge of a dataset's answers; with `draft_answers`, first let the draft model answer it alone."""
+    settings = bench.settings
+    answers = GoldAnswers(dataset.prompts, settings.max_new_tokens, rule=settings.answer_rule)
+    if not settings.draft_answers:
+        return answers
+    require(
+        "draft" in bench.runners,
+        "--draft-answers: no method here drafts with a draft model; leave it out",
+    )
+    records: list[RequestRecord] = []
+    answer_dataset(dataset, bench.runners["draft"], bench.pair, settings, bench.sampler, records.append)
+    return GoldAnswers(dataset.prompts, settings.max_new_tokens, answers.count(records), settings.answer_rule)

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.core.reasons import by_reason
+from specbench_kit.core.errors import SkitError, by_reason
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import resolve_target

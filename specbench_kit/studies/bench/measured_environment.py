@@ -22,12 +22,9 @@ from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import TooFewConfigurations
-from specbench_kit.profilers.machine_readings import machine_recorded
-from specbench_kit.profilers.measured_run import fit_part, measure_part, profile_without_fit
-from specbench_kit.profilers.measurement import TimingRig, choose_factor
-from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, parts_of
-from specbench_kit.profilers.profiled_device import find_profiled_device
-from specbench_kit.profilers.samples import Samples
+from specbench_kit.profilers.measured_run import fit_part, machine_recorded, measure_part, profile_without_fit
+from specbench_kit.profilers.measurement import Samples, TimingRig, choose_factor
+from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, find_profiled_device, parts_of
 from specbench_kit.profilers.saving import complete_profile
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs.machine.limits import disturbances

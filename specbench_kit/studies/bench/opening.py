@@ -5,8 +5,7 @@ from hashlib import sha256
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.deployments.description import describe_time
-from specbench_kit.deployments.ranges import AS_DRAFTED, describe_range
+from specbench_kit.deployments.description import AS_DRAFTED, describe_range, describe_time
 from specbench_kit.methods.spec import describe_method
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.models.number_formats import number_formats
@@ -15,9 +14,8 @@ from specbench_kit.runs.directory import RunDirectory, config_key, find_resumabl
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.bench.seen_prompts import count_seen
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.bench.workbench import Workbench, count_seen
 
 HASH_DIGITS = 16
 CONFIG_OPTIONS = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "repeats")

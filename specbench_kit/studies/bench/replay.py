@@ -12,18 +12,16 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.description import describe_time
-from specbench_kit.deployments.ranges import DECIDED_ANEW, corners, describe_range
+from specbench_kit.deployments.description import DECIDED_ANEW, corners, describe_range, describe_time
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import usable
+from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRecords, conclude
+from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
-from specbench_kit.studies.bench.outputs.conclusion import Conclusion, RunRecords, conclude
-from specbench_kit.studies.bench.outputs.exports import RunExports
-from specbench_kit.studies.bench.outputs.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay

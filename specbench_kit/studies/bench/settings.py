@@ -38,8 +38,8 @@ from specbench_kit.live.connection_options import (
     SHORTEST_SILENCE_S,
     TEMPERATURES,
     ConnectionOptions,
+    parse_link,
 )
-from specbench_kit.live.link_option import parse_link
 
 RECORDED_TOGETHER = 8
 """Batch size with which the target answers when another command records a trace first."""

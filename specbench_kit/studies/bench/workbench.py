@@ -1,27 +1,27 @@
 """The resources that the benchmarks of one command share: a pair of models, prepared methods, and room for them all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.datasets.base import RESERVED, LoadedDataset
+from specbench_kit.datasets.loading import leave_out
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
-from specbench_kit.deployments.ranges import corners
+from specbench_kit.deployments.description import corners
 from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.pair import load_draft_models
 from specbench_kit.live.states import NUMBER_BYTES
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import ModelSource, locate
-from specbench_kit.models.draft_library import find_draft, is_missing_draft
-from specbench_kit.models.head_library import HEAD, is_missing_head
+from specbench_kit.models.draft_library import HEAD, find_draft, is_missing_draft, is_missing_head, training_prompts
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
@@ -29,10 +29,9 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, usable
 from specbench_kit.studies.bench.conversations import max_conversation_tokens
+from specbench_kit.studies.bench.judges import LocalOutputJudge, ServedOutputJudge
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
-from specbench_kit.studies.bench.outputs.judges import LocalOutputJudge, ServedOutputJudge
-from specbench_kit.studies.bench.seen_prompts import without_seen
 from specbench_kit.studies.bench.settings import BenchSettings
 
 if TYPE_CHECKING:
@@ -250,7 +249,7 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         if named or not _is_missing(model, settings.draft, target)
     }
     if settings.server is not None:
-        from specbench_kit.live.heads import load_heads  # needs the extra `live`
+        from specbench_kit.live.pair import load_heads  # needs the extra `live`
         from specbench_kit.live.server_address import ServerAddress
         from specbench_kit.live.servers import connect
 
@@ -281,3 +280,35 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
 def _is_missing(model: str, draft: str, target: ModelSource) -> bool:
     """Return whether the target has no such head, or no draft model of its own where `--draft` names none."""
     return is_missing_draft(draft, target) if model == DRAFT else is_missing_head(model, target)
+
+
+DraftFolders = Mapping[str, Path]
+"""Folders of the draft model and of heads, by their names among the models."""
+
+
+def without_seen(
+    dataset: LoadedDataset, methods: Iterable[Method], settings: BenchSettings, drafts: DraftFolders
+) -> LoadedDataset:
+    """Return the dataset without the prompts that any of its methods was trained on.
+
+    Prompts of a reserved split are always left out, all others only with `exclude_seen`. What one method has seen is
+    left out for all methods, since they are compared on the same prompts.
+    """
+    sources = [source for method in methods for source in _training_prompts(method, drafts)]
+    left_out = [prompts for prompts, reserved in sources if settings.exclude_seen or reserved]
+    return leave_out(dataset, frozenset().union(*left_out), settings.limit, settings.seed)
+
+
+def count_seen(dataset: LoadedDataset, method: Method, drafts: DraftFolders) -> int:
+    """Count the prompts of a dataset that the method was trained on."""
+    seen = frozenset[str]().union(*(prompts for prompts, _ in _training_prompts(method, drafts)))
+    return sum(prompt.fingerprint in seen for prompt in dataset.prompts)
+
+
+def _training_prompts(method: Method, drafts: DraftFolders) -> Iterator[tuple[frozenset[str], bool]]:
+    """Yield fingerprints of training prompts, and True if they come from a split that is reserved for training."""
+    yield method.trained_on, method.trained_on_reserved
+    for name in method.drafting.models:
+        if name in drafts:
+            prompts, part = training_prompts(drafts[name])
+            yield prompts, part == RESERVED

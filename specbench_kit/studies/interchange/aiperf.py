@@ -13,8 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
-from specbench_kit.studies.interchange.dialogues import dialogues
+from specbench_kit.studies.interchange.base import ForeignTrace, Format, dialogues, formats
 from specbench_kit.studies.interchange.verifications import (
     VerifiedRequest,
     parse_acceptance,

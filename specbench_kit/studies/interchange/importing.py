@@ -10,7 +10,7 @@ from specbench_kit.core.option import MODELS, RUN, Option
 from specbench_kit.studies.interchange.base import ForeignRun, formats
 
 if TYPE_CHECKING:
-    from specbench_kit.studies.bench.outputs.conclusion import Conclusion
+    from specbench_kit.studies.bench.conclusion import Conclusion
 
 CONFIG = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "device", "dtype")
 ENVIRONMENT = ("argv", "git_commit", "git_dirty", "versions", "platform", "hardware")
@@ -74,7 +74,7 @@ def import_file(
     """Make a run directory from a file and, with `baseline`, from the file of the autoregressive baseline."""
     from specbench_kit.metrics.summary import summarise_run
     from specbench_kit.runs.directory import RunDirectory
-    from specbench_kit.studies.bench.outputs.conclusion import Conclusion, write_report
+    from specbench_kit.studies.bench.conclusion import Conclusion, write_report
 
     file_format = formats.get(name)()
     foreign = file_format.read(path)

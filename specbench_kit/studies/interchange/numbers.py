@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.nested import flat
+from specbench_kit.core.typed_json import flat
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ class FileFormat(NamedTuple):
 
 
 FILE_FORMATS = {
-    "run": FileFormat("run.json of a run directory: what was run", "runs.description:RunDocument"),
+    "run": FileFormat("run.json of a run directory: what was run", "runs.directory:RunDocument"),
     "request": FileFormat("a line of requests.jsonl or baseline.jsonl", "decoding.records:RequestRecord"),
     "rounds": FileFormat("a line of rounds_detail.jsonl: a request's token trees", "decoding.detail:RequestDetail"),
-    "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.summary_document:summary_document"),
+    "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.run_data:summary_document"),
     "profile": FileFormat("a latency profile, TOML", "profilers.base:Profile"),
     "deployment": FileFormat("the field deployment of run.json", "deployments.base:Deployment"),
     "predictor": FileFormat("predictor.json of a predictor's folder", "predictors.library:PredictorHeader"),

@@ -12,8 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, shown
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.studies.interchange.base import UNKNOWN, ForeignRun, Format, formats
-from specbench_kit.studies.interchange.dialogues import dialogues
+from specbench_kit.studies.interchange.base import UNKNOWN, ForeignRun, Format, dialogues, formats
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory

@@ -1,6 +1,7 @@
 """`skit load`: a server under the load of many devices."""
 
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,22 +22,23 @@ from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
-from specbench_kit.reports.live import report
-from specbench_kit.reports.live.cautions import LATE_S
+from specbench_kit.reports.pages import live
+from specbench_kit.reports.pages.live import LATE_S
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.serving.acceptance_spec import trace_source
+from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson
 from specbench_kit.serving.events import write_events
 from specbench_kit.serving.metrics import compute_metrics
+from specbench_kit.serving.network import answers_leaving
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
-from specbench_kit.studies.load.drive import LoadDriver
-from specbench_kit.studies.load.server_speed import server_speed
+from specbench_kit.studies.load.drive import DrivenLoad, LoadDriver
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment
@@ -100,7 +102,7 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     connection.close()
     summary = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
     run = {**description, "machine": machine}
-    text = report.load_report(run, summary)
+    text = live.load_report(run, summary)
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     write_text(folder / "report.md", text)
@@ -230,3 +232,53 @@ def _describe(
         **lowered_limits([settings.method], trace.header),
         **provenance.collect(settings.argv),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpeed:
+    """Measured verification times over the profile's, and the server's own estimates over the profile's.
+
+    Both are ratios of sums over the batches behind the warm-up; None without batches. `steps` are the ratios of single
+    batches, one list for each number of requests: all of a list are equal where nothing else runs on the server.
+    """
+
+    slower: float | None
+    estimate: float | None
+    steps: list[list[float]]
+
+    @property
+    def scatter(self) -> float | None:
+        """The standard deviation over the mean of the times of equal batches; None without batches."""
+        # A wrong time of the profile for batches of some size does not count as scatter.
+        deviations = [np.log(ratios) - np.log(ratios).mean() for ratios in self.steps]
+        return float(np.sqrt(np.expm1(np.concatenate(deviations).var()))) if deviations else None
+
+
+def server_speed(scenario: Scenario, load: DrivenLoad, overhead: Mapping[str, float]) -> ServerSpeed:
+    """Return the speed of the server by the profile that the scenario's verifier has.
+
+    The profile is asked for every batch, because a server without it has estimates of its own. Its time includes one
+    answer sent per request. It is corrected by the answers of the previous batch that were really being sent when each
+    batch began.
+    """
+    batches, verifier = load.result.batches, scenario.deployment.verifier
+    started_s, ended_s, estimated_end_s, size = (
+        batches[name] for name in ("started_s", "ended_s", "expected_s", "size")
+    )
+    profile_s = np.array([verifier.pass_s(rows) for rows in load.batch_rows])
+    # The answers of a batch may be missing where the load ended, and another client may have had a part in one.
+    counted = (started_s >= scenario.warmup_s) & (size == list(map(len, load.batch_rows)))
+    steps = defaultdict[int, list[float]](list)
+    for index in np.flatnonzero(counted & (profile_s > 0)).tolist():
+        steps[len(load.batch_rows[index])].append(float((ended_s[index] - started_s[index]) / profile_s[index]))
+    leaving = answers_leaving(size[:-1], started_s[1:] - ended_s[:-1], overhead["frame_s"])
+    corrected_s = profile_s[1:] + overhead["answer_s"] * (leaving - size[1:])
+    return ServerSpeed(
+        _ratio((ended_s - started_s)[1:][counted[1:]], corrected_s[counted[1:]]),
+        _ratio((estimated_end_s - started_s)[counted], profile_s[counted]),
+        list(steps.values()),
+    )
+
+
+def _ratio(seconds: Floats, profile_s: Floats) -> float | None:
+    return float(seconds.sum() / profile_s.sum()) if profile_s.sum() > 0 else None

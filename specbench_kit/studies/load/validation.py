@@ -10,7 +10,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.latency import BatchSums, LatencyModel
 from specbench_kit.deployments.restoring import restore
-from specbench_kit.reports.live import report
+from specbench_kit.reports.pages import live
 from specbench_kit.runs.folder import to_json, write_text
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.scenario import Scenario
@@ -57,12 +57,12 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
         row: dict[str, object] = {**point._asdict(), "measured": measured}
         for name, variant in variants.items():
             drawn = [summary_row(variant, point, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
-            row[name] = simulated = report.mean_of(drawn)
-            row[f"{name}_apart"] = report.deviations(report.values_of(measured), simulated)
+            row[name] = simulated = live.mean_of(drawn)
+            row[f"{name}_apart"] = live.deviations(live.values_of(measured), simulated)
         rows.append(row)
     progress("done", len(rows), len(rows))
     result: JsonObject = {"seeds": SEEDS, "rows": rows}
-    text = report.validation_report(run, result)
+    text = live.validation_report(run, result)
     write_text(folder / f"{VALIDATION}.json", to_json(result))
     write_text(folder / f"{VALIDATION}.md", text)
     return LoadOutcome(folder, run, result, text)

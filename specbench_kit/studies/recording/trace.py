@@ -17,8 +17,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.models.catalogue import locate
-from specbench_kit.models.draft_library import AUTO, is_missing_draft
-from specbench_kit.models.head_library import HEAD, is_missing_head
+from specbench_kit.models.draft_library import AUTO, HEAD, is_missing_draft, is_missing_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner

@@ -1,14 +1,18 @@
 """Experiments of any command over a grid of inputs, with the figures derived from their rows."""
 
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
+from statistics import fmean
 
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.deployments.fields import parse_field
+from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.papers.experiment import GRID
 from specbench_kit.studies.reproduction.averages import over_seeds
-from specbench_kit.studies.reproduction.derived import GridRows
-from specbench_kit.studies.reproduction.inputs import replace_input
 from specbench_kit.studies.reproduction.rows import Rows
 
 ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]
@@ -71,3 +75,183 @@ def _points(axes: Mapping[str, JsonObject], options: JsonObject) -> Iterator[tup
         for axis, values, name in zip(axes.values(), values_by_name, names, strict=True):
             point_options = replace_input(point_options, axis["key"], values[name])
         yield dict(zip(axes, names, strict=True)), point_options
+
+
+Specs = Mapping[str, JsonObject]
+"""The arguments of each derived figure, by the label that its row gets."""
+Point = Mapping[str, object]
+"""Values of a grid's axes."""
+
+
+@dataclass
+class GridRows:
+    """Rows at the points of a grid. A figure of them is named `series/metric`."""
+
+    rows: Rows
+
+    def ratios(self, specs: Specs) -> Rows:
+        """Return min(`of`) / min(`over`) * `factor` at every point, or between the two points `at` and `to`."""
+        return [{"series": label, **row} for label, spec in specs.items() for row in self._ratio(**spec)]
+
+    def differences(self, specs: Specs) -> Rows:
+        """Return `of` less `less` at every point, as a gain in points of a speedup is stated."""
+        return [{"series": label, **row} for label, spec in specs.items() for row in self._difference(**spec)]
+
+    def picks(self, specs: Specs) -> Rows:
+        """Return the `least` or `most` of one or several figures, or where on `axis` that value lies."""
+        return [{"series": label, "value": {"mean": self._pick(**spec)}} for label, spec in specs.items()]
+
+    def averages(self, specs: Specs) -> Rows:
+        """Return the mean of several figures, as papers state a gain over all of their settings."""
+        return [
+            {"series": label, "value": {"mean": fmean(self._figure(name, {}) for name in spec["of"])}}
+            for label, spec in specs.items()
+        ]
+
+    def means(self, specs: Specs) -> Rows:
+        """Return the mean of a figure over the times at which the figure `by` lies `between` two numbers."""
+        return [{"series": label, "value": {"mean": self._mean(**spec)}} for label, spec in specs.items()]
+
+    def _ratio(
+        self,
+        of: str | Sequence[str],
+        over: str | Sequence[str],
+        factor: float = 1.0,
+        at: Point | None = None,
+        to: Point | None = None,
+    ) -> Iterator[JsonObject]:
+        """Yield the rows of a ratio: `at` is the numerator's point, `to` holds the denominator's different axes."""
+        first, *alternatives = [of] if isinstance(of, str) else of
+        for row, value in self._figures(first, at or {}):
+            point = _axes(row)
+            numerator = min([value, *(figure for name in alternatives for _, figure in self._figures(name, point))])
+            below = [over] if isinstance(over, str) else over
+            denominator = min(self._figure(name, {**point, **(to or {})}) for name in below)
+            yield {**({} if at else point), "ratio": {"mean": factor * numerator / denominator}}
+
+    def _difference(self, of: str, less: str) -> Iterator[JsonObject]:
+        for row, value in self._figures(of, {}):
+            yield {**_axes(row), "difference": {"mean": value - self._figure(less, _axes(row))}}
+
+    def _pick(self, of: str | Sequence[str], pick: str = "least", axis: str = "", at: Point | None = None) -> float:
+        names = [of] if isinstance(of, str) else of
+        figures = [figure for name in names for figure in self._figures(name, at or {})]
+        row, value = (min if pick == "least" else max)(figures, key=lambda figure: figure[1])
+        return float(row[axis] if axis else value)
+
+    def _mean(self, of: str, by: str, between: Sequence[float], at: Point | None = None) -> float:
+        series, _, metric = of.rpartition("/")
+        low, high = between
+        values = [
+            value
+            for row in self._rows_with(series, metric, at or {})
+            for value, level in zip(look_up(row, metric), look_up(row, by), strict=True)
+            if value is not None and level is not None and low <= level < high
+        ]
+        require(bool(values), f"{of}: {by} never lies between {low} and {high}")
+        return fmean(values)
+
+    def _figure(self, name: str, at: Point) -> float:
+        """Return the one figure of that name at a point."""
+        ((_, value),) = self._figures(name, at)
+        return value
+
+    def _figures(self, name: str, at: Point) -> list[tuple[JsonObject, float]]:
+        """Return the rows that have the figure at that point, each with its value."""
+        series, _, metric = name.rpartition("/")
+        return [(row, float(look_up(row, metric)["mean"])) for row in self._rows_with(series, metric, at)]
+
+    def _rows_with(self, series: str, metric: str, at: Point) -> list[JsonObject]:
+        rows = [
+            row
+            for row in self.rows
+            if row["series"] == series
+            and look_up(row, metric)
+            and all(row.get(axis) == value for axis, value in at.items())
+        ]
+        require(bool(rows), f"no figure {series}/{metric} at {dict(at)}")
+        return rows
+
+
+def _axes(row: JsonObject) -> JsonObject:
+    """Return the point of the grid at which a row lies."""
+    return {name: entry for name, entry in row.items() if name != "series" and not isinstance(entry, Mapping)}
+
+
+def parse_changes(texts: Sequence[str]) -> dict[str, object]:
+    """Return the inputs that `--set` changes, by name.
+
+    A list is written as in TOML, `scheduler=["fcfs", "edf"]`, or an entry at a time, with the name given several times:
+    commas cannot part its entries, since they part the options of a scheduler too.
+    """
+    changes: dict[str, object] = {}
+    for text in texts:
+        key, value = parse_field(text)
+        entries = _parse_list(value) if isinstance(value, str) else None
+        new = value if entries is None else entries
+        if key in changes:
+            new = [*_entries(changes[key]), *_entries(new)]
+        changes[key] = new
+    return changes
+
+
+def _parse_list(text: str) -> list[object] | None:
+    """Return the entries of a list that is written as in TOML; None if the text is no list."""
+    if not text.startswith("["):
+        return None
+    try:
+        entries: list[object] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise SkitError(f'--set: a list is written as ["fcfs", "edf"], not {text}') from error
+    return entries
+
+
+def _entries(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def replace_input(options: JsonObject, key: str, value: object) -> dict[str, object]:
+    """Return the options with one input replaced.
+
+    `key` is an option, `option.key` for a key inside the option's specs, `series.NAME.option` (NAME may be `*`), or
+    else a field of the deployment.
+    """
+    head, _, tail = key.partition(".")
+    if not tail:
+        return {**options, key: _of_same_kind(options.get(key), value)}
+    if head == "series":
+        series = options["series"]
+        name = _series_name(series, tail)
+        inner_key = tail.removeprefix(f"{name}.")
+        chosen = series if name == "*" else {name: series[name]}
+        changed = {label: replace_input(entry, inner_key, value) for label, entry in chosen.items()}
+        return {**options, "series": {**series, **changed}}
+    if head in options and isinstance(options[head], str | list):
+        return {**options, head: _replace_in_specs(options[head], tail, value)}
+    return {**options, "replaced": [*options.get("replaced", []), f"{key}={value}"]}
+
+
+def _series_name(series: JsonObject, tail: str) -> str:
+    """Return the name at the beginning of `tail`: the longest match, since a name may hold dots."""
+    matches = [name for name in ("*", *series) if tail.startswith(f"{name}.")]
+    if not matches:
+        raise SkitError(f"series.{tail}: write series.NAME.option, or series.*.option; the series: {', '.join(series)}")
+    return max(matches, key=len)
+
+
+def _of_same_kind(previous: object, value: object) -> object:
+    """Return the value, or every entry of a list, in the form of the previous one: in a list, or as text."""
+    if isinstance(previous, list):
+        return [_of_same_kind(previous[0], entry) for entry in _entries(value)]
+    return str(value) if isinstance(previous, str) else value
+
+
+def _replace_in_specs(specs: str | list[str], key: str, value: object) -> object:
+    """Return the specs, with the value replaced in those that have this key."""
+    if isinstance(specs, list):
+        return [_replace_in_specs(spec, key, value) for spec in specs]
+    name, _, tail = specs.partition(":")
+    pairs = dict(item.partition("=")[::2] for item in tail.split(",")) if tail else {}
+    if key not in pairs:
+        return specs
+    return f"{name}:" + ",".join(f"{k}={value if k == key else v}" for k, v in pairs.items())

@@ -1,17 +1,31 @@
 """Run an experiment: published numbers next to simulated ones, a verdict, and the effect of each assumed input."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from math import exp, log
+from pathlib import Path
 
-from specbench_kit.core.errors import require
+import numpy as np
+
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.comparison import compare_published
-from specbench_kit.papers.experiment import ROLES, Experiment
+from specbench_kit.papers.experiment import ROLES, Experiment, experiments, find_experiments
+from specbench_kit.predictors.latency import stopwatch
+from specbench_kit.profilers.base import MODELS
+from specbench_kit.profilers.fit import Fit, Observation, fit
+from specbench_kit.profilers.loading import load
+from specbench_kit.profilers.workload import verification
+from specbench_kit.reports.experiments import pages
 from specbench_kit.reports.experiments.wording import verdict
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
-from specbench_kit.studies.reproduction.commands import find_command, option_names
-from specbench_kit.studies.reproduction.inputs import replace_input
+from specbench_kit.studies.reproduction.averages import averaged
+from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
+from specbench_kit.studies.reproduction.rows import Rows
 
 SEED_BY_SEED = frozenset({"simulate", "bench", "train"})
 """Commands that run once per seed here; `capacity` and `profile` average over their seeds themselves."""
@@ -127,3 +141,140 @@ def _ratios_by_number(pairs: Sequence[JsonObject]) -> dict[str, float]:
         for pair in pairs
         if pair["simulated_over_published"]
     }
+
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class ReproductionOutcome:
+    """The folder of a reproduction and its numbers."""
+
+    folder: Path
+    summary: JsonObject
+
+
+def run(
+    names: Sequence[str],
+    changes: JsonObject,
+    sensitivity: bool,
+    out: Path,
+    to: Path | None,
+    report: ProgressCallback,
+    argv: Sequence[str],
+) -> ReproductionOutcome:
+    """Reproduce every named experiment and write its pages and run.json.
+
+    They go into a new folder of `out`, or into the folder `to`, where the results of other experiments stay as they
+    are. Numbers are written after each experiment.
+    """
+    chosen = list(dict.fromkeys(experiment.name for name in names for experiment in find_experiments(name)))
+    folder = to or unused_folder(out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)})
+    results = _earlier_results(folder)
+    for name in chosen:
+        elapsed_s = stopwatch()
+        result = reproduce(experiments()[name], report, changes, sensitivity=sensitivity)
+        results[name] = {**result, "wall_s": elapsed_s()}
+        # After an interruption, the user can name the experiments that are missing and keep these results.
+        write_text(folder / SUMMARY, to_json({"experiments": dict(sorted(results.items()))}))
+    pages.write(folder, [results[name] for name in sorted(results)])
+    arithmetic = all(experiments()[name].command == "law" for name in chosen)
+    origin = provenance.collect(tuple(argv), arithmetic=arithmetic)
+    write_text(folder / "run.json", to_json({"command": "reproduce", **origin}))
+    return ReproductionOutcome(folder, {"experiments": [results[name] for name in chosen]})
+
+
+def _earlier_results(folder: Path) -> dict[str, JsonObject]:
+    """Return the results that an earlier call left in a folder, by experiment."""
+    file = folder / SUMMARY
+    if not file.exists():
+        return {}
+    try:
+        content: JsonObject = json.loads(file.read_text(encoding="utf-8"))
+        return {name: result for name, result in content["experiments"].items() if name in experiments()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SkitError(f"{file} was not written by skit reproduce: choose another --to") from error
+
+
+COMMANDS = ("simulate", "capacity", "bench", "train", "profile", "law")
+
+
+def find_command(name: str) -> ExperimentCommand:
+    """Return the function that runs experiments of a command."""
+    if name == "law":
+        from specbench_kit.studies.reproduction.laws import law
+
+        return law
+    if name == "profile":
+        return profile
+    if name == "train":
+        from specbench_kit.studies.reproduction.training import train
+
+        return train
+    if name == "bench":
+        from specbench_kit.studies.reproduction.decoding import bench
+
+        return bench
+    from specbench_kit.studies.reproduction import decoding
+
+    return {"simulate": decoding.simulate, "capacity": decoding.capacity}[name]
+
+
+def option_names(name: str) -> frozenset[str]:
+    """Return the names of the options of a command's experiments."""
+    if name == "law":
+        return frozenset({"series"})
+    if name == "profile":
+        return frozenset({"series", "seeds"})
+    if name == "train":
+        from specbench_kit.studies.reproduction.training import PredictorExperiment
+
+        return frozenset({field.name for field in fields(PredictorExperiment)} | {"seeds"})
+    if name == "bench":
+        from specbench_kit.studies.reproduction.decoding import DecodingExperiment
+
+        return frozenset({field.name for field in fields(DecodingExperiment)} | {"seeds"})
+    from specbench_kit.studies.reproduction import decoding
+
+    return frozenset(decoding.OPTIONS if name == "simulate" else decoding.OPTIONS | decoding.RULE)
+
+
+@dataclass(frozen=True)
+class NoisyProfile:
+    """A profile whose times of WISP's 173 configurations carry normal noise.
+
+    `noise_s` is the standard deviation in seconds; `noise_share` adds noise in proportion to each time.
+    """
+
+    profile: str
+    noise_s: float
+    noise_share: float = 0.0
+
+    def fit(self, seed: int) -> Fit:
+        """Return a fit of the profile's own form to one draw of noisy times."""
+        profile, random = load(self.profile), np.random.default_rng(seed)
+        model = MODELS[profile.form](**profile.coefficients)
+        times = [(configuration, model.seconds(configuration.rows)) for configuration in verification()]
+        noise = random.normal(size=(len(times), 2))
+        observations = [
+            Observation(configuration, max(0.0, seconds + a * self.noise_s + b * self.noise_share * seconds))
+            for (configuration, seconds), (a, b) in zip(times, noise, strict=True)
+        ]
+        return fit(profile.form, observations, seed)
+
+
+def profile(options: JsonObject, report: CountCallback) -> Rows:
+    """Return what the fits of every series find, averaged over `seeds` draws, with the widths of their intervals."""
+    rows: Rows = []
+    for done, (label, entry) in enumerate(options["series"].items()):
+        report(done, len(options["series"]))
+        descriptions = []
+        for seed in range(options["seeds"]):
+            fitted = NoisyProfile(**entry).fit(seed)
+            widths = {name: high - low for name, (low, high) in fitted.intervals.items()}
+            described = fitted.describe()
+            parts = ("coefficients", "train", "test", "cross_validation", "shares")
+            descriptions.append({**{part: described[part] for part in parts}, "widths": widths})
+        rows.append({"series": label, **averaged(descriptions)})
+    report(len(rows), len(rows))
+    return rows

@@ -1,11 +1,15 @@
 """Experiments of the command `train`: predictor families that learn from the recorded drafts of a pair."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
+
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import load, sample_of
@@ -16,10 +20,8 @@ from specbench_kit.predictors.search import Budget, search
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.reproduction.averages import averaged
-from specbench_kit.studies.reproduction.library_predictors import time_library
 from specbench_kit.studies.reproduction.rows import Rows
-from specbench_kit.studies.training.description import correlations
-from specbench_kit.studies.training.examples import extract, split_by_prompt
+from specbench_kit.studies.training.examples import correlations, extract, split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.traces.trace import TraceFile
 
@@ -108,3 +110,60 @@ class PredictorExperiment:
 def train(options: JsonObject, report: CountCallback) -> Rows:
     """Return the rows of a training experiment with these options."""
     return PredictorExperiment(**options).rows(report)
+
+
+HIDDEN = (512, 128, 64)
+"""Widths of the MLP's layers in WISP's search space (Table 9)."""
+FIXED = {"n_jobs": 1, "random_state": 0}
+
+
+class LibraryScorer:
+    """A classifier with scikit-learn's interface that scores one sample at a time, as a drafting loop asks for it."""
+
+    def __init__(self, classifier: Any) -> None:
+        self._classifier = classifier
+
+    def score(self, features: Sequence[float], /) -> float:
+        """Return the probability that a token is accepted."""
+        return float(self._classifier.predict_proba(np.array([features], np.float32))[0, 1])
+
+
+def time_library(family: str, train: Examples, test: Examples, trials: int) -> dict[str, float]:
+    """Return statistics of the seconds of one score by the family's library, trained with that library's defaults."""
+    if family not in CLASSIFIERS:
+        raise SkitError(f"no library of the family '{family}' is timed; known: {', '.join(CLASSIFIERS)}")
+    classifier = CLASSIFIERS[family]()
+    classifier.fit(train.features, train.labels)
+    return time_scores(LibraryScorer(classifier), test.features[:1000].tolist(), trials)
+
+
+def _mlp() -> Any:
+    from sklearn.neural_network import MLPClassifier
+
+    return MLPClassifier(HIDDEN, early_stopping=True, random_state=0)
+
+
+def _forest() -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(**FIXED)
+
+
+def _xgboost() -> Any:
+    from xgboost import XGBClassifier
+
+    return XGBClassifier(**FIXED)
+
+
+def _lightgbm() -> Any:
+    from lightgbm import LGBMClassifier
+
+    return LGBMClassifier(**FIXED, verbosity=-1)
+
+
+CLASSIFIERS: dict[str, Callable[[], Any]] = {
+    "mlp": _mlp,
+    "random_forest": _forest,
+    "xgboost": _xgboost,
+    "lightgbm": _lightgbm,
+}

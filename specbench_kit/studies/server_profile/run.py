@@ -21,7 +21,7 @@ from specbench_kit.profilers.base import COEFFICIENTS, LEAST_SERVED_R2, Form, Pr
 from specbench_kit.profilers.fit import metrics, non_negative
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measurement import hardware_text
-from specbench_kit.reports.live.cautions import poor_fit
+from specbench_kit.reports.pages.live import poor_fit
 from specbench_kit.reports.sections.profiles import score
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import probe_here

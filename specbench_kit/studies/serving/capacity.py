@@ -1,7 +1,7 @@
 """The search for a server's capacity: the most devices with a violation rate of at most epsilon (WISP, Eq. 20)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil, sqrt
 from statistics import NormalDist
 
@@ -16,14 +16,36 @@ from specbench_kit.serving.metrics import finished_response_s, slo_violations
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.server_metrics import Distribution, distribution
+from specbench_kit.serving.server_metrics import Distribution, distribution, is_drifting
 from specbench_kit.serving.simulation import Simulation
-from specbench_kit.serving.steady_state import is_drifting
-from specbench_kit.studies.serving.loads import DEVICES, at_load, load_of, load_unit
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.serving.simulation_grid import guards
+
+DEVICES, RATE = "devices", "requests/s"
+RATE_STEP = 0.01
+"""Requests per second in one step of a search over rates."""
+OPEN_DEVICES = 1024
+"""Devices of an open arrival process: so many that hardly a request waits for its device."""
+
+
+def load_unit(scenario: Scenario) -> str:
+    """Return the unit of a scenario's capacity."""
+    return RATE if scenario.arrivals.is_open else DEVICES
+
+
+def at_load(scenario: Scenario, step: int) -> Scenario:
+    """Return the scenario at a step of the search."""
+    if not scenario.arrivals.is_open:
+        return replace(scenario, devices=step)
+    return replace(scenario, devices=OPEN_DEVICES, arrivals=scenario.arrivals.at_rate(step * RATE_STEP))
+
+
+def load_of(scenario: Scenario, step: int) -> float:
+    """Return the load of a step in the scenario's unit."""
+    return round(step * RATE_STEP, 6) if scenario.arrivals.is_open else step
+
 
 LOOKS = (0.125, 0.25, 0.5, 1.0, 2.0)
 """Shares of the time after the warm-up at which a run may be stopped; the last is for a run that drifts."""

@@ -18,18 +18,16 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
 from specbench_kit.serving.acceptance_spec import named_trace, parse_acceptance, require_replayable, trace_source
-from specbench_kit.serving.arrival_traces import read_arrivals
+from specbench_kit.serving.arrival_traces import Levels, Waves, read_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.lengths import parse_lengths
-from specbench_kit.serving.link_trace import read_link_trace
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
-from specbench_kit.serving.network import Network
+from specbench_kit.serving.network import Network, read_link_trace
 from specbench_kit.serving.round_sources import RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
-from specbench_kit.serving.varying_arrivals import Levels, Waves
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredLimit, fit_spec, lowered_limit
 from specbench_kit.traces.trace import TraceFile

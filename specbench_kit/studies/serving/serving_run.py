@@ -1,8 +1,9 @@
 """One run of `skit simulate` or `skit capacity`: from settings to a folder with tables, plots and report."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
@@ -10,24 +11,24 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.description import corners, describe
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.serving_rows import AXES
+from specbench_kit.metrics.serving_rows import AXES, mean_of
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving.events import timeline, write_events
-from specbench_kit.serving.options import CapacityRule
-from specbench_kit.serving.parallel import parallel_backend
+from specbench_kit.serving.metrics import ServingMetrics, compute_metrics
+from specbench_kit.serving.options import CapacityRule, Objective
+from specbench_kit.serving.parallel import map_in_order, parallel_backend, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
+from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving import capacity, simulation_grid
-from specbench_kit.studies.serving.derived_rows import derived_rows
-from specbench_kit.studies.serving.presets import describe_preset
-from specbench_kit.studies.serving.range_runs import search_ranges, simulate_ranges
+from specbench_kit.studies.serving.capacity import CapacityRow, find_capacity
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
-from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
+from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings, describe_preset
 from specbench_kit.traces.draft_limits import LoweredLimit
 from specbench_kit.traces.trace import TraceFile
 
@@ -150,7 +151,7 @@ class ServingRun:
 
     def _finish(self, command: str, folder: Path, builder: ScenarioBuilder, summary: JsonObject) -> ServingOutcome:
         """Write all files of the run; `deployment` in `run.json` is that of the first series."""
-        from specbench_kit.reports.serving.files import write_reports
+        from specbench_kit.reports.serving.plots import write_reports
 
         preset = None
         if self.chosen:
@@ -210,3 +211,156 @@ def _write_timeline(folder: Path, point: GridPoint, result: SimulationResult, wi
     trace = chrome_trace(timeline(result, *window), about)
     name = f"timeline-{slug(point.series.label)}.json"
     write_text(folder / name, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def derived_rows(rows: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return further rows at the points of simulated ones; rows of capacities have none."""
+    simulated = [row for row in rows if "figures" in row]
+    return [*fewer_violations(simulated), *compute_shares(simulated)]
+
+
+def fewer_violations(rows: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """Yield, for every series but the first, how much less often it violates each class's SLO than the first does."""
+    reference = {_point(row): row["figures"]["classes"] for row in rows if row["series"] == rows[0]["series"]}
+    for row in rows:
+        if row["series"] == rows[0]["series"] or _point(row) not in reference:
+            continue
+        classes = {}
+        for name, group in row["figures"]["classes"].items():
+            before = mean_of(reference[_point(row)].get(name, {}), "violation_rate")
+            after = mean_of(group, "violation_rate")
+            if before is not None and after is not None:
+                classes[name] = {"fewer_violations": {"mean": before - after}}
+        yield {**row, "figures": {}, "classes": classes}
+
+
+def compute_shares(rows: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """Yield the share of missed deadlines that is attributed to the batch itself."""
+    for row in rows:
+        causes = row["figures"]["violations"]
+        compute, queue = causes["compute_dominant"]["mean"], causes["queue_dominant"]["mean"]
+        if compute + queue:
+            yield {**row, "figures": {}, "compute_share": {"mean": compute / (compute + queue)}}
+
+
+def _point(row: JsonObject) -> tuple[tuple[str, object], ...]:
+    return tuple((name, value) for name, value in row.items() if name not in ("series", "figures"))
+
+
+FIGURES = ("throughput", "violation_rate")
+"""The figures whose range is told."""
+SEARCHED_SERIES, SEARCHED_SETTINGS = 2, 4
+"""The best series of so many settings of a search for capacity are searched at the ends as well, and no others."""
+COARSE = 0.03
+"""Relative precision of a capacity at an end, which takes fewer simulations than a finer one."""
+
+
+def simulate_ranges(settings: ServingSettings, builder: ScenarioBuilder, report: CountCallback) -> list[JsonObject]:
+    """Return the range of every point whose deployment has derived times, by the first seed; empty if none has.
+
+    The slowest device may be unable to keep the promise at all: such an end serves nothing.
+    """
+    work: list[tuple[GridPoint, str, Scenario | None]] = []
+    for point in settings.points():
+        scenario = builder.scenario(point)
+        for end, deployment in corners(scenario.deployment):
+            try:
+                work.append((point, end, replace(scenario, deployment=deployment)))
+            except SkitError:
+                work.append((point, end, None))
+    runs = [(scenario, settings.seed, partial(_measure, settings.objective)) for *_, scenario in work if scenario]
+    outcomes = map_in_order(simulate_and_measure, runs, settings.jobs)
+    ends: dict[GridPoint, dict[str, JsonObject]] = {}
+    for done, (point, end, attainable) in enumerate(work, 1):
+        figures = dict(next(outcomes)["overall"]) if attainable else {"throughput": 0.0, "violation_rate": 1.0}
+        ends.setdefault(point, {})[end] = {name: figures[name] for name in FIGURES}
+        report(done, len(work))
+    return [_row(point, of_point, ends) for point, of_point in ends.items()]
+
+
+def search_ranges(
+    settings: ServingSettings,
+    rule: CapacityRule,
+    builder: ScenarioBuilder,
+    rows: Sequence[CapacityRow],
+    report: CountCallback,
+) -> list[JsonObject]:
+    """Return the range of the best series' capacities in the first settings of a search; empty if times have none.
+
+    Every end is searched with the first seed. The slowest device may be unable to keep the promise at all: such an end
+    serves nothing.
+    """
+    work: list[tuple[CapacityRow, str, Scenario | None]] = []
+    for row in _best(rows):
+        scenario = builder.scenario(row.point)
+        for end, deployment in corners(scenario.deployment):
+            try:
+                work.append((row, end, replace(scenario, deployment=deployment)))
+            except SkitError:
+                work.append((row, end, None))
+    coarse = replace(rule, resolution=max(rule.resolution, COARSE))
+    searches = [(scenario, settings.seed, coarse) for *_, scenario in work if scenario]
+    capacities = map_in_order(find_capacity, searches, settings.jobs)
+    ends: dict[GridPoint, dict[str, float]] = {}
+    for done, (row, end, attainable) in enumerate(work, 1):
+        ends.setdefault(row.point, {})[end] = next(capacities).load if attainable else 0.0
+        report(done, len(work))
+    return [_capacity_row(row, ends) for row in _best(rows) if row.point in ends]
+
+
+def _best(rows: Sequence[CapacityRow]) -> list[CapacityRow]:
+    """Return the series with the highest capacities in each of the first settings, the best one first."""
+    settings: dict[str, list[CapacityRow]] = {}
+    for row in rows:
+        if row.by_seed:
+            settings.setdefault(_setting(row.point), []).append(row)
+    first = list(settings.values())[:SEARCHED_SETTINGS]
+    return [row for alike in first for row in sorted(alike, key=lambda row: -row.mean)[:SEARCHED_SERIES]]
+
+
+def _setting(point: GridPoint) -> str:
+    return repr(point.coordinates())
+
+
+def _capacity_row(row: CapacityRow, ends: dict[GridPoint, dict[str, float]]) -> JsonObject:
+    """Return a series' capacity at every end, its range, and what share of the best series' it is there."""
+    own, point = ends[row.point], row.point
+    best = next(other for other in ends if _setting(other) == _setting(point))
+    ratios = [own[end] / ends[best][end] for end in own if best != point and ends[best].get(end)]
+    return {
+        "series": point.series.label,
+        **{axis: value for axis, value in point.coordinates().items() if axis != "devices"},
+        "unit": row.unit,
+        "mean": row.mean,
+        "ends": own,
+        "capacity": [min(own.values()), max(own.values())],
+        "against": best.series.label if ratios else None,
+        "capacity_ratio": _range(ratios),
+    }
+
+
+def _measure(objective: Objective, scenario: Scenario, result: SimulationResult) -> ServingMetrics:
+    return compute_metrics(scenario, result, objective)
+
+
+def _row(point: GridPoint, own: JsonObject, ends: dict[GridPoint, dict[str, JsonObject]]) -> JsonObject:
+    """Return a point's figures at every end, their range, and its throughput over that of the first series there."""
+    first = next(other for other in ends if other.coordinates() == point.coordinates())
+    ratios = [
+        own[end]["throughput"] / ends[first][end]["throughput"]
+        for end in own
+        if first.series != point.series and end in ends[first] and ends[first][end]["throughput"]
+    ]
+    return {
+        "series": point.series.label,
+        **point.coordinates(),
+        "ends": own,
+        **{name: _range([figures[name] for figures in own.values()]) for name in FIGURES},
+        "against": first.series.label if ratios else None,
+        "throughput_ratio": _range(ratios),
+    }
+
+
+def _range(values: Sequence[float | None]) -> list[float] | None:
+    known = [value for value in values if value is not None]
+    return [min(known), max(known)] if known else None

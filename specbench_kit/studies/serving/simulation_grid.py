@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from specbench_kit.core.csv_text import csv_text
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of

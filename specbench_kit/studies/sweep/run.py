@@ -1,22 +1,28 @@
 """One sweep: from a trace, which is recorded first if there is none, to a table, plots and break-even points."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from specbench_kit.core.csv_text import csv_text
 from specbench_kit.core.errors import require
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.fields import Value
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import TOO_FEW
+from specbench_kit.metrics.vocabulary import COLOCATED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.recording.trace import record
+from specbench_kit.studies.sweep.axes import SweepAxis, with_options
 from specbench_kit.studies.sweep.grid import SweepRow, replay_grid, synthetic_prompts
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
-from specbench_kit.studies.sweep.summary import lines, summarise
 from specbench_kit.traces.draft_limits import lowered_limits
 from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceFile
@@ -63,9 +69,8 @@ def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) 
 def _finish(
     folder: Path, settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint], rows: list[SweepRow]
 ) -> SweepOutcome:
-    from specbench_kit.reports.page_files import write_page
-    from specbench_kit.reports.sweep.map import write_map
-    from specbench_kit.reports.sweep.plots import write_plots
+    from specbench_kit.reports.render_html import write_page
+    from specbench_kit.reports.sweep.plots import write_map, write_plots
     from specbench_kit.reports.sweep.report import build
 
     axes = settings.axes()
@@ -109,3 +114,145 @@ def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence
         "deployment": describe(deployment),
         **provenance.collect(settings.argv),
     }
+
+
+SINGLE_NUMBERS = (
+    "finished",
+    "tokens",
+    "rounds",
+    "acceptance_length",
+    "acceptance_rate",
+    "draft_efficiency",
+    "makespan_s",
+    "throughput",
+    "speedup",
+    "server_tokens_per_busy_second",
+    "cost_efficiency",
+    "wdt_share",
+    *COLOCATED,
+)
+"""Metrics of a row that are one number; cost efficiency exists only with prices, co-location only with an edge drafter.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLine:
+    """One method along the first axis, with the other axes held constant; `points` are its rows by the first value."""
+
+    label: str
+    series: str
+    points: Mapping[Value, SweepRow]
+
+
+def lines(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> list[SweepLine]:
+    """Return the lines in the order of the rows."""
+    first, *constant = axes
+    points: dict[tuple[str, str], dict[Value, SweepRow]] = {}
+    for row in rows:
+        # The label names the constant values that distinguish a method's lines.
+        values = {axis.key: row.values[axis.key] for axis in constant if len(axis.values) > 1}
+        fields = [f"{axis.key}={values[axis.key]}" for axis in constant if axis.key in values and axis.method is None]
+        label = ", ".join([with_options(row.series, values), *fields])
+        points.setdefault((label, row.series), {})[row.values[first.key]] = row
+    return [SweepLine(label, series, by_value) for (label, series), by_value in points.items()]
+
+
+def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> dict[str, Any]:
+    """Return the content of `summary.json`."""
+    methods = [line for line in lines(rows, axes) if line.series != BASELINE]
+    drafting_at_edge = [
+        line for line in methods if all(row.overall.get("colocated_ratio") is not None for row in line.points.values())
+    ]
+    return {
+        "axes": {axis.key: list(axis.values) for axis in axes},
+        "break_even": [_break_even(line, axes[0], "speedup") for line in methods],
+        "edge": [_break_even(line, axes[0], "colocated_ratio") for line in drafting_at_edge],
+        "fastest": list(_fastest(rows)),
+        "rows": [_table_row(row) for row in rows],
+    }
+
+
+def _fastest(rows: Sequence[SweepRow]) -> Iterator[dict[str, object]]:
+    """Yield for every grid point the methods with the highest and the next highest speedup."""
+    by_point: dict[tuple[Value, ...], list[SweepRow]] = {}
+    for row in rows:
+        by_point.setdefault(tuple(row.values.values()), []).append(row)
+    for point in by_point.values():
+        best, *slower = sorted(point, key=lambda row: -row.overall["speedup"])
+        second = slower[0] if slower else best
+        yield {
+            "place": dict(best.values),
+            "method": best.spec,
+            "speedup": best.overall["speedup"],
+            "next": second.spec,
+            "lead": best.overall["speedup"] / second.overall["speedup"],
+        }
+
+
+def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> dict[str, object]:
+    """Return where a ratio of the line is above 1; only an axis of numbers has crossings between its values."""
+    ratios = {value: row.overall[metric] for value, row in line.points.items()}
+    faster = [value for value, ratio in ratios.items() if ratio > 1]
+    result = {"method": line.label, "axis": axis.key, "faster_at": faster}
+    if any(row.overall["speedup_units"] < FEWEST_UNITS for row in line.points.values()):
+        return {**result, "faster_at": [], "verdict": TOO_FEW, "crossings": []}
+    if not axis.numbers:
+        verdict = "everywhere" if len(faster) == len(ratios) else "in part" if faster else "nowhere"
+        return {**result, "verdict": verdict, "crossings": []}
+    numeric = break_even(axis.numbers, list(ratios.values()))
+    return {**result, "verdict": numeric.verdict, "crossings": [asdict(crossing) for crossing in numeric.crossings]}
+
+
+def _table_row(row: SweepRow) -> dict[str, object]:
+    overall = row.overall
+    low, high = overall["intervals"]["speedup"] or (None, None)
+    return {
+        **row.values,
+        "method": row.spec,
+        **{name: overall.get(name) for name in SINGLE_NUMBERS},
+        "speedup_low": low,
+        "speedup_high": high,
+        "ttft_mean_s": overall["ttft"]["mean"],
+        "tpot_mean_s": overall["tpot"]["mean"],
+        "tpot_p95_s": overall["tpot"]["p95"],
+        **{f"{phase}_s": seconds for phase, seconds in overall["phase_seconds"].items()},
+    }
+
+
+FasterRange = Literal["everywhere", "nowhere", "in part"]
+"""The part of an axis on which a method is faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The speedup passes 1 between two neighbours on the grid, at `at` by linear interpolation.
+
+    `stops` is True if the method is faster below and slower above the crossing.
+    """
+
+    low: float
+    high: float
+    at: float
+    stops: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """The part of an axis on which a method is faster, and the crossings in between."""
+
+    verdict: FasterRange
+    crossings: tuple[Crossing, ...]
+
+
+def break_even(values: Sequence[float], speedups: Sequence[float]) -> BreakEven:
+    """Return where the speedups along an axis are above 1; exactly 1 is not faster."""
+    grid = sorted(zip(values, speedups, strict=True))
+    faster = [speedup > 1 for _, speedup in grid]
+    if all(faster) or not any(faster):
+        return BreakEven("everywhere" if all(faster) else "nowhere", ())
+    crossings = [
+        Crossing(low, high, low + (high - low) * (before - 1) / (before - after), stops=before > 1)
+        for (low, before), (high, after) in pairwise(grid)
+        if (before > 1) != (after > 1)
+    ]
+    return BreakEven("in part", tuple(crossings))

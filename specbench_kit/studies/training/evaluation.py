@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -13,13 +14,61 @@ from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.thresholds import ThresholdRule
 from specbench_kit.reports.predictor.plots import ScoredTokens
-from specbench_kit.studies.training.contenders import Contender, Kind, family_of
-from specbench_kit.studies.training.deployment_tuning import sums_by_prompt
+from specbench_kit.studies.training.contenders import Contender, Kind, ThresholdJudge, family_of
+from specbench_kit.studies.training.deployment_tuning import PairedSums, SumOf, Sums, sums_by_prompt
 from specbench_kit.studies.training.offsets import Offsets
-from specbench_kit.studies.training.pairing import PairedSums, SumOf, Sums
 from specbench_kit.studies.training.rounds import PlayedRounds, Seconds, play, stop_at_rejection
 from specbench_kit.studies.training.timing import Timing
-from specbench_kit.studies.training.waste_bound import WasteBound, waste_and_bound
+
+
+class BoundTerm(TypedDict):
+    """One term of the bound: the probability that the first rejected token has position `rejection`, and FP there."""
+
+    rejection: int
+    probability: float
+    false_positive_rate: float | None
+    term: float
+
+
+class WasteBound(TypedDict):
+    """The bound, the measured waste per round in tokens, and the terms of the bound."""
+
+    longest: int
+    bound: float
+    wasted_per_round: float
+    terms: list[BoundTerm]
+
+
+def waste_and_bound(offsets: Offsets, rounds: PlayedRounds, judge: ThresholdJudge) -> WasteBound:
+    """Return the bound of Eq. 31, sum over r of (K - r + 1) P(R = r) FP(r), and the measured E[W] over the rounds.
+
+    K is the judge's longest draft, R the position of the first token that the target rejects, FP(r) the share of the
+    rounds with R = r in which the judge lets that token pass, and W the number of tokens sent from R on.
+    """
+    longest = judge.longest
+    matched = np.minimum(offsets.matched[rounds.offset], longest)
+    scores = judge.stopping_scores(offsets)[rounds.offset, np.minimum(matched, longest - 1)]
+    passes = scores >= judge.threshold
+    terms: list[BoundTerm] = []
+    for position in range(1, longest + 1):
+        rejected = matched == position - 1
+        probability = float(rejected.mean())
+        false_positive = float(passes[rejected].mean()) if rejected.any() else None
+        terms.append(
+            {
+                "rejection": position,
+                "probability": probability,
+                "false_positive_rate": false_positive,
+                "term": (longest - position + 1) * probability * (false_positive or 0.0),
+            }
+        )
+    return {
+        "longest": longest,
+        "bound": sum(term["term"] for term in terms),
+        "wasted_per_round": float(np.maximum(0, rounds.submitted - matched).mean()),
+        "terms": terms,
+    }
+
 
 Metrics = dict[str, object]
 """Metrics by name, ready for JSON."""

@@ -1,35 +1,48 @@
 """One training run: from prompts or a trace to saved predictors and a report on what they are worth."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.drafting.base import Capability, parse_drafter
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.placing import deployment_key
+from specbench_kit.metrics.statistics import interval_of_resplits
 from specbench_kit.models.catalogue import AUTO as BEST_TARGET
 from specbench_kit.models.draft_library import AUTO
+from specbench_kit.predictors import artefact, library
+from specbench_kit.predictors.artefact import Predictor
+from specbench_kit.predictors.base import families
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.scoring import calibration
+from specbench_kit.predictors.search import SearchResult, SearchTrial
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.studies.recording.trace import record
-from specbench_kit.studies.training.examples import split_by_prompt
+from specbench_kit.studies.training.contenders import Contender, TrainedFamily
+from specbench_kit.studies.training.evaluation import labels_and_scores
+from specbench_kit.studies.training.examples import (
+    SHARES,
+    acceptance_curves,
+    correlations,
+    describe_split,
+    extract,
+    split_by_prompt,
+)
 from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.pair import identify, require_same_pair
-from specbench_kit.studies.training.repeats import repeat
-from specbench_kit.studies.training.saving import DecisionCost, make_predictors, save_predictors
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
-from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.timing import Timing
 from specbench_kit.traces.replay import recorded_pair, recording_deployment
-from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile
+from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile, TraceHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +133,9 @@ def _finish(
     failed: int,
 ) -> PredictorTrainingOutcome:
     """Write numbers, plots, report and predictors; `failed` requests did not fit the context."""
-    from specbench_kit.reports.page_files import write_page
     from specbench_kit.reports.predictor.plots import write_plots
     from specbench_kit.reports.predictor.report import build
+    from specbench_kit.reports.render_html import write_page
 
     settings = experiment.settings
     run, summary = _describe(trace, settings, failed), summarise(experiment) | {"repeats": repeats}
@@ -158,4 +171,206 @@ def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int
         **describe_time(settings.deployment or recording_deployment(trace.header)),
         **provenance.collect(settings.argv),
         **({"machine": machine} if machine else {}),
+    }
+
+
+def repeat(experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback) -> dict[str, object]:
+    """Return geometric means of speed ratios over `count` trainings, `experiment` among them, with 95% intervals.
+
+    Each training has its own split and seed and chooses family, rule, thresholds and lengths anew; hyper-parameters
+    are those of the first search. A split is skipped if one of its parts lacks accepted or rejected tokens. The
+    intervals account for prompts that the splits share (Nadeau and Bengio 2003).
+    """
+    ratios = [_speed_ratios(repeated) for repeated in _experiments(experiment, offsets, count, report)]
+    result: dict[str, object] = {"count": len(ratios)}
+    for name in ratios[0]:
+        values = [ratio[name] for ratio in ratios]
+        result[name] = interval_of_resplits(values, SHARES[-1]) | {"values": values}
+    return result
+
+
+def _experiments(
+    experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback
+) -> Iterator[TrainingExperiment]:
+    yield experiment
+    for number in range(1, count):
+        seed = experiment.settings.seed + number
+        split = split_by_prompt(offsets, seed)
+        labels = [extract(part).labels for part in split.parts.values()]
+        if all(part.any() and not part.all() for part in labels):
+            settings = replace(experiment.settings, seed=seed)
+            trained = {}
+            for name, family in experiment.trained.items():
+                training, validation = (extract(part, family.names) for part in (split.training, split.validation))
+                params = family.search.best.params
+                scorer = families.get(name)().fit(training, validation, params, seed)
+                trained[name] = replace(family, search=SearchResult(scorer, SearchTrial(params, 0.0), ()))
+            yield replace(experiment, settings=settings, split=split, trained=trained, further=())
+        report(number, count - 1)
+
+
+def _speed_ratios(experiment: TrainingExperiment) -> dict[str, float]:
+    """Return speed ratios on the test part between the methods that a user can choose from."""
+    leaders, test, timing = experiment.leaders, experiment.split.test, experiment.timing
+    contenders = {contender.name: contender for contender in experiment.contenders}
+
+    def speed(name: str) -> float:
+        contender = contenders[name]
+        return timing.speed(test, contender.plan(test), contender.paid_s)
+
+    wisp, confidence, fixed, oracle = map(speed, (leaders.rule, leaders.threshold, leaders.fixed, "oracle"))
+    return {
+        "wisp_over_fixed": wisp / fixed,
+        "confidence_over_fixed": confidence / fixed,
+        "wisp_over_confidence": wisp / confidence,
+        "oracle_over_fixed": oracle / fixed,
+    }
+
+
+DECODING_METRICS = ("throughput", "acceptance_length", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
+"""Metrics of a predictor's decoding that are saved with it."""
+
+
+class DecisionCost(NamedTuple):
+    """The seconds per decision without the score, 0 if the trace does not state them, and where they come from."""
+
+    statistics_s: float
+    origin: str
+
+    @classmethod
+    def of(cls, header: TraceHeader) -> "DecisionCost":
+        """Return the cost on the machine that recorded the trace."""
+        if not header.statistics_s:
+            return cls(0.0, "")
+        timed, cpu = (
+            recording_deployment(header).predictor_origin,
+            (header.run.get("hardware") or {}).get("cpu", "some machine"),
+        )
+        return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone")
+
+    def decision_s(self, trained: TrainedFamily) -> float:
+        """Return the cost of a classifier's decision with its score."""
+        return self.statistics_s + trained.latency["median"] if self.statistics_s else 0.0
+
+
+def make_predictors(
+    experiment: TrainingExperiment,
+    summary: Mapping[str, Any],
+    pair: PairHashes,
+    provenance: Mapping[str, object],
+    created: str,
+    cost: DecisionCost,
+) -> dict[str, Predictor]:
+    """Return a predictor per family; `provenance` describes the source of the examples, `created` is a date."""
+    judges = {
+        contender.name: contender.judge
+        for contender in experiment.contenders
+        if contender.judge and contender.kind == "classifier"
+    }
+    predictors = {}
+    for family, trained in experiment.trained.items():
+        decoding = summary["decoding"][family]
+        predictors[family] = Predictor(
+            family=family,
+            scorer=trained.search.scorer,
+            features=trained.names,
+            threshold=judges[family].threshold,
+            max_draft=judges[family].longest,
+            operating_rule=summary["operating_point"],
+            pair=pair,
+            decision_s=cost.decision_s(trained),
+            decision_origin=cost.origin,
+            tuned=tuple(threshold for tuning in experiment.tunings for threshold in tuning.thresholds(family)),
+            training={**provenance, "split": summary["split"], **summary["families"][family]},
+            metrics={
+                "on": "test prompts, replayed with modelled time",
+                "classification": summary["classification"][family],
+                "decoding": {name: decoding[name] for name in DECODING_METRICS},
+            },
+            recommended=family == summary["recommended"],
+            created=created,
+        )
+    return predictors
+
+
+def save_predictors(
+    predictors: Mapping[str, Predictor], folder: Path, settings: PredictorTrainingSettings, suffix: str = ""
+) -> dict[str, Path]:
+    """Save all predictors to the run's folder and to the folders that the settings name.
+
+    Return the latter folders by family; among the user's predictors their names end with `suffix`.
+    """
+    for family, predictor in predictors.items():
+        artefact.save(folder / "predictors" / family, predictor)
+    folders: dict[str, Path] = {}
+    for family, predictor in predictors.items():
+        if settings.save_to is not None:
+            if not predictor.recommended:
+                continue
+            folders[family] = settings.save_to
+        elif settings.name is not None:
+            folders[family] = library.data_folder() / f"{settings.name}-{family}{suffix}"
+        else:
+            default = library.default_folder(predictor.pair, family)
+            folders[family] = default.with_name(f"{default.name}{suffix}")
+        artefact.save(folders[family], predictor)
+    return folders
+
+
+CALIBRATION_FIELDS = ("mean_score", "accepted_share", "count")
+
+
+def summarise(experiment: TrainingExperiment) -> dict[str, Any]:
+    """Return the content of `summary.json`; every number is on the test prompts unless its key says otherwise."""
+    evaluation, leaders = experiment.evaluation, experiment.leaders
+    training, test = extract(experiment.split.training), experiment.split.test
+    calibrations = {}
+    for name in experiment.trained:
+        bins = calibration(*labels_and_scores(test, evaluation.played[name].contender))
+        calibrations[name] = {field: getattr(bins, field).tolist() for field in CALIBRATION_FIELDS}
+    return {
+        "recommended": leaders.classifier,
+        "leaders": asdict(leaders),
+        "operating_point": str(experiment.settings.point),
+        "rule": experiment.settings.point.sentence,
+        "max_draft": test.max_draft,
+        "split": describe_split(experiment.split),
+        "timing": asdict(experiment.timing),
+        "families": {name: _describe_family(trained, experiment) for name, trained in experiment.trained.items()},
+        "contenders": [_describe_contender(contender, experiment) for contender in experiment.contenders],
+        "decoding": evaluation.decoding(),
+        "classification": evaluation.classification(),
+        "calibration": calibrations,
+        "theorem_1": evaluation.theorem(),
+        "choices": evaluation.choices(),
+        "sites": [tuning.worth(leaders.classifier, test) for tuning in experiment.tunings],
+        "classifier_over_feature": evaluation.speed_ratio(leaders.classifier, leaders.feature),
+        "attribution": evaluation.attribution(),
+        "acceptance_by_feature": acceptance_curves(training),
+        "correlations": correlations(training),
+    }
+
+
+def _describe_family(trained: TrainedFamily, experiment: TrainingExperiment) -> dict[str, object]:
+    search = trained.search
+    return {
+        "features": list(trained.names),
+        "params": dict(search.best.params),
+        "validation_loss": search.best.loss,
+        "default_loss": search.trials[0].loss,
+        "trials": len(search.trials),
+        "grid": prod(map(len, experiment.settings.space_of(trained.family).values())),
+        "latency": dict(trained.latency),
+    }
+
+
+def _describe_contender(contender: Contender, experiment: TrainingExperiment) -> dict[str, object]:
+    judge = contender.judge
+    return {
+        "name": contender.name,
+        "kind": contender.kind,
+        "policy_s": contender.policy_s,
+        "threshold": judge.threshold if judge else None,
+        "longest": judge.longest if judge else None,
+        "validation_throughput": experiment.tuner.speed(contender),
     }

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.predictors.base import Space, families
-from specbench_kit.predictors.search import Budget
-from specbench_kit.predictors.spaces import changed_spaces
+from specbench_kit.predictors.search import Budget, changed_spaces
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point

@@ -24,7 +24,7 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.heads.config import default_layers
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.studies.training.heads.unroll import unroll
+from specbench_kit.studies.training.head_training import unroll
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 2}
 

@@ -16,7 +16,7 @@ from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.head import expand_logits
 from specbench_kit.models.runner import Runner
-from specbench_kit.studies.training.heads.unroll import unroll
+from specbench_kit.studies.training.head_training import unroll
 
 PROMPT = [1, 2, 3, 4, 5]
 CHAIN = "specpipe:stages=3,width=1,children=1,drafter=head"

@@ -3,7 +3,7 @@
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.drafting.prompt_lookup import PromptLookupDrafting
+from specbench_kit.decoding.drafting.look_up import PromptLookupDrafting
 
 
 def drafted(tokens: list[int], k: int, more: list[int] | None = None, **options: int) -> list[int]:

@@ -16,12 +16,11 @@ from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison.files import write_reports
-from specbench_kit.reports.comparison.look import Look, parse_columns
+from specbench_kit.reports.comparison.report import Look, parse_columns
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.render_latex import latex
 from specbench_kit.reports.timeline.timeline import write_pictures
-from specbench_kit.reports.writing.drawing import new_figure
-from specbench_kit.reports.writing.labels import name_points
+from specbench_kit.reports.writing.drawing import name_points, new_figure
 
 FIGURES = {"speedup", "pareto", "acceptance_by_position", "draft_length", "wasted_drafting", "phases", "itl"}
 

@@ -11,14 +11,13 @@ from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.predictors.thresholds import DeploymentKey
 from specbench_kit.reports.predictor import wording
-from specbench_kit.reports.predictor.advice import RATIOS, advice
 from specbench_kit.reports.predictor.plots import write_plots
-from specbench_kit.reports.predictor.report import render
+from specbench_kit.reports.predictor.report import RATIOS, advice, render
 from specbench_kit.studies.training.examples import split_by_prompt
 from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import read_offsets
+from specbench_kit.studies.training.run import summarise
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
-from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.timing import Timing
 
 RUN: dict[str, Any] = {

@@ -9,8 +9,8 @@ from rich.console import Console
 from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.reports.comparison.terminal import print_comparison
-from specbench_kit.reports.run.answers import answer_cautions, answers_section
-from specbench_kit.studies.bench.answers import GoldAnswers
+from specbench_kit.reports.run.sections import answer_cautions, answers_section
+from specbench_kit.studies.bench.answering import GoldAnswers
 
 PROMPTS = [Prompt(f"q{number}", "maths", ("How many?",), gold=Gold("number", ("7",))) for number in range(10)]
 

@@ -18,7 +18,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.timeline.token_view import pages, render_index, render_page, token_text, visible
-from specbench_kit.studies.bench.outputs.exports import MAX_PAGES
+from specbench_kit.studies.bench.conclusion import MAX_PAGES
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -296,7 +296,7 @@ def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) ->
 
 def test_only_the_first_requests_have_pages(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_PAGES == 100
-    monkeypatch.setattr("specbench_kit.studies.bench.outputs.exports.MAX_PAGES", 1)
+    monkeypatch.setattr("specbench_kit.studies.bench.conclusion.MAX_PAGES", 1)
     shared = ["--dataset", prompts(tmp_path), "--max-new-tokens", 4, "--no-baseline", *tiny.options]
     done = skit_here("bench", "--method", "fixed-k", *shared, "--out", tmp_path / "out", "--token-view")
     assert done.returncode == 0, done.stderr

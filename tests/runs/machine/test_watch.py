@@ -12,8 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, ModelledClock, ProcessorTime
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.runs.machine.probe import VARIABLE, InjectedProbe, LiveProbe, SystemCounters, probe_here
-from specbench_kit.runs.machine.steps import same_steps
-from specbench_kit.runs.machine.watch import LaneTimes, Watch, spread_of
+from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps, spread_of
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ from trace_builders import made_requests, write_trace
 from specbench_kit.decoding.latency import RoundedModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.description import AS_DRAFTED, DECIDED_ANEW, corners
 from specbench_kit.deployments.loading import bundled
-from specbench_kit.deployments.ranges import AS_DRAFTED, DECIDED_ANEW, corners
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.derived_range import reversing_ends, seconds_at_ends

@@ -11,7 +11,7 @@ from command_line import BUSY, READINGS, TinyPair, read_object, skit_here, write
 from specbench_kit.profilers.loading import find_measured, read
 from specbench_kit.reports.sections.machine import cautions, warnings
 from specbench_kit.studies.bench import measured_environment
-from specbench_kit.studies.bench.control import Control
+from specbench_kit.studies.bench.run import Control
 
 FAST = ("--max-new-tokens", 8, "--json")
 WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "

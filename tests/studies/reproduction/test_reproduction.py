@@ -27,13 +27,10 @@ from specbench_kit.papers.experiment import (
 )
 from specbench_kit.reports.experiments import pages
 from specbench_kit.reports.experiments.wording import metric_in_words, totals, verdict
-from specbench_kit.studies.reproduction import profiling, run, training
+from specbench_kit.studies.reproduction import reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
-from specbench_kit.studies.reproduction.commands import COMMANDS, find_command, option_names
 from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
-from specbench_kit.studies.reproduction.derived import GridRows
-from specbench_kit.studies.reproduction.grid import estimated_rows_of, rows_of
-from specbench_kit.studies.reproduction.inputs import parse_changes, replace_input
+from specbench_kit.studies.reproduction.grid import GridRows, estimated_rows_of, parse_changes, replace_input, rows_of
 from specbench_kit.studies.reproduction.laws import (
     acceptance_after_filter,
     acceptance_length_at,
@@ -50,8 +47,8 @@ from specbench_kit.studies.reproduction.laws import (
     stage_gib,
     top_token_frequency,
 )
-from specbench_kit.studies.reproduction.reproduction import SEEDS, outcome_of
-from specbench_kit.studies.serving.derived_rows import compute_shares, fewer_violations
+from specbench_kit.studies.reproduction.reproduction import COMMANDS, SEEDS, find_command, option_names, outcome_of
+from specbench_kit.studies.serving.serving_run import compute_shares, fewer_violations
 
 ALL = experiments()
 
@@ -322,8 +319,8 @@ def test_derived_figures_are_computed_seed_by_seed() -> None:
 def test_arithmetic_loads_no_decoder() -> None:
     """An experiment of pure arithmetic answers at once, because it does not wait for torch."""
     code = (
-        "import sys; from specbench_kit.studies.reproduction import run; "
-        "from specbench_kit.studies.reproduction.commands import find_command; find_command('law'); "
+        "import sys; "
+        "from specbench_kit.studies.reproduction.reproduction import find_command; find_command('law'); "
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -455,7 +452,7 @@ def test_a_deeper_tree_of_the_same_pair_brings_more_tokens() -> None:
 
 def test_a_fit_to_undisturbed_times_finds_the_published_coefficients() -> None:
     options = {"seeds": 2, "series": {"table 12": {"profile": "wisp-table-12", "noise_s": 0.0}}}
-    (row,) = profiling.profile(options, lambda *_: None)
+    (row,) = reproduction.profile(options, lambda *_: None)
     results = {name: value["mean"] for name, value in row["coefficients"].items()}
     assert results == pytest.approx({"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3})
     assert row["test"]["rmse_s"]["mean"] == pytest.approx(0.0, abs=1e-9)
@@ -587,8 +584,8 @@ def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monk
             raise KeyboardInterrupt
         return {"name": experiment.name}
 
-    monkeypatch.setattr(run, "reproduce", broken)
+    monkeypatch.setattr(reproduction, "reproduce", broken)
     names = ["specedge/figure-10", "specedge/prices"]
     with pytest.raises(KeyboardInterrupt):
-        run.run(names, {}, False, tmp_path, tmp_path / "kept", lambda *_: None, [])
+        reproduction.run(names, {}, False, tmp_path, tmp_path / "kept", lambda *_: None, [])
     assert list(read_object(tmp_path / "kept" / "summary.json")["experiments"]) == names[:1]

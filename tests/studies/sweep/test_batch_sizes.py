@@ -10,8 +10,7 @@ from trace_builders import MODELS, made_requests, write_trace
 from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
-from specbench_kit.reports.batch_curve.plots import group_labels
-from specbench_kit.reports.batch_curve.report import render
+from specbench_kit.reports.pages.batch_curve import group_labels, render
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.batch_sizes import BatchSizeCurves, run_curves
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench_kit.studies.sweep.break_even import BreakEven, Crossing, break_even
+from specbench_kit.studies.sweep.run import BreakEven, Crossing, break_even
 
 
 def test_a_method_that_stops_paying_for_itself() -> None:

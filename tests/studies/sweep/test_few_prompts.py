@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from specbench_kit.reports.sweep.wording import break_even_sentence
+from specbench_kit.reports.sweep.report import break_even_sentence
 from specbench_kit.studies.sweep.axes import SweepAxis
 from specbench_kit.studies.sweep.grid import SweepRow
-from specbench_kit.studies.sweep.summary import summarise
+from specbench_kit.studies.sweep.run import summarise
 
 
 def row(rtt_s: float, speedup: float, units: int) -> SweepRow:

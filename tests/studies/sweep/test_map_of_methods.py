@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench_kit.reports.sweep.map import write_map
+from specbench_kit.reports.sweep.plots import write_map
 from specbench_kit.studies.sweep.axes import SweepAxis
 
 pytestmark = pytest.mark.figures

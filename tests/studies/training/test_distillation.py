@@ -20,15 +20,14 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import load_apart, load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.profilers.subject import find_draft_subject, find_subject
+from specbench_kit.studies.training.answers.generate import require_fresh, teach
 from specbench_kit.studies.training.answers.store import Answer, AnswerKey, AnswerStore
-from specbench_kit.studies.training.answers.teach import require_fresh, teach
-from specbench_kit.studies.training.distillation.batches import batches, epoch
+from specbench_kit.studies.training.distillation.batches import Acceptance, accepted_counts, batches, epoch
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
-from specbench_kit.studies.training.distillation.walk import Acceptance, accepted_counts
-from specbench_kit.studies.training.drafts.fit import DraftLoss
-from specbench_kit.studies.training.drafts.options import DraftRecipe
-from specbench_kit.studies.training.heads.fit import HeadLoss, new_head
-from specbench_kit.studies.training.heads.options import HeadRecipe
+from specbench_kit.studies.training.draft_options import DraftRecipe
+from specbench_kit.studies.training.draft_training import DraftLoss
+from specbench_kit.studies.training.head_options import HeadRecipe
+from specbench_kit.studies.training.head_training import HeadLoss, new_head
 
 LAYERS = (0, 1, 2)
 KEY = AnswerKey("target", "prompts", 24, 0.5, 0, LAYERS)

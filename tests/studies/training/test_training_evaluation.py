@@ -8,15 +8,15 @@ from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_tr
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.studies.training.contenders import ThresholdJudge, family_of, feature_score
+from specbench_kit.studies.training.deployment_tuning import PairedSums
+from specbench_kit.studies.training.evaluation import waste_and_bound
 from specbench_kit.studies.training.examples import extract, split_by_prompt
 from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import read_offsets
-from specbench_kit.studies.training.pairing import PairedSums
 from specbench_kit.studies.training.rounds import play
+from specbench_kit.studies.training.run import summarise
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
-from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.timing import Timing
-from specbench_kit.studies.training.waste_bound import waste_and_bound
 
 TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
 SETTINGS = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)

@@ -11,7 +11,7 @@ from specbench_kit.metrics.statistics import interval_of_resplits
 from specbench_kit.studies.training.examples import split_by_prompt
 from specbench_kit.studies.training.experiment import train
 from specbench_kit.studies.training.offsets import read_offsets
-from specbench_kit.studies.training.repeats import repeat
+from specbench_kit.studies.training.run import repeat
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
 

@@ -12,13 +12,13 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.datasets.loading import leave_out, load
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.head_library import RECORD
+from specbench_kit.models.draft_library import RECORD
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.reports.predictor.wording import headline
 from specbench_kit.reports.sections.cautions import setting_cautions
-from specbench_kit.studies.bench.seen_prompts import count_seen, without_seen
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.bench.workbench import count_seen, without_seen
 
 SETTINGS = BenchSettings(("fixed-k",))
 

@@ -20,13 +20,11 @@ from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.conversations import Conversation
-from specbench_kit.studies.training.answers.generate import AnswerGenerator, fill
+from specbench_kit.studies.training.answers.generate import AnswerGenerator, fill, require_fresh, teach
 from specbench_kit.studies.training.answers.store import SHARD_TEXTS, Answer, AnswerKey, AnswerStore
-from specbench_kit.studies.training.answers.teach import require_fresh, teach
-from specbench_kit.studies.training.distillation.batches import batches, epoch, teaches
+from specbench_kit.studies.training.distillation.batches import batches, epoch, is_greedy, is_held_out, teaches
 from specbench_kit.studies.training.distillation.options import DistillationSettings, Recipe
 from specbench_kit.studies.training.distillation.vocabulary import count_tokens
-from specbench_kit.studies.training.distillation.walk import is_greedy, is_held_out
 from specbench_kit.traces.trace import TOKEN_IDS, TraceFile
 
 ANSWERING_SHARE = 0.5

@@ -1,1 +1,0 @@
-"""The report of throughput against time per token over batch sizes."""

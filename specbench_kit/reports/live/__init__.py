@@ -1,1 +1,0 @@
-"""The reports of loads on a real server and of the simulator's validation by them."""

@@ -1,0 +1,1 @@
+"""Reports of one page each: two servers compared, batch sizes, a live load."""

@@ -1,0 +1,452 @@
+"""The report of `skit ab` as a document: the result in one sentence and one picture, then the tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench_kit.core.plain_text import last_part
+from specbench_kit.metrics.ab.summary import (
+    FIGURES,
+    AbSummary,
+    Divergence,
+    FigureComparison,
+    LoadSummary,
+    OutputCheck,
+    ServerFigures,
+)
+from specbench_kit.metrics.setting import sampling_sentence
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW
+from specbench_kit.reports import render_html, render_markdown
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Figure,
+    Heading,
+    Note,
+    Paragraph,
+    RunFile,
+    Table,
+    caution,
+    code,
+    facts,
+)
+from specbench_kit.reports.sections import machine
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
+from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, times
+from specbench_kit.reports.writing.palette import COLOURS, GREY
+from specbench_kit.runs.folder import replace_file, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "end to end"}
+PERCENTILES = ("p50", "p95", "p99")
+
+
+def build(run: RunFile, summary: AbSummary, picture: Figure | None = None) -> Document:
+    """Return the report."""
+    first, second = summary.names
+    opening: Blocks = [Paragraph(headline(summary)), *([picture] if picture else [])]
+    lines = [*machine.warnings(run), *setting_cautions(run), *cautions(summary)]
+    sections: Sequence[Blocks] = [
+        opening,
+        caution(lines),
+        [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
+        [Heading("Throughput, speculation and outputs"), _load_table(summary)],
+        [Heading("Latency"), _latency_table(summary)],
+        _outputs(summary),
+        _setting(run, summary),
+        provenance(run),
+    ]
+    return Document.of(f"{code(second)} against {code(first)}", *sections)
+
+
+def verdicts(summary: AbSummary) -> Table:
+    """Return the table of ratios and verdicts."""
+    rows: list[list[Cell]] = []
+    for load in summary.loads:
+        for entry in load.comparisons:
+            name = load.load if entry is load.comparisons[0] else ""
+            ratio = Estimate(entry.ratio, entry.interval)
+            rows.append([name, FIGURES[entry.figure], ratio, entry.units, entry.verdict])
+    columns = (
+        "load",
+        "metric",
+        Column(f"{summary.names[1]} over {summary.names[0]}", "times"),
+        Column("units", "count"),
+    )
+    return Table((*columns, "verdict"), rows)
+
+
+def _rows(summary: AbSummary) -> list[tuple[LoadSummary, str, str, ServerFigures]]:
+    """Return each load, its name where it is the first row of the load, and the figures of each server."""
+    return [
+        (load, load.load if name == summary.names[0] else "", name, load.servers[name])
+        for load in summary.loads
+        for name in summary.names
+    ]
+
+
+def _load_table(summary: AbSummary) -> Table:
+    columns = (
+        "load",
+        "server",
+        Column("tokens", "count"),
+        Column("throughput", "rate"),
+        Column("goodput", "rate"),
+        Column("met the SLO", "share"),
+        Column("in flight", "number"),
+        Column("tokens per burst", "number"),
+        Column("acceptance length", "number"),
+        Column("tokens sent per round", "number"),
+        Column("acceptance rate", "share"),
+        Column("failed", "count"),
+    )
+    rows: list[list[Cell]] = []
+    for _, title, name, figures in _rows(summary):
+        speculation = figures.speculation
+        rows.append(
+            [
+                title,
+                code(name),
+                figures.tokens,
+                figures.throughput,
+                figures.goodput,
+                figures.attainment,
+                figures.in_flight,
+                figures.tokens_per_burst,
+                Estimate(speculation.acceptance_length, speculation.interval) if speculation else None,
+                speculation.tokens_per_round if speculation else None,
+                speculation.acceptance_rate if speculation else None,
+                figures.failed,
+            ]
+        )
+    return Table(columns, rows).without_empty_columns()
+
+
+def _latency_table(summary: AbSummary) -> Table:
+    titles = [Column(f"{title} (P50, P95, P99)") for title in LATENCIES.values()]
+    rows: list[list[Cell]] = []
+    for _, title, name, figures in _rows(summary):
+        cells = []
+        for latency in LATENCIES:
+            values = getattr(figures, latency)
+            cells.append(" / ".join(seconds(getattr(values, percentile)) for percentile in PERCENTILES))
+        rows.append([title, code(name), *cells])
+    return Table(("load", "server", *titles), rows)
+
+
+def _outputs(summary: AbSummary) -> list[Block]:
+    rows = [(load.load, load.outputs.gate, gate_sentence(load.outputs, summary.names)) for load in summary.loads]
+    blocks: list[Block] = [Heading("Outputs"), Table(("load", "gate", "pairs"), rows)]
+    divergences = [(load.load, entry) for load in summary.loads for entry in load.outputs.divergences]
+    if divergences:
+        columns = ("load", "request", "first difference", "after", *summary.names)
+        table = [
+            (
+                load,
+                f"{code(entry.request_id)}, {_dialogue_turn(entry)}repeat {entry.repeat + 1}",
+                f"{entry.unit} {count(entry.position + 1)}",
+                _quoted(entry.before),
+                _quoted(entry.first),
+                _quoted(entry.second),
+            )
+            for load, entry in divergences
+        ]
+        blocks += [Paragraph("The first place at which two outputs of one prompt differ:"), Table(columns, table)]
+    return blocks
+
+
+def _dialogue_turn(entry: Divergence) -> str:
+    return f"turn {entry.dialogue_turn + 1}, " if entry.dialogue_turn else ""
+
+
+def _quoted(text: str) -> str:
+    return code(text) if text else "the end"
+
+
+def _dialogues(run: RunFile) -> str:
+    """Return how many requests the prompts make, where some are dialogues of several turns."""
+    requests, prompts = run.get("requests"), (run.get("dataset") or {}).get("count")
+    return f" dialogues of {count(requests)} turns, each a request" if requests and requests != prompts else ""
+
+
+def _setting(run: RunFile, summary: AbSummary) -> Blocks:
+    config, dataset = run.get("config") or {}, run.get("dataset") or {}
+    repeats = config.get("repeats")
+    servers = [
+        (
+            code(entry["name"]),
+            ", ".join(
+                str(value)
+                for value in (
+                    entry["dialect"],
+                    entry["address"],
+                    last_part(entry.get("model") or ""),
+                    entry.get("version"),
+                )
+                if value
+            ),
+        )
+        for entry in run.get("servers") or ()
+    ]
+    turns = [f"{load.load}: {count(load.turns)} of {count(load.turn_requests)}" for load in summary.loads]
+    rows = [
+        *servers,
+        ("prompts", f"{dataset.get('name')}, {count(dataset.get('count'))}{_dialogues(run)}"),
+        ("most output tokens", count(config.get("max_new_tokens"))),
+        ("sampling", sampling_sentence(config) if config else ABSENT),
+        ("asked", f"{'once' if repeats == 1 else f'{count(repeats)} times'} at each server" if repeats else ABSENT),
+        ("turns (of requests each)", "; ".join(turns)),
+        ("order", run.get("order") or ABSENT),
+    ]
+    return [Heading("What was run"), facts(rows)]
+
+
+PLOTS = "plots"
+
+
+def write(folder: Path, run: RunFile, summary: AbSummary) -> Path:
+    """Write the report into the run's folder and return the path of its Markdown."""
+    figure, drawings = None, {}
+    if any(entry.ratio is not None for load in summary.loads for entry in load.comparisons):
+        picture = ratios(summary)
+        name = f"{PLOTS}/{picture.name}"
+        drawn = draw(picture, _where(run), ("png", "svg"))
+        for suffix, content in drawn.items():
+            replace_file(folder / f"{name}.{suffix}", content)
+        figure = Figure(picture.title, f"{name}.png", picture.note)
+        drawings[name] = render_html.inline_svg(drawn["svg"].decode(), picture.name)
+    document = build(run, summary, figure)
+    write_text(folder / "report.md", render_markdown.render(document))
+    write_text(folder / "report.html", render_html.render(document, drawings))
+    return folder / "report.md"
+
+
+def _where(run: RunFile) -> str:
+    dataset, config = run.get("dataset") or {}, run.get("config") or {}
+    return (
+        f"{dataset.get('count')} prompts of {dataset.get('name')}, up to {config.get('max_new_tokens')} output tokens"
+    )
+
+
+BLUE, _, GREEN, RED = COLOURS[:4]
+ROW_IN = 0.26
+NOTE = (
+    "Ratios above 1 mean that the second server is faster. Lines are intervals that hold jointly with 95% confidence: "
+    "one that crosses 1 shows no difference."
+)
+
+
+def ratios(summary: AbSummary) -> Picture:
+    """Return the picture of all ratios with their intervals."""
+    entries = [
+        (load.load, entry, entry.ratio)
+        for load in summary.loads
+        for entry in load.comparisons
+        if entry.ratio is not None and entry.figure != "acceptance"
+    ]
+    first, second = summary.names
+
+    def draw(axes: "Axes") -> None:
+        labels = []
+        for row, (load, entry, ratio) in enumerate(entries):
+            colour = {FASTER: GREEN, SLOWER: RED}.get(entry.verdict, GREY)
+            low, high = entry.interval or (ratio, ratio)
+            axes.plot([low, high], [row, row], color=colour, linewidth=2)
+            axes.plot([ratio], [row], "o", color=colour, markersize=5)
+            axes.annotate(times(ratio), (high, row), (6, 0), textcoords="offset points", va="center")
+            labels.append(f"{FIGURES[entry.figure]}, {load}")
+        axes.axvline(1, color=BLUE, linewidth=1, linestyle="--")
+        axes.set_yticks(range(len(labels)), labels)
+        axes.invert_yaxis()
+        logarithmic(axes, "x")
+        axes.margins(x=0.15)
+        axes.set_xlabel(f"how many times as fast {second} is as {first}")
+
+    height_in = 0.8 + ROW_IN * max(2, len(entries))
+    return Picture("ratios", f"{second} against {first}", NOTE, height_in, draw)
+
+
+HEADLINE_FIGURE = "e2e"
+SAME_LENGTH = 0.02
+"""Relative difference of the mean lengths of answers up to which times to the end compare the same work."""
+LATE_S = 0.02
+"""Delay of a request behind its time of arrival from which the client is called too slow."""
+
+
+def headline(summary: AbSummary) -> str:
+    """Return the result in one sentence: how much faster, at which load, and if the outputs agree."""
+    first, second = map(code, summary.names)
+    parts = [_at_load(load, comparison) for load in summary.loads if (comparison := _headline_comparison(load))]
+    if not parts:
+        return f"No request was answered by both {first} and {second}: there is nothing to compare."
+    result = f"End to end, {second} against {first}: {'; '.join(parts)}. {outputs_sentence(summary)}"
+    # Ratios of times mean little where one server does less work, so this comes first.
+    lengths = [_lengths_sentence(load, summary.names) for load in summary.loads if _differ(load)]
+    return " ".join([*lengths, result, *_saturation_sentence(summary)])
+
+
+def _saturation_sentence(summary: AbSummary) -> list[str]:
+    """Return the lowest load at which each server is over-saturated, and what was not run for that."""
+    parts = [f"{code(name)} at {next(iter(loads))}" for name, loads in summary.saturated.items() if loads]
+    if not parts:
+        return []
+    left_out = f"; not run for that: {', '.join(summary.left_out)}" if summary.left_out else ""
+    return [f"Over-saturated: {', '.join(parts)}{left_out}."]
+
+
+def _differ(load: LoadSummary) -> bool:
+    return load.lengths is not None and abs(load.lengths.ratio - 1) > SAME_LENGTH
+
+
+def _lengths_sentence(load: LoadSummary, names: Sequence[str]) -> str:
+    """Return how the lengths of the answers differ under a load."""
+    lengths = load.lengths
+    assert lengths is not None
+    first, second = (f"{tokens:.4g}" for tokens in lengths.mean_tokens)
+    return (
+        f"**Answers of different lengths at {load.load}: {second} tokens on average from {code(names[1])}, {first} "
+        f"from {code(names[0])}** ({count(lengths.equal)} of {count(lengths.pairs)} pairs are equally long), so that "
+        "times to the end compare different work."
+    )
+
+
+def _headline_comparison(load: LoadSummary) -> FigureComparison | None:
+    return next((entry for entry in load.comparisons if entry.figure == HEADLINE_FIGURE and entry.ratio), None)
+
+
+def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
+    bounds = f" ({interval(comparison.interval)})" if comparison.interval else ""
+    value = f"{times(comparison.ratio)}{bounds}"
+    if comparison.verdict in (FASTER, SLOWER):
+        return f"**{value} as fast at {load.load}**"
+    if comparison.verdict in (NO_DIFFERENCE, TOO_FEW):
+        return f"{comparison.verdict} at {load.load}, {value}"
+    return f"{value} as fast at {load.load}, but {comparison.verdict.partition('but ')[2]}"
+
+
+def outputs_sentence(summary: AbSummary) -> str:
+    """Return what the correctness gate found, over all loads."""
+    checks = [load.outputs for load in summary.loads]
+    tests = [check.sampled for check in checks if check.sampled]
+    if tests:
+        shown = list(dict.fromkeys(name for test in tests for name in test.shown))
+        if shown:
+            return f"**Sampled outputs have different distributions** ({', '.join(shown)})."
+        samples = count(sum(test.samples for test in tests))
+        return f"The distributions of {samples} sampled outputs of each server show no difference."
+    compared, identical = (sum(getattr(check.both, name) for check in checks) for name in ("compared", "identical"))
+    if not compared:
+        return "Outputs were not compared."
+    if identical == compared:
+        return f"All {count(compared)} pairs of outputs are identical."
+    outcome = f"{count(compared - identical)} of {count(compared)} pairs of outputs differ"
+    if any(check.gate == "different" for check in checks):
+        return f"**{outcome}, more than a server differs from itself.**"
+    return f"{outcome}, no more than a server differs from itself."
+
+
+def gate_sentence(check: OutputCheck, names: Sequence[str]) -> str:
+    """Return the result of the gate under one load, with how far each server agrees with itself."""
+    if check.sampled:
+        test = check.sampled
+        shown = f"different: {', '.join(test.shown)}; " if test.shown else ""
+        return (
+            f"{count(test.samples)} samples of {count(test.prompts)} prompts at each server; {shown}chance of such "
+            f"differences between equal servers {test.chance:.2g}, shown below {test.level:.2g}"
+        )
+    if check.gate == "not compared":
+        return "not compared"
+    floors = [
+        f"{code(name)} with itself {agreement.identical} of {agreement.compared}"
+        for name in names
+        if (agreement := check.repeated.get(name)) and agreement.compared
+    ]
+    others = [
+        f"{code(name)} with itself at other loads {agreement.identical} of {agreement.compared}"
+        for name in names
+        if (agreement := check.other_loads.get(name)) and agreement.compared
+    ]
+    return ", ".join([f"identical {check.both.identical} of {check.both.compared}", *floors, *others])
+
+
+def cautions(summary: AbSummary) -> list[str]:
+    """Return what a reader must know before quoting a number."""
+    lines = list(summary.cautions)
+    if summary.partial:
+        done = summary.finished + summary.failed
+        lines.append(f"PARTIAL RUN: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
+    if summary.failed:
+        lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
+    for load in summary.loads:
+        lines += _load_cautions(load)
+    for name, loads in summary.saturated.items():
+        lines += [f"OVER-SATURATED: {name} at {load}, where {reason}." for load, reason in loads.items()]
+    return list(dict.fromkeys(lines))
+
+
+def _load_cautions(load: LoadSummary) -> list[str]:
+    lines = []
+    if load.outputs.sampled and load.outputs.sampled.shown:
+        lines.append(
+            f"OUTPUTS DIFFER at {load.load}: {', '.join(load.outputs.sampled.shown)} have other distributions than "
+            "chance explains; one of the servers does not sample from the model as the other does."
+        )
+    elif load.outputs.gate == "different":
+        lines.append(
+            f"OUTPUTS DIFFER at {load.load}: a faster server does other work, or rounds otherwise; see the divergences."
+        )
+    if any(entry.verdict == NOT_LOSSLESS for entry in load.comparisons):
+        lines.append("A server whose outputs differ cannot win.")
+    for name, figures in load.servers.items():
+        if "chunks" in figures.counted_by:
+            lines.append(
+                f"COUNTED BY CHUNKS: {name} does not say how many tokens it sent; a chunk may hold several. Give "
+                "--tokenizer."
+            )
+        if "usage at the end" in figures.counted_by:
+            lines.append(
+                f"ITL ESTIMATED: {name} states only the number of all tokens; those of a chunk are estimated from its "
+                "text. TTFT, TPOT and end-to-end times do not depend on it."
+            )
+        if figures.cached_tokens:
+            lines.append(
+                f"CACHED PROMPTS: {name} answered {count(figures.cached_tokens)} prompt tokens at {load.load} from its "
+                "prefix cache, which shortens the time to the first token."
+            )
+        if figures.retried:
+            reasons = "; ".join(f"{count(times)} as {reason}" for reason, times in figures.retry_reasons.items())
+            lines.append(
+                f"Sent again: {count(figures.retried)} requests to {name} at {load.load}"
+                + (f" ({reasons})." if reasons else ".")
+            )
+        if figures.speculation and figures.speculation.doubts:
+            lines.append(
+                f"IMPLAUSIBLE COUNTS of {name} at {load.load}: {'; '.join(figures.speculation.doubts)}. Do not quote "
+                "its acceptance."
+            )
+        if figures.late_p99_s is not None and figures.late_p99_s > LATE_S:
+            lines.append(
+                f"LATE ARRIVALS at {load.load}: this client sent requests to {name} up to "
+                f"{seconds(figures.late_p99_s)} late (P99); times count from when they were sent."
+            )
+    return lines
+
+
+def verdict_note(summary: AbSummary) -> str:
+    """Return how to read the ratios."""
+    compared = {entry.figure for load in summary.loads for entry in load.comparisons}
+    figures = ", ".join(title for figure, title in FIGURES.items() if figure in compared)
+    longer = ", or that its rounds commit more tokens" if "acceptance" in compared else ""
+    return (
+        f"A ratio above 1 means that {code(summary.names[1])} is faster{longer}. Intervals are for {figures} at all "
+        f"loads together: with 95% confidence every one of them holds ({share(summary.level)} each). Units are turns: "
+        "the requests that one server gets before the other gets the same ones."
+    )

@@ -1,0 +1,101 @@
+"""A table of speeds by batch size, with the batch size up to which each method pays off."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specbench_kit.methods.base import GROUPS, methods
+from specbench_kit.metrics.comparison import MANY
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.comparison.scene import legend, legend_in, short
+from specbench_kit.reports.document import Document, Figure, Paragraph, Row, RunFile, Table, code
+from specbench_kit.reports.sections.wording import time_kind
+from specbench_kit.reports.writing.drawing import Picture, draw
+from specbench_kit.reports.writing.formatting import ABSENT
+from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
+    """Return the report as Markdown."""
+    return render_markdown.render(build(rows, run, pictures))
+
+
+def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Document:
+    """Return the report; `pictures` are files in `plots/` beside it."""
+    sizes = sorted({row["batch_size"] for row in rows})
+    points = {(row["method"], row["batch_size"]): row for row in rows}
+    cells = []
+    for label in dict.fromkeys(row["method"] for row in rows):
+        of_sizes = [points.get((label, size)) for size in sizes]
+        speeds = [ABSENT if row is None else f"{row['throughput']:.1f} / {1e3 * row['tpot_s']:.1f}" for row in of_sizes]
+        baselines = [points.get((BASELINE, size)) for size in sizes]
+        limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
+        cells.append((code(label), *speeds, limit))
+    text = (
+        f"{run.get('requests')} requests per size, {time_kind(dict(run))}. Tokens per second of the batch / mean ms "
+        "per token of a request. A method pays off where its tokens per second exceed those of autoregressive decoding "
+        "at the same batch size."
+    )
+    table = Table(("method", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells)
+    figures = [Figure(picture, f"plots/{picture}") for picture in pictures]
+    title = f"Batch sizes on {(run.get('dataset') or {}).get('name')}"
+    return Document(title, [Paragraph(text), table, *figures])
+
+
+def _largest_faster(rows: Sequence[Row | None], baselines: Sequence[Row | None]) -> str:
+    """Return the largest batch size up to which a method is faster than the baseline at every size."""
+    largest = "none"
+    for row, baseline in zip(rows, baselines, strict=True):
+        if row is None or baseline is None or row["throughput"] <= baseline["throughput"]:
+            break
+        largest = str(row["batch_size"])
+    return largest
+
+
+def draw_curves(rows: Sequence[Row], run: RunFile) -> dict[str, bytes]:
+    """Return figures by file name: one of all methods, or one per group if there are many."""
+    labels = list(dict.fromkeys(row["method"] for row in rows))
+    where = f"{(run.get('dataset') or {}).get('name')}, {run.get('requests')} requests, {time_kind(dict(run))}"
+    files: dict[str, bytes] = {}
+    for group, members in group_labels(labels).items():
+        picture = _picture([row for row in rows if row["method"] in members], members, group)
+        drawn = draw(picture, where, ("png", "svg"))
+        files |= {f"{picture.name}.{suffix}": content for suffix, content in drawn.items()}
+    return files
+
+
+def group_labels(labels: Sequence[str]) -> dict[str, list[str]]:
+    """Return the methods of each figure by its group; the baseline is part of every figure."""
+    if len(labels) <= MANY:
+        return {"": list(labels)}
+    types = methods.all()
+    groups = {label: types[name].group for label in labels if (name := label.partition(":")[0]) in types}
+    members = {
+        group: [label for label in labels if groups.get(label, "other") == group and label != BASELINE]
+        for group in GROUPS
+    }
+    baseline = [label for label in labels if label == BASELINE]
+    return {group: [*baseline, *own] for group, own in members.items() if own}
+
+
+def _picture(rows: Sequence[Row], labels: Sequence[str], group: str) -> Picture:
+    styles = {BASELINE: BASELINE_STYLE} | method_styles({label: label for label in labels if label != BASELINE})
+
+    def paint(axes: "Axes") -> None:
+        for label in labels:
+            points = [row for row in rows if row["method"] == label]
+            x, y = [1e3 * row["tpot_s"] for row in points], [row["throughput"] for row in points]
+            style = styles[label]
+            axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=short(label))
+            for row, point in zip(points, zip(x, y, strict=True), strict=True):
+                axes.annotate(str(row["batch_size"]), point, fontsize=6, xytext=(2, 2), textcoords="offset points")
+        axes.set(xlabel="mean time per output token of a request (ms)", ylabel="tokens per second of the batch")
+        legend(axes)
+
+    title = f"Throughput against TPOT{f': {group}' if group else ''}"
+    note = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
+    name = f"throughput_tpot{f'-{group}' if group else ''}"
+    return Picture(name, title, note, 3.2 + legend_in(labels), paint)

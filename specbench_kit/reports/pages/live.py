@@ -1,0 +1,225 @@
+"""What was measured at a server, and how far the simulator is off, as Markdown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from specbench_kit.metrics.serving_rows import look_up
+from specbench_kit.profilers.base import LEAST_SERVED_R2
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.document import (
+    Blocks,
+    Cell,
+    Column,
+    Document,
+    Heading,
+    Paragraph,
+    Row,
+    RunFile,
+    Summary,
+    Table,
+    caution,
+    code,
+    facts,
+)
+from specbench_kit.reports.sections import machine
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.reports.sections.profiles import score
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
+
+Values = Mapping[str, float | None]
+"""The figures of a row by the titles of their columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedColumn(Column):
+    """A figure by its path in a row; `tolerance` is how far a simulation may be off, as a share or in points."""
+
+    path: str = ""
+    tolerance: float | None = None
+    in_points: bool = False
+
+
+COLUMNS = (
+    ComparedColumn("throughput (tokens/s)", "number", "figures.overall.throughput", 0.10),
+    ComparedColumn("round p50", "seconds", "round_s.p50", 0.10),
+    ComparedColumn("round p95", "seconds", "round_s.p95", 0.15),
+    ComparedColumn("round p99", "seconds", "round_s.p99"),
+    ComparedColumn("violations", "share", "figures.overall.violation_rate", 0.03, in_points=True),
+    ComparedColumn("batch size", "number", "figures.server.batch_size.mean"),
+    ComparedColumn("queue", "seconds", "figures.overall.queue_s.mean"),
+    ComparedColumn("verify", "seconds", "figures.overall.verify_s.mean"),
+    ComparedColumn("estimated / true", "number", "figures.server.estimate_over_true"),
+    ComparedColumn("busy", "share", "figures.server.utilisation"),
+)
+POINT = ("devices", "requests")
+"""Columns that name a load: the devices, and how many requests arrive."""
+SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, with the measured batch times"}
+TOLERANCES = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
+
+
+def values_of(row: Row) -> Values:
+    """Return the figures of a row."""
+    return {column.title: look_up(row, column.path) for column in COLUMNS}
+
+
+def mean_of(rows: Sequence[Row]) -> Values:
+    """Return the means of the figures of several rows; None if a row lacks the figure."""
+    values_by_title = {column.title: [look_up(row, column.path) for row in rows] for column in COLUMNS}
+    return {title: None if None in values else fmean(values) for title, values in values_by_title.items()}
+
+
+def deviations(measured: Values, simulated: Values) -> dict[str, dict[str, float | bool | None]]:
+    """Return by figure how far the simulation is off, as a share of the measured value or in points.
+
+    `within` says whether that is within the tolerance.
+    """
+    result: dict[str, dict[str, float | bool | None]] = {}
+    for column in COLUMNS:
+        real, modelled, off = measured[column.title], simulated[column.title], None
+        if real is not None and modelled is not None and (real or column.in_points):
+            off = modelled - real if column.in_points else modelled / real - 1
+        within = None if off is None or column.tolerance is None else abs(off) <= column.tolerance
+        result[column.title] = {"off": off, "within": within}
+    return result
+
+
+def load_report(run: RunFile, summary: Summary) -> str:
+    """Return the report of `skit load`."""
+    rows = [
+        [*_point(row), *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
+    ]
+    columns = (*POINT, *COLUMNS, "drafts sent late by (p50, p99)")
+    cautions = caution(load_cautions(run, summary["rows"]))
+    return _render("Load on", run, cautions, [Table(columns, rows)], _answers(summary))
+
+
+def _answers(summary: Summary) -> Blocks:
+    """Return the section on how the server's answers and its speed relate to trace and profile."""
+    columns = (
+        *POINT,
+        Column("rounds answered", "count"),
+        Column("not as in the trace", "share"),
+        Column("responses that left the trace", "share"),
+        Column("drafts not verified", "share"),
+        Column("drafts sent again later", "count"),
+        Column("verify / profile", "number"),
+        Column("server's estimate / profile", "number"),
+    )
+    names = ("rounds", "differing", "left_trace", "degraded", "refusals")
+    rows = [
+        [*_point(row), *(row["answers"][name] for name in names), row["slower"], row["estimate"]]
+        for row in summary["rows"]
+    ]
+    return [Heading("The server's answers"), Table(columns, rows)]
+
+
+def validation_report(run: RunFile, result: Summary) -> str:
+    """Return the report on the simulation of the same load."""
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        rows.append([*_point(row), "measured", *values_of(row["measured"]).values()])
+        for name, words in SIMULATED.items():
+            errors = row[f"{name}_apart"]
+            rows.append(["", "", words, *(row[name][column.title] for column in COLUMNS)])
+            rows.append(["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
+    counts = []
+    for name, words in SIMULATED.items():
+        errors = [error for row in result["rows"] for error in row[f"{name}_apart"].values()]
+        judged = [error["within"] for error in errors if error["within"] is not None]
+        counts.append(f"{words}: {sum(judged)} of {len(judged)} figures")
+    text = (
+        f"Within the tolerances ({TOLERANCES}): {'; '.join(counts)}. Simulated figures are means over "
+        f"{result['seeds']} seeds."
+    )
+    cautions = caution(load_cautions(run, [row["measured"] for row in result["rows"]]), severe=True)
+    return _render("Validation of", run, cautions, [Paragraph(text), Table((*POINT, "", *COLUMNS), rows)])
+
+
+def _point(row: Row) -> list[Cell]:
+    """Return the cells of `POINT`; a closed loop has no rate."""
+    rate = row.get("rate")
+    return [count(row["devices"]), "closed loop" if rate is None else f"{rate:g}/s"]
+
+
+def _error(error: Summary, column: ComparedColumn) -> str:
+    """Return an error, in bold if it exceeds the tolerance."""
+    if error["off"] is None:
+        return ABSENT
+    text = f"{100 * error['off']:+.1f} {'points' if column.in_points else '%'}"
+    return f"**{text}**" if error["within"] is False else text
+
+
+def _render(subject: str, run: RunFile, *sections: Blocks) -> str:
+    config = run["config"]
+    rows = [
+        ("drafting", code(config["method"])),
+        ("SLO", ", ".join(config["slo"])),
+        ("largest batch", count(config["max_batch"])),
+        ("measured", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
+        ("server", f"{run['server']['kind']} on {run['server']['device']}"),
+        ("expected verification times", run["deployment"]["verifier"]["origin"]),
+        ("times of the devices", run["deployment"]["drafter"]["origin"]),
+    ]
+    setting: Blocks = [Heading("What was run"), facts(rows)]
+    title = f"{subject} {code(config['scheduler'])}"
+    return render_markdown.render(Document.of(title, *sections, setting, provenance(run)))
+
+
+LATE_S = 0.05
+"""If drafts leave later than this after their planned time, the machine is too slow for the load that it generates."""
+MOST_APART = 1.25
+"""Largest ratio, either way, of measured verification times to those of the profile that passes without a word."""
+
+
+def load_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
+    """Return what limits the figures of a load."""
+    lines = [*machine.warnings(run), *setting_cautions(run)]
+    for row in rows:
+        if row["late_s"][1] > LATE_S:
+            lines.append(f"LATE DRAFTS at {label(row)}: the machine that generates the load was too slow.")
+        answers = row.get("answers") or {}
+        if answers.get("degraded") or answers.get("refusals"):
+            lines.append(
+                f"OVERLOADED at {label(row)}: the server answered {share(answers['degraded'] or 0.0)} of the rounds "
+                f"without verifying the draft, and asked {count(answers['refusals'])} times to send it again later."
+            )
+        if answers.get("differing"):
+            lines.append(
+                f"OTHER ANSWERS at {label(row)}: {share(answers['differing'])} of the rounds, in "
+                f"{share(answers['left_trace'])} of the responses, were not answered as in the trace. Devices followed "
+                "the server, and most drafts behind such an answer are wrong."
+            )
+    return [*lines, *profile_cautions(run, rows)]
+
+
+def profile_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
+    """Return what limits the comparison with the profile."""
+    lines, profile = [], run.get("profile") or {}
+    if disturbed := profile.get("disturbed"):
+        lines.append(f"DISTURBED PROFILE: {'; '.join(disturbed)}, while '{profile['name']}' was measured.")
+    if (r2 := profile.get("r2")) is not None and r2 < LEAST_SERVED_R2:
+        lines.append(poor_fit(r2))
+    for row in rows:
+        slower = row.get("slower")
+        if slower and not 1 / MOST_APART <= slower <= MOST_APART:
+            lines.append(
+                f"OTHER SPEED at {label(row)}: verifications took {slower:.2f} times as long as by the profile: "
+                "measure it again, right before the load."
+            )
+    return lines
+
+
+def poor_fit(r2: float | None) -> str:
+    """Return the caution about a profile of a server that does not fit its test loads."""
+    return (
+        f"POOR FIT: R² of the server's profile is {score(r2)} on loads that were not fitted, below "
+        f"{LEAST_SERVED_R2:g}: let nothing else run, and measure it again."
+    )
+
+
+def label(row: Row) -> str:
+    """Return the name of a row's load."""
+    rate = row.get("rate")
+    return f"{count(row['devices'])} devices" + ("" if rate is None else f" and {rate:g} requests/s")

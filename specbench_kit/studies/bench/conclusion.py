@@ -1,0 +1,222 @@
+"""From the records on disk to summary and report."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Protocol
+
+from specbench_kit.decoding.detail import DetailCollector
+from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.timeline import Timeline
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.cost import makespan_s
+from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
+from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
+from specbench_kit.metrics.setting import method_label
+from specbench_kit.metrics.summary import summarise_run
+from specbench_kit.metrics.units import batch_size
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.comparison.files import ALL, write_reports
+from specbench_kit.reports.run import report
+from specbench_kit.reports.sections.wording import time_kind
+from specbench_kit.reports.timeline import token_view as token_pages
+from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
+from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
+from specbench_kit.runs.folder import unused_folder
+from specbench_kit.runs.resumption import spans_interruption
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MARKDOWN_ONLY = ("md",)
+
+Decode = Callable[[list[int]], str]
+"""Turns token ids into text."""
+
+
+class OutputJudge(Protocol):
+    """Judges a run's outputs."""
+
+    def judge(
+        self, run: dict[str, Any], method: Method, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
+    ) -> dict[str, object]:
+        """Return the parts `lossless` and `sampling` of the run's summary."""
+
+
+class AnswerJudge(Protocol):
+    """Judges a run's answers by reference answers."""
+
+    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
+        """Return the part `exact_match` of the run's summary, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One run with its summary, as written to `summary.json`."""
+
+    directory: RunDirectory
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """The records of a run and of its baseline."""
+
+    records: list[RequestRecord]
+    baseline: list[RequestRecord]
+
+    @classmethod
+    def read(cls, run: RunDirectory) -> "RunRecords":
+        """Read the records from the run's files."""
+        return cls(run.records(), run.baseline_records())
+
+
+def conclude(
+    runs: Sequence[RunDirectory],
+    output_judge: OutputJudge,
+    decode: Decode | None,
+    read: Callable[[RunDirectory], RunRecords] = RunRecords.read,
+    answer_judge: AnswerJudge | None = None,
+) -> list[Conclusion]:
+    """Write report and summary of every run, whose records `read` returns.
+
+    Reports of several runs are text only, since figures and HTML page belong to the report that compares the runs.
+    """
+    oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
+    oracle = next((_throughput(run, read(run).records) for run in oracles), None)
+    conclusions = []
+    for run in runs:
+        records = read(run)
+        summary = _summarise(run, records, output_judge, oracle)
+        summary |= answer_judge.judge(records.records, records.baseline) if answer_judge else {}
+        conclusions.append(Conclusion(run, summary))
+        write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode, records)
+    for conclusion in conclusions:  # last, because the summary marks a run as complete
+        conclusion.directory.write_summary(conclusion.summary)
+    return conclusions
+
+
+def write_report(
+    conclusion: Conclusion,
+    formats: Sequence[str] = ALL,
+    decode: Decode | None = None,
+    run_records: RunRecords | None = None,
+) -> None:
+    """Write a run's report into its own folder; the records are read from there unless they are given."""
+    directory, summary = conclusion.directory, conclusion.summary
+    records = run_records or RunRecords.read(directory)
+    if records.records:
+        run = BenchmarkRun(directory.path, directory.run, records.records, records.baseline, summary)
+        write_reports(compare([run]), directory.path, formats, decode, hint=RESUME_HINT)
+    else:
+        document = report.build(directory.run, summary, [], decode)
+        directory.write_report("report.md", render_markdown.render(document))
+
+
+def _summarise(
+    directory: RunDirectory, run_records: RunRecords, output_judge: OutputJudge, oracle: float | None
+) -> dict[str, Any]:
+    run, records, baseline = directory.run, run_records.records, run_records.baseline
+    method = parse_method(run["method"])
+    failed = sum(record.finish_reason == "error" for record in records)
+    deployment = run.get("deployment")
+    if deployment and method.placement:
+        deployment = deployment | {"placement": method.placement}
+    measured = summarise_run(
+        records,
+        baseline or None,
+        deployment,
+        oracle_throughput=oracle,
+        timed=not spans_interruption(run),
+        batch_size=batch_size(run),
+    )
+    return {
+        "method": run["method"],
+        "partial": len(records) < run["requests"],
+        "requests": {"planned": run["requests"], "finished": len(records) - failed, "failed": failed},
+        "overlaps": method.overlaps,
+        **measured,
+        "pipeline": summarise_pipeline(records, method.pipeline.stages) if method.pipeline else None,
+        **({"hidden_states": summarise_states(records, states)} if (states := run.get("hidden_states")) else {}),
+        **output_judge.judge(run, method, records, baseline),
+    }
+
+
+def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
+    """Return tokens per second over all requests; None if an interruption makes the clock meaningless."""
+    span_s = None if spans_interruption(run.run) else makespan_s(records)
+    return sum(len(record.output_ids) for record in records) / span_s if span_s else None
+
+
+def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, Comparison] | None:
+    """Write the report into a new folder below `out`; return None if fewer than two runs have any records."""
+    begun = []
+    for conclusion in conclusions:
+        requests = conclusion.summary["requests"]
+        if requests["finished"] or requests["failed"]:
+            begun.append(conclusion.directory.path)
+    if len(begun) < 2:
+        return None
+    # force: an interruption can leave runs on different prompts; the report then says so.
+    runs, problems = load_runs(begun)
+    comparison = compare(runs, force=True, problems=problems)
+    datasets = "-".join(dict.fromkeys(conclusion.directory.run["dataset"]["name"] for conclusion in conclusions))
+    folder = unused_folder(out, "bench", datasets, {"runs": [path.name for path in begun]})
+    write_reports(
+        comparison, folder, hint="the runs themselves are complete; make room, then write the report with skit report"
+    )
+    return folder, comparison
+
+
+TIMELINE, PLOTS, TOKENS = "timeline.json", "plots", "tokens"
+MAX_PAGES = 100
+"""Requests that get a page: the first ones that finish."""
+
+
+class RunExports:
+    """Observes the decoding loop of one method and writes the enabled exports into its run directory."""
+
+    def __init__(self, run: RunDirectory, *, timeline: bool, token_view: bool) -> None:
+        self.timeline = Timeline() if timeline else None
+        self._run = run
+        self._details = DetailCollector() if token_view else None
+        self._detailed = {detail.request_id for detail in run.details()} if token_view else set()
+
+    def watch(self, loop: Loop) -> None:
+        """Record the loop's rounds from now on."""
+        loop.clock.timeline = self.timeline
+        if self._details is not None:
+            loop.on_round = self._details.note
+
+    def keep(self, record: RequestRecord) -> None:
+        """Store the draft trees of a finished request's rounds."""
+        if self._details is None:
+            return
+        detail = self._details.take(record.request_id)
+        is_new = not record.repeat and detail.request_id not in self._detailed
+        if detail.rounds and is_new and len(self._detailed) < MAX_PAGES:
+            self._run.append_detail(detail)
+            self._detailed.add(detail.request_id)
+
+    def write(self, tokenizer: Optional["PreTrainedTokenizerBase"] = None) -> None:
+        """Write all exports; a timeline covers what was decoded since the run was last resumed."""
+        run = self._run.run
+        if self.timeline is not None and self.timeline.spans:
+            method, time = method_label(run), time_kind(run)
+            trace = chrome_trace(self.timeline, {"method": method, "dataset": run["dataset"]["name"], "time": time})
+            self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+            write_pictures(self._run.folder(PLOTS), self.timeline, f"{method}, {time}")
+        if self._details is None:
+            return
+        records = self._run.records()
+        show, pages = token_pages.token_text(tokenizer), token_pages.pages(records, self._run.details())
+        for page in pages:
+            assert tokenizer is not None  # pages exist only after decoding with models
+            prompt = tokenizer.decode(page.record.prompt_ids)
+            self._run.write_report(f"{TOKENS}/{page.name}", token_pages.render_page(run, page, show, prompt))
+        finished = sum(record.finish_reason != "error" for record in records)
+        self._run.write_report(f"{TOKENS}/{token_pages.INDEX}", token_pages.render_index(run, pages, finished))

@@ -1,0 +1,117 @@
+"""Judges of a run's outputs: the checks that are possible with local models, with a server, and in a replay."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.drafting.base import DRAFT
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.methods.base import Method
+from specbench_kit.metrics.distribution import SamplingTally, summarise_match, summarise_tally
+from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ShapeJudge, TokenChoice, choice_of
+from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
+from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
+from specbench_kit.models.pair import Pair
+from specbench_kit.models.runner import Runner
+
+RunDescription = Mapping[str, Any]
+"""The content of `run.json`."""
+Records = Sequence[RequestRecord]
+Verdicts = dict[str, object]
+"""The parts `lossless` and `sampling` of a summary; a part that does not apply is None."""
+
+
+class LocalOutputJudge:
+    """Judges outputs with the models that produced them."""
+
+    def __init__(self, pair: Pair, target: Runner) -> None:
+        self._pair, self._shapes = pair, RecomputedLogits(target, pair.target.shell)
+
+    def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
+        """Compare the outputs with the baseline, or sampled drafts with the target's distribution."""
+        config = run["config"]
+        sampler = _sampler(config)
+        if not sampler.greedy and draws_drafts(method):
+            # The draft's distributions are computed again, which needs a draft that follows from the text alone.
+            # The tests are those of the residual rule.
+            by_model = list(method.drafting.models) == [DRAFT] and method.verification == "token"
+            by_model = by_model and not method.own_distributions and self._pair.needed_draft.translation is None
+            sampling = summarise_tally(self._tally(records, sampler)) if by_model else None
+            return {"lossless": None, "sampling": sampling}
+        if not baseline:
+            return {"lossless": None, "sampling": None}
+        virtual = config.get("launch", "virtual") == "virtual"
+
+        def choice(record: RequestRecord) -> TokenChoice:
+            return choice_of(sampler, config["seed"], record.request_id)
+
+        judge = ShapeJudge(self._shapes, choice, virtual and method.pipeline is None)
+        checks = summarise_checks(check_all(records, baseline, judge))
+        return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise})
+
+    def _tally(self, records: Records, sampler: Sampler) -> SamplingTally:
+        tally = SamplingTally()
+        models = self._pair.target.model, self._pair.needed_draft.model
+        for record in records:
+            if record.output_ids:
+                target, draft = (
+                    sampler.probabilities(single_forward_logits(model, record, self._pair.vocabulary))
+                    for model in models
+                )
+                tally.add(record, target, draft)
+        return tally
+
+
+MakeJudge = Callable[[Sampler, int], RemoteJudge]
+"""Returns the judge of outputs for a sampler and a seed."""
+
+
+class ServedOutputJudge:
+    """Judges outputs of a server's target by the evidence that the server gives; without a server there is none."""
+
+    def __init__(self, bitwise: bool, make_judge: MakeJudge | None = None) -> None:
+        self._bitwise, self._make_judge = bitwise, make_judge
+
+    def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
+        """Compare the outputs with the baseline; sampled drafts cannot be judged without the target's probabilities."""
+        config = run["config"]
+        sampler = _sampler(config)
+        if not baseline or (not sampler.greedy and draws_drafts(method)):
+            return {"lossless": None, "sampling": None}
+        judge = self._make_judge(sampler, config["seed"]) if self._make_judge else NoEvidence(self._bitwise)
+        checks = summarise_checks(check_all(records, baseline, judge)) | {"bitwise": self._bitwise}
+        return _verdicts(sampler, checks | ({"scoring": asdict(judge.cost)} if judge.cost.outputs else {}))
+
+
+class ReplayOutputJudge:
+    """Judges a replay, which has to reproduce the outputs of its trace: no forward runs that could round otherwise."""
+
+    def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
+        """Compare the outputs with the baseline; raise SkitError if they differ."""
+        checks = summarise_checks(check_all(records, baseline, _NoDifference())) if baseline else None
+        return {"lossless": checks, "sampling": None}
+
+
+class _NoDifference:
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        raise SkitError("a replayed output differs from the trace: the trace is damaged, record it again")
+
+
+def draws_drafts(method: Method) -> bool:
+    """Return True if a sampled run of the method accepts drafts by the residual rule.
+
+    Other methods accept the drafted tokens that equal the target's own samples.
+    """
+    return method.proposal == "sample" and method.pipeline is None and method.drafting.drawn
+
+
+def _verdicts(sampler: Sampler, checks: dict[str, Any]) -> Verdicts:
+    if sampler.greedy:
+        return {"lossless": checks, "sampling": None}
+    return {"lossless": None, "sampling": summarise_match(checks)}
+
+
+def _sampler(config: RunDescription) -> Sampler:
+    return Sampler(config["temperature"], config["top_p"], config["top_k"])

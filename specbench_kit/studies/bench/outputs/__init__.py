@@ -1,1 +1,0 @@
-"""Turn the records of a benchmark into summaries, verdicts, reports and exports."""

@@ -1,0 +1,207 @@
+"""From prompts or a trace to a small draft model in its folder, and what it reaches on held-out prompts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.methods.fixed_k import FixedK
+from specbench_kit.models.draft_library import trained_folder
+from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
+from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
+from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
+from specbench_kit.studies.training.distillation.loop import (
+    Checkpoint,
+    LossReport,
+    TrainingLoop,
+    UnfinishedDraft,
+    faster_in_bf16,
+)
+from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainingLog
+from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
+from specbench_kit.studies.training.draft_options import DraftRecipe, DraftTrainingSettings
+
+RECORD = "training.json"
+
+
+class DraftSummary(TypedDict):
+    """What a draft model reached: `held_out` on answers given before, `live` in decoding held-out prompts.
+
+    `parameters` are those that a forward reads, without the embedding.
+    """
+
+    steps: int
+    parameters: int
+    vocabulary: int
+    held_out: dict[str, object]
+    live: LiveResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedDraft:
+    """The folder of a draft model, and its summary."""
+
+    folder: Path
+    summary: DraftSummary
+
+
+def train_draft(
+    settings: DraftTrainingSettings,
+    recipe: DraftRecipe,
+    dataset: LoadedDataset | None,
+    report: ProgressCallback,
+    tell: Callable[[str], None],
+) -> TrainedDraft:
+    """Train a draft model on the target's answers; `dataset` is answered if the settings name no trace.
+
+    `tell` is given a line at every checkpoint.
+    """
+    plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
+    pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
+    require_layers(pair.target.shell, settings.layers)
+    distillation = Distillation(settings, pair, (), plan, report)
+    folder = settings.save_to or trained_folder(pair.target.source, "draft")
+    store = distillation.answer(dataset)
+    unfinished = UnfinishedDraft(folder)
+    draft = _initial(settings, pair, distillation, store, unfinished.start(resume=settings.resume))
+    loss = DraftLoss(draft, recipe)
+    log = TrainingLog(folder, tell)
+    held_out = distillation.held_out(store, recipe.tokens_per_batch)
+    if not settings.resume:
+        loss.calm(held_out[0])
+
+    def evaluate() -> tuple[float, list[float]]:
+        acceptance = loss.acceptance(held_out)
+        return acceptance.length, acceptance.by_position
+
+    def checkpoint(reached: Checkpoint) -> None:
+        log(reached.sentence)
+
+    loop = TrainingLoop(
+        draft,
+        DraftOptimizer(draft, recipe),
+        loss,
+        evaluate,
+        checkpoint,
+        lambda: unfinished.keep(partial(save_draft, draft)),
+        lambda share: report("training", round(100 * share), 100),
+        plan.training_s(),
+        distillation.planned_batches(store, recipe),
+    )
+    best = loop.run(distillation.training_batches(store, recipe))
+    save_draft(draft, folder, in_8_bits=settings.in_8_bits)
+    unfinished.remove()
+    live = None
+    if dataset is not None:
+        loaded = load_pair(settings.target, str(folder), device=settings.device, dtype=settings.dtype)
+        live = evaluate_live(loaded, FixedK(k=EVALUATED_LENGTH), EVALUATED_LENGTH, dataset.prompts, plan.end_s)
+    summary: DraftSummary = {
+        "steps": best.steps,
+        "parameters": sum(weight.numel() for name, weight in draft.named_parameters() if "embed" not in name),
+        "vocabulary": len(draft.lm_head.tokens),
+        "held_out": {
+            "acceptance_length": round(best.acceptance_length, 4),
+            "acceptance": [round(rate, 4) for rate in best.acceptance],
+        },
+        "live": live,
+    }
+    distillation.record(folder, RECORD, store, {"recipe": asdict(recipe), "layers": settings.layers, **summary})
+    return TrainedDraft(folder, summary)
+
+
+def _initial(
+    settings: DraftTrainingSettings, pair: Pair, distillation: Distillation, store: AnswerStore, folder: Path
+) -> Any:
+    """Return the draft model to train: that of the folder with --resume, else a new one cut out of the target."""
+    target = pair.target.model
+    if settings.resume and is_reduced_draft(folder):
+        draft = load_draft(folder, target).float().requires_grad_(True)
+        draft.get_input_embeddings().weight.requires_grad_(False)
+        return draft
+    text, counts = target.config.get_text_config(), distillation.token_counts(store)
+    body = sum(
+        weight.numel()
+        for name, weight in target.named_parameters()
+        if any(f".layers.{layer}." in name for layer in settings.layers)
+    )
+    active = target.num_parameters(exclude_embeddings=True) + text.vocab_size * text.hidden_size
+    size = settings.vocabulary or choose_size(counts, text.vocab_size, text.hidden_size, body, active)
+    return new_draft(target, settings.layers, choose_tokens(counts, size, text.vocab_size, pair.eos_ids))
+
+
+EVALUATED_LENGTH = 4
+
+
+class DraftLoss:
+    """The loss of a draft model with a reduced vocabulary, and its acceptance on held-out answers."""
+
+    def __init__(self, draft: Any, recipe: DraftRecipe) -> None:
+        self._draft, self._recipe = draft, recipe
+        self._index_of = index_of(draft.lm_head.tokens.cpu(), draft.lm_head.total).to(draft.device)
+        self._in_bf16 = faster_in_bf16(draft.device)
+
+    def __call__(self, answers: list[Answer]) -> LossReport:
+        """Return the loss over all tokens of the answers."""
+        logits, targets, _ = self._compute(answers)
+        return LossReport(
+            targets.loss(logits, self._recipe.best_token_weight), [float(targets.hits(logits).float().mean())]
+        )
+
+    def acceptance(self, batches: Sequence[list[Answer]], length: int = EVALUATED_LENGTH) -> Acceptance:
+        """Return the acceptance of drafts of `length` tokens on greedy answers, round after round."""
+        counts: list[int] = []
+        for batch in batches:
+            logits, targets, (rows, columns) = self._compute(batch)
+            hits = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.bool)
+            hits[rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
+            for row, answer in enumerate(batch):
+                counts += accepted_counts(hits[row, len(answer.prompt) : len(answer)].expand(length, -1), 0)
+        return Acceptance.of(counts, length)
+
+    def _compute(self, answers: list[Answer]) -> tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]:
+        """Return logits over the draft's vocabulary at all tokens of the answers, the targets, and their places."""
+        draft = self._draft
+        batch = TextBatch.of(answers, draft.device)
+        with torch.autocast(draft.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
+            # Padding follows every text, so that no token of a text attends to it.
+            hidden = draft.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
+            logits = torch.nn.functional.linear(hidden[batch.rows, batch.columns - 1], draft.lm_head.weight)
+        reduced = ReducedTargets.of(batch.top_tokens, batch.top_logits, self._index_of)
+        return logits.float(), reduced, (batch.rows, batch.columns)
+
+    @torch.no_grad()
+    def calm(self, batch: list[Answer]) -> None:
+        """Scale the last norm so that the logits have a standard deviation of 1.
+
+        Layers cut out of a model give far too certain logits, from which training recovers slowly.
+        """
+        logits, _, _ = self._compute(batch)
+        self._draft.model.norm.weight.mul_(1 / logits.std())
+
+
+class DraftOptimizer:
+    """AdamW for all weights of a draft but its embedding."""
+
+    def __init__(self, draft: Any, recipe: DraftRecipe) -> None:
+        self._weights = [weight for weight in draft.parameters() if weight.requires_grad]
+        self._rate = recipe.learning_rate
+        self._optimizer = torch.optim.AdamW(
+            self._weights, lr=self._rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
+        )
+
+    def step(self, share: float) -> None:
+        """Update the weights with `share` of the learning rate."""
+        torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
+        for group in self._optimizer.param_groups:
+            group["lr"] = share * self._rate
+        self._optimizer.step()
+        self._optimizer.zero_grad()

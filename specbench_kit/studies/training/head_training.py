@@ -1,0 +1,319 @@
+"""From prompts or a trace to a draft head in its folder, and what it reaches on held-out prompts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedModel
+
+from specbench_kit.core.errors import require
+from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.methods.eagle import Eagle
+from specbench_kit.models.draft_library import RECORD, folder_for, named
+from specbench_kit.models.heads.config import CONFIG, HeadConfig, default_layers
+from specbench_kit.models.heads.files import load_head, save_head
+from specbench_kit.models.heads.model import HeadModel
+from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
+from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
+from specbench_kit.studies.training.distillation.loop import (
+    Checkpoint,
+    LossReport,
+    TrainingLoop,
+    UnfinishedDraft,
+    faster_in_bf16,
+)
+from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainingLog
+from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
+from specbench_kit.studies.training.head_options import HeadRecipe, HeadTrainingSettings
+
+
+class HeadSummary(TypedDict):
+    """What a head reached: `held_out` on answers that the target gave before, `live` in decoding held-out prompts."""
+
+    steps: int
+    parameters: int
+    vocabulary: int
+    held_out: dict[str, object]
+    live: LiveResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHead:
+    """The folder of a head, and its summary."""
+
+    folder: Path
+    summary: HeadSummary
+
+
+def train_head(
+    settings: HeadTrainingSettings,
+    recipe: HeadRecipe,
+    dataset: LoadedDataset | None,
+    report: ProgressCallback,
+    tell: Callable[[str], None],
+) -> TrainedHead:
+    """Train a head on the target's answers; `dataset` is answered if the settings name no trace.
+
+    `tell` is given a line at every checkpoint.
+    """
+    plan = TimePlan.of(settings.minutes, settings.answer_minutes, monotonic_s())
+    pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
+    target = pair.target.shell
+    depth = target.config.get_text_config().num_hidden_layers
+    layers = settings.layers or default_layers(depth)
+    require(
+        all(0 <= layer <= depth for layer in layers),
+        f"--layers names layers that the target does not have: {settings.layers}",
+    )
+    distillation = Distillation(settings, pair, layers, plan, report)
+    store = distillation.answer(dataset)
+    folder = settings.save_to or folder_for(pair.target.source)
+    unfinished = UnfinishedDraft(folder)
+    head = _initial(settings, pair, layers, distillation, store, unfinished.start(resume=settings.resume))
+    loss = HeadLoss(head, recipe, target.config.get_text_config().vocab_size)
+    log = TrainingLog(folder, tell)
+    held_out = distillation.held_out(store, recipe.tokens_per_batch)
+
+    def evaluate() -> tuple[float, list[float]]:
+        acceptance = loss.acceptance(held_out)
+        return acceptance.length, acceptance.by_position
+
+    def checkpoint(reached: Checkpoint) -> None:
+        log(reached.sentence)
+
+    loop = TrainingLoop(
+        head,
+        HeadOptimizer(head, recipe.learning_rate),
+        loss,
+        evaluate,
+        checkpoint,
+        lambda: unfinished.keep(partial(save_head, head)),
+        lambda share: report("training", round(100 * share), 100),
+        plan.training_s(),
+        distillation.planned_batches(store, recipe),
+    )
+    best = loop.run(distillation.training_batches(store, recipe))
+    save_head(head, folder)
+    unfinished.remove()
+    live = None
+    if dataset is not None:
+        path = str(folder)
+        with_head = load_pair(settings.target, None, others=[named(path)], device=settings.device, dtype=settings.dtype)
+        live = evaluate_live(
+            with_head, Eagle(k=EVALUATED_STEPS, head=path), EVALUATED_STEPS, dataset.prompts, plan.end_s
+        )
+    summary: HeadSummary = {
+        "steps": best.steps,
+        "parameters": sum(weight.numel() for name, weight in head.named_parameters() if "embed" not in name),
+        "vocabulary": len(head.d2t),
+        "held_out": {
+            "acceptance_length": round(best.acceptance_length, 4),
+            "acceptance": [round(rate, 4) for rate in best.acceptance],
+        },
+        "live": live,
+    }
+    distillation.record(folder, RECORD, store, {"recipe": asdict(recipe), **summary})
+    return TrainedHead(folder, summary)
+
+
+def _initial(
+    settings: HeadTrainingSettings,
+    pair: Pair,
+    layers: tuple[int, ...],
+    distillation: Distillation,
+    store: AnswerStore,
+    folder: Path,
+) -> HeadModel:
+    """Return the head to train: that of the folder with --resume, else a new one."""
+    target = pair.target.model
+    if settings.resume and (folder / CONFIG).is_file():
+        head = load_head(folder, target).float().requires_grad_(True)
+        require(
+            head.config.layers == layers,
+            f"the head in '{folder}' reads layers {head.config.layers}, not {layers}: train without --resume",
+        )
+        head.embed_tokens.requires_grad_(False)
+        return head
+    counts, text = distillation.token_counts(store), target.config.get_text_config()
+    layer = layer_config(target)
+    # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
+    width, kv = layer.hidden_size, layer.num_key_value_heads * layer.head_dim
+    body = 3 * width * width + 2 * width * (width + 2 * kv) + width * width + 3 * width * layer.intermediate_size
+    active = target.num_parameters(exclude_embeddings=True) + text.vocab_size * width
+    size = settings.vocabulary or choose_size(counts, text.vocab_size, width, body, active)
+    tokens = choose_tokens(counts, size, text.vocab_size, pair.eos_ids)
+    return new_head(target, tokens, settings.seed, layers, pair.target.source.label).float()
+
+
+EVALUATED_STEPS = 5
+
+
+def layer_config(target: PreTrainedModel) -> LlamaConfig:
+    """Return the configuration of a head's single layer, which has the sizes of the target's layers."""
+    config = target.config.get_text_config()
+    heads = config.num_attention_heads
+    return LlamaConfig(
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.max_position_embeddings,
+        num_hidden_layers=1,
+        intermediate_size=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        tie_word_embeddings=False,
+    )
+
+
+def new_head(
+    target: PreTrainedModel, tokens: Tensor, seed: int, layers: tuple[int, ...], verifier: str = ""
+) -> HeadModel:
+    """Return an untrained head that drafts the given tokens; its embedding is the target's own."""
+    torch.manual_seed(seed)
+    head = HeadModel(HeadConfig(layer_config(target), len(tokens), target.config.hidden_size, layers, verifier))
+    head.to(target.device)
+    with torch.no_grad():
+        for name, weight in head.named_parameters():
+            if weight.ndim > 1:
+                weight.normal_(0, 0.02 if "proj" in name else weight.shape[1] ** -0.5)
+        head.d2t.copy_(tokens - torch.arange(len(tokens)))
+        head.embed_tokens.weight.copy_(target.get_input_embeddings().weight)
+        head.lm_head.weight.copy_(target.get_output_embeddings().weight[tokens.to(target.device)])
+    head.embed_tokens.requires_grad_(False)
+    head.owns_embedding = False
+    return head
+
+
+class HeadLoss:
+    """The loss of a head on a batch of answers, and its acceptance on held-out ones."""
+
+    def __init__(self, head: HeadModel, recipe: HeadRecipe, total: int) -> None:
+        self._head, self._recipe = head, recipe
+        self._index_of = index_of(head.tokens.cpu(), total).to(head.device)
+        self._in_bf16 = faster_in_bf16(head.device)
+
+    def __call__(self, answers: list[Answer]) -> LossReport:
+        """Return the loss, in which each further draft step counts less by the recipe's `decay`."""
+        total = torch.zeros((), device=self._head.device)
+        rates = []
+        for step, (logits, targets, _) in enumerate(self._steps(answers, self._recipe.steps)):
+            total = total + self._recipe.decay**step * targets.loss(logits)
+            rates.append(float(targets.hits(logits).float().mean()))
+        return LossReport(total, rates)
+
+    def acceptance(self, batches: Sequence[list[Answer]], steps: int = EVALUATED_STEPS) -> Acceptance:
+        """Return the acceptance on greedy answers, each round beginning where the one before ended."""
+        counts: list[int] = []
+        for batch in batches:
+            # The first step fills every answer token but the first, and each later step one fewer.
+            hits = torch.zeros(steps, len(batch), max(map(len, batch)), dtype=torch.bool)
+            for step, (logits, targets, (rows, columns)) in enumerate(self._steps(batch, steps)):
+                hits[step, rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
+            for row, answer in enumerate(batch):
+                counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
+        return Acceptance.of(counts, steps)
+
+    def _steps(self, answers: list[Answer], steps: int) -> "list[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]":
+        """Return for each draft step its logits, the targets, and where in [answers, tokens] the drafted tokens are."""
+        head = self._head
+        batch = TextBatch.of(answers, head.device)
+        assert batch.states is not None
+        # Row i of the head reads the state of token i and token i + 1, and drafts token i + 2.
+        targets = torch.full(batch.tokens.shape, -1, device=head.device)
+        targets[batch.rows, batch.columns] = torch.arange(len(batch.rows), device=head.device)
+        # The first token of an answer is never drafted: the head has yet to see a state of the target.
+        for row, answer in enumerate(answers):
+            targets[row, len(answer.prompt)] = -1
+        targets = targets[:, 2:]
+        reduced = ReducedTargets.of(batch.top_tokens, batch.top_logits, self._index_of)
+        # Rows before the first that any text learns from matter as inputs of later draft steps only.
+        first = max(0, int((targets >= 0).any(0).int().argmax()) - steps + 1)
+        results = []
+        with torch.autocast(head.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
+            fused = head.fc(batch.states[:, :-1].to(head.dtype))
+            for step, state in enumerate(unroll(head, batch.tokens[:, :-1], fused, steps, first)):
+                wanted = targets[:, first + step :]
+                rows, columns = torch.nonzero(wanted >= 0, as_tuple=True)
+                logits = head.lm_head(head.norm(state[rows, columns])).float()
+                places = rows, columns + first + step + 2
+                results.append((logits, reduced[wanted[rows, columns]], places))
+        return results
+
+
+class HeadOptimizer:
+    """Muon for the matrices of the layer, AdamW for all other weights."""
+
+    def __init__(self, head: HeadModel, learning_rate: float) -> None:
+        inner = [w for n, w in head.named_parameters() if w.ndim == 2 and w.requires_grad and "lm_head" not in n]
+        outer = [w for n, w in head.named_parameters() if w.requires_grad and (w.ndim != 2 or "lm_head" in n)]
+        self._weights = inner + outer
+        self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
+            (torch.optim.Muon(inner, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"), learning_rate),
+            (torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0), learning_rate / 4),
+        ]
+
+    def step(self, share: float) -> None:
+        """Update the weights with `share` of the learning rate."""
+        torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
+        for optimizer, learning_rate in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = share * learning_rate
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def unroll(head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: int = 0) -> Iterator[Tensor]:
+    """Yield the head's states [texts, rows - first - j, hidden] of each draft step j.
+
+    This is the training-time test of EAGLE-3 (Li et al. 2025, section 3). Row i stands for the token at i + 1 of
+    `tokens` [texts, rows + 1] and predicts the token at i + 2. In the first step it reads the target's fused features
+    of the token at i, `fused` [texts, rows, hidden]; in step j it reads the state of row i - 1 in step j - 1, as if
+    drafting had begun j tokens earlier. Step j yields the rows from first + j on.
+    """
+    layer, attention = head.layer, head.layer.self_attn
+    rows = fused.shape[1]
+    embedded = head.embed_tokens(tokens[:, 1 : rows + 1])
+    cosines, sines = head.rotary_emb(fused, torch.arange(rows, device=fused.device)[None])
+    keys, values = list[Tensor](), list[Tensor]()
+    state, begin = fused, 0
+    for step in range(steps):
+        read, residual = layer.enter(embedded[:, begin:], state)
+        query, key, value = attention.project(read, (cosines[:, begin:], sines[:, begin:]))
+        keys.append(_repeat_heads(key, query))
+        values.append(_repeat_heads(value, query))
+        state = layer.leave(residual, _attend(query, keys, values))
+        # The first step computes all rows, since later steps attend to its keys and values.
+        state = state[:, first:] if step == 0 else state
+        yield state
+        state, begin = state[:, :-1], first + step + 1
+
+
+def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    """Attend as in drafting: row i of step j sees the first step's rows up to i - j, and its own chain after that.
+
+    The chain is one row of each later step, so that these scores are dot products and no matrix products.
+    """
+    step, rows, all_rows = len(keys) - 1, query.shape[2], keys[0].shape[2]
+    query = query * query.shape[-1] ** -0.5
+    # The first query row has position all_rows - rows, and its chain began `step` rows before.
+    hidden = torch.ones(rows, all_rows, dtype=torch.bool, device=query.device).triu(all_rows - rows - step + 1)
+    scores = [(query @ keys[0].transpose(-1, -2)).masked_fill(hidden, -torch.inf)]
+    scores += [(query * key[:, :, :rows]).sum(-1, keepdim=True) for key in keys[1:]]
+    weights = torch.cat(scores, -1).float().softmax(-1).to(query.dtype)
+    mixed = weights[..., :all_rows] @ values[0]
+    for column, value in enumerate(values[1:], all_rows):
+        mixed = mixed + weights[..., column, None] * value[:, :, :rows]
+    return mixed
+
+
+def _repeat_heads(x: Tensor, query: Tensor) -> Tensor:
+    """Return keys or values repeated so that there is one head per query head."""
+    return x.repeat_interleave(query.shape[1] // x.shape[1], 1)
