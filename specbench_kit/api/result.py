@@ -1,4 +1,7 @@
-"""Benchmark runs on disk, with their comparison as tables, sentences and reports."""
+"""Benchmark runs on disk, with their comparison as tables, sentences and reports.
+
+Also here: the results of sweeps, simulations and trainings as tables; figures inside a notebook.
+"""
 
 import re
 from base64 import b64encode

@@ -1,4 +1,7 @@
-"""One option of a command, as Typer declares it and as its help shows it."""
+"""One option of a command, as Typer declares it and as its help shows it.
+
+Also here: names with which a shell completes the values of options.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass

@@ -1,4 +1,7 @@
-"""Steps that several commands take before and after their work."""
+"""Steps that several commands take before and after their work.
+
+Also here: the option that only the command line has.
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""Make text from foreign files safe to print: one line, without characters that control a terminal."""
+"""Make text from foreign files safe to print: one line, without characters that control a terminal.
+
+Also here: CSV for spreadsheets and other programs.
+"""
 
 import csv
 import re

@@ -1,4 +1,8 @@
-"""Rules that read an answer out of a text and compare it; nothing that a model wrote is executed."""
+r"""Rules that read an answer out of a text and compare it; nothing that a model wrote is executed.
+
+Also here: numbers as people and models write them, read as decimals of any length; the places of a text that state
+its answer: after `####` or "answer is", in `\boxed{...}`, or in bold.
+"""
 
 import re
 import unicodedata

@@ -1,4 +1,7 @@
-"""Reading rows from the files that hold prompts."""
+"""Reading rows from the files that hold prompts.
+
+Also here: the turns of the user in a conversation, and the system's message before them, in the forms of files.
+"""
 
 import json
 import re

@@ -1,4 +1,8 @@
-"""The distributions that draft tokens come from: of a forward of the draft model, or of a recorded trace."""
+"""The distributions that draft tokens come from: of a forward of the draft model, or of a recorded trace.
+
+Also here: the best children of many nodes at once, which a growing tree needs at every level; statistics of a draft
+forward's distributions, if the executor has not computed them on the way.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""A deployment as `run.json` holds it: every number that decides its time and its price."""
+"""A deployment as `run.json` holds it: every number that decides its time and its price.
+
+Also here: the forms of latency models that a deployment may describe: those of profiles, and one more; the range of a
+deployment whose times are derived: the same deployment at the ends of what they may be.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,7 @@
-"""Deployments on disk: bundled ones by name, the user's own by path, with fields replaced."""
+"""Deployments on disk: bundled ones by name, the user's own by path, with fields replaced.
+
+Also here: the entries of `skit list deployments`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace

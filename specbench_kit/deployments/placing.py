@@ -1,4 +1,7 @@
-"""Places a method on a deployment: the time that its loop takes there, and the environment that it plans with."""
+"""Places a method on a deployment: the time that its loop takes there, and the environment that it plans with.
+
+Also here: drafters and verifiers that charge the time of a deployment, whatever time they really take.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

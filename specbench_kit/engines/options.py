@@ -1,4 +1,7 @@
-"""The options of a policy inside an engine, which come from the environment or from a file."""
+"""The options of a policy inside an engine, which come from the environment or from a file.
+
+Also here: what an engine tells about itself and its target, in the kit's words.
+"""
 
 import tomllib
 from collections.abc import Mapping

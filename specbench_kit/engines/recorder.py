@@ -1,4 +1,7 @@
-"""The run that a drafter inside an engine leaves: a folder like that of a benchmark."""
+"""The run that a drafter inside an engine leaves: a folder like that of a benchmark.
+
+Also here: the time that a policy and its drafter take inside an engine, apart from the engine's own steps.
+"""
 
 import os
 from collections import Counter

@@ -1,4 +1,8 @@
-"""The core of a drafter inside an engine: settle what was verified, then draft for the requests of the batch."""
+"""The core of a drafter inside an engine: settle what was verified, then draft for the requests of the batch.
+
+Also here: from new tokens of a request to the rounds that made them: an engine does not say what it verified; the
+clock of a drafter inside an engine, which also counts the steps that the engine does between two calls.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""Builds the decoding engine of a method whose target is behind a network."""
+"""Builds the decoding engine of a method whose target is behind a network.
+
+Also here: a drafter that can tell whether a remote verifier has answered, so that drafting stops when it has.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 

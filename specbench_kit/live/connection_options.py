@@ -1,4 +1,8 @@
-"""The options of every command that connects to a `skit serve`. Imports nothing heavy."""
+"""The options of every command that connects to a `skit serve`. Imports nothing heavy.
+
+Also here: the value of `--link`: the network link that messages to a server are delayed by; addresses and small files
+of a network connection.
+"""
 
 from dataclasses import dataclass
 from math import inf, isfinite

@@ -1,4 +1,7 @@
-"""A verifier whose target is in another inference engine: it verifies chains by the target tokens of the engine."""
+"""A verifier whose target is in another inference engine: it verifies chains by the target tokens of the engine.
+
+Also here: responses that another inference engine decodes by itself, one HTTP stream and one thread per request.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,7 @@
-"""A pair whose target is on a server: local draft models, and a description of the target."""
+"""A pair whose target is on a server: local draft models, and a description of the target.
+
+Also here: EAGLE heads on a device whose target is on a server: they draft from the hidden states that verdicts bring.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""The servers that the user names, and the connection to them."""
+"""The servers that the user names, and the connection to them.
+
+Also here: why a server cannot be reached: what a plain connection to it shows, in words.
+"""
 
 import socket
 import ssl

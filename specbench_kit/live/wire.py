@@ -1,4 +1,7 @@
-"""The wire format: the messages of protocol/verification.proto, the statuses and the version of both."""
+"""The wire format: the messages of protocol/verification.proto, the statuses and the version of both.
+
+Also here: the error that refuses a frame.
+"""
 
 from enum import IntEnum, unique
 from hashlib import sha256

@@ -1,4 +1,7 @@
-"""The expected seconds of a round: drafting, the link where one lies between, and verification."""
+"""The expected seconds of a round: drafting, the link where one lies between, and verification.
+
+Also here: the duration of a round, for policies that learn from it.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

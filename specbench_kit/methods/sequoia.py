@@ -1,4 +1,8 @@
-"""A tree of fixed shape, the fastest one by the pair's rank-wise acceptance."""
+"""A tree of fixed shape, the fastest one by the pair's rank-wise acceptance.
+
+Also here: the tree shape with the most expected accepted tokens, if a node's b-th child is accepted with a known
+probability.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Verify the tokens of the batch that are worth their time, by an acceptance model that is fitted during the run."""
+"""Verify the tokens of the batch that are worth their time, by an acceptance model that is fitted during the run.
+
+Also here: the probability that a drafted token is accepted, from one feature: a logistic regression fitted step by
+step.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by draft position."""
+"""Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by draft position.
+
+Also here: the rounds of a run by the drafter that drafted for them, where a method has several to choose from.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The properties that runs must share before their numbers may stand in one table."""
+"""The properties that runs must share before their numbers may stand in one table.
+
+Also here: from runs to the rows of a comparison: a method's runs on every dataset form one series.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Evidence on outputs that differ: scores computed again in the shapes of all forwards, and the judgement by them."""
+"""Evidence on outputs that differ: scores computed again in the shapes of all forwards, and the judgement by them.
+
+Also here: how a token follows from logits: the likeliest one, or drawn by a number of the request's own random
+stream.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

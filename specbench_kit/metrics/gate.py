@@ -1,4 +1,8 @@
-"""The gate `slower by 5%`: a one-sided test on the typical prompt, whose level and power are known."""
+"""The gate `slower by 5%`: a one-sided test on the typical prompt, whose level and power are known.
+
+Also here: what a comparison could have shown: the smallest difference, and how many prompts tell the first from the
+second.
+"""
 
 import re
 from collections.abc import Iterable, Sequence

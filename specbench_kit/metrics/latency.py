@@ -1,4 +1,7 @@
-"""Where the time of requests went: until tokens were committed, by phase, and into drafts that were wasted."""
+"""Where the time of requests went: until tokens were committed, by phase, and into drafts that were wasted.
+
+Also here: SLO attainment: the share of requests that keep a time per output token derived from plain decoding.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""Metrics of a pipeline: hit rate, stalls, steps per token and seconds per step."""
+"""Metrics of a pipeline: hit rate, stalls, steps per token and seconds per step.
+
+Also here: hidden states that a server sends to a drafter beyond a link.
+"""
 
 from collections.abc import Sequence
 

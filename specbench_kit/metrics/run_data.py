@@ -1,4 +1,7 @@
-"""Runs as reports need them: complete if possible, else in part with a line on what is missing."""
+"""Runs as reports need them: complete if possible, else in part with a line on what is missing.
+
+Also here: the content of a run's `summary.json`: what reports rely on, with types; made from the metrics' vocabulary.
+"""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Model names: the bundled pair, named pairs, local folders, GGUF files, hub ids. Imports nothing heavy."""
+"""Model names: the bundled pair, named pairs, local folders, GGUF files, hub ids. Imports nothing heavy.
+
+Also here: the named pairs as `skit list models` shows them.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

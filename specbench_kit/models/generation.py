@@ -1,4 +1,8 @@
-"""Settings of a model's generation config that this kit does not apply."""
+"""Settings of a model's generation config that this kit does not apply.
+
+Also here: the tokens that end an answer: those that a model states, and control tokens whose name says that a text
+ends.
+"""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -2,6 +2,9 @@
 
 Dequantised weights are rounded to bf16. llama.cpp multiplies by the quantised blocks themselves, so that its logits
 differ by that rounding; plain decoding and every method here use the same converted weights.
+
+Also here: converts the weights of a GGUF file one by one, in parts, so that hardly more than the file itself is read
+at once.
 """
 
 import json

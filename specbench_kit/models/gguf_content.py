@@ -1,4 +1,8 @@
-"""What a GGUF file holds: its metadata and tensors, those of a file in several parts joined, and what is refused."""
+"""What a GGUF file holds: its metadata and tensors, those of a file in several parts joined, and what is refused.
+
+Also here: what transformers does not take from a GGUF file, set as llama.cpp reads it: rope scaling, end tokens,
+tokenizer.
+"""
 
 import json
 import re

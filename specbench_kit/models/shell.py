@@ -1,4 +1,7 @@
-"""Makes the shells of models: see `models/weights/stored.py`."""
+"""Makes the shells of models: see `models/weights/stored.py`.
+
+Also here: rotary embeddings whose frequencies depend on the longest request of a forward.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,4 +1,7 @@
-"""Random search over a family's hyper-parameters."""
+"""Random search over a family's hyper-parameters.
+
+Also here: search spaces as text: `mlp.batch_size=32,64,128`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""TOML files, and the checks of the tables in them that devices, architectures, software and deployments share."""
+"""TOML files, and the checks of the tables in them that devices, architectures, software and deployments share.
+
+Also here: interconnects between the cards that hold one model, and the duration of an all-reduce over them.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

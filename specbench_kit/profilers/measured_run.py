@@ -1,4 +1,8 @@
-"""A profiling run on a device of this machine."""
+"""A profiling run on a device of this machine.
+
+Also here: the cost of a stop rule per drafted token: of the draft statistics, and of a predictor's score if there is
+one; readings of the machine while a part of a profile is timed.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

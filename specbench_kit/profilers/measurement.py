@@ -1,4 +1,7 @@
-"""Timed forwards on the real Runner, after prompts whose KV was really computed."""
+"""Timed forwards on the real Runner, after prompts whose KV was really computed.
+
+Also here: raw timings in a CSV file, one line each, appended as they are made.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,7 @@
-"""The models that a run profiles, each in its role, and the result for each of them."""
+"""The models that a run profiles, each in its role, and the result for each of them.
+
+Also here: the device that is profiled: one of this machine, or the data sheet of one that this machine lacks.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

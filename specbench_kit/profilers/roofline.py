@@ -1,4 +1,7 @@
-"""The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth."""
+"""The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth.
+
+Also here: the host beside a card: the time that it takes to prepare a step, and how far both work in parallel.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

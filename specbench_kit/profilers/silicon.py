@@ -1,4 +1,7 @@
-"""Measured kernels of GPUs, from the database of the package `aiconfigurator-core` (extra `silicon`)."""
+"""Measured kernels of GPUs, from the database of the package `aiconfigurator-core` (extra `silicon`).
+
+Also here: measured kernels that come with the kit: one TOML file per model, card, number of cards and engine.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Sequence

@@ -21,6 +21,8 @@ A report is written in three steps:
 
 Texts may hold `code`, **bold text** and [links](to-a-file-beside-the-report); everything else in them is shown as it
 is. The renderers neutralise tags and links to other hosts, since names and texts come from files of strangers.
+
+Also here: the types of what reports read from a run's folder, whose formats `docs/formats.md` describes.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline."""
+"""Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline.
+
+Also here: a report as `report.md` and as `report.html`, a page that holds its figures and needs no network.
+"""
 
 import re
 from collections.abc import Iterable, Mapping

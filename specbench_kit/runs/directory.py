@@ -1,4 +1,7 @@
-"""A run's folder: what was run, one line per finished request, and the summary and reports made from them."""
+"""A run's folder: what was run, one line per finished request, and the summary and reports made from them.
+
+Also here: the fields of `run.json` that reports, comparisons and reruns rely on, with their types.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""Trace files of request arrivals: Azure LLM inference, BurstGPT, Mooncake, LLMServingSim, or timestamps alone."""
+"""Trace files of request arrivals: Azure LLM inference, BurstGPT, Mooncake, LLMServingSim, or timestamps alone.
+
+Also here: random arrivals whose rate changes over time: in waves, or from level to level.
+"""
 
 import csv
 import json

@@ -1,4 +1,7 @@
-"""All devices as arrays: when they request, draft, send, and have their answers."""
+"""All devices as arrays: when they request, draft, send, and have their answers.
+
+Also here: arrival times of messages over links that change with time, or that devices share.
+"""
 
 from collections.abc import Sequence
 from math import inf

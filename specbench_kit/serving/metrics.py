@@ -1,4 +1,7 @@
-"""The metrics of one simulation: SLO violations, goodput, acceptance length, latencies, server load and cost."""
+"""The metrics of one simulation: SLO violations, goodput, acceptance length, latencies, server load and cost.
+
+Also here: the course of a simulation: draft length, batch size, queue, load and throughput in equal spans of time.
+"""
 
 from typing import TypedDict
 

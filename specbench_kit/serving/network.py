@@ -1,4 +1,8 @@
-"""What delays messages and verifications besides each device's own link: recorded links, shared links, the host."""
+"""What delays messages and verifications besides each device's own link: recorded links, shared links, the host.
+
+Also here: recorded links: round trip and bandwidth over time, from a file; the time that a server's processor takes
+besides verifications: sending answers, gaps between batches, scatter.
+"""
 
 import csv
 import json

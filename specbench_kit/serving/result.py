@@ -1,4 +1,7 @@
-"""What a simulation leaves behind: rounds, responses and batches, in tables by column."""
+"""What a simulation leaves behind: rounds, responses and batches, in tables by column.
+
+Also here: Collects what happens to devices, in a simulation or at a real server, into a `SimulationResult`.
+"""
 
 from array import array
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The rounds of simulated responses: drawn from acceptance rates, or taken from recorded requests."""
+"""The rounds of simulated responses: drawn from acceptance rates, or taken from recorded requests.
+
+Also here: the confidence that a draft model states for each token, where only acceptance rates are known.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence

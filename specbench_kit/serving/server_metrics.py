@@ -1,4 +1,7 @@
-"""Metrics of the server and of cost; means and distributions after the warm-up."""
+"""Metrics of the server and of cost; means and distributions after the warm-up.
+
+Also here: checks for a steady state: where the warm-up ends, and if throughput drifts afterwards.
+"""
 
 from math import sqrt
 from typing import TypedDict

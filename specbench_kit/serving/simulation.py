@@ -1,4 +1,7 @@
-"""The event loop: devices send rounds, the server verifies them in batches, answers go back."""
+"""The event loop: devices send rounds, the server verifies them in batches, answers go back.
+
+Also here: drafting on the server by a method's own policy, which sees only how confident the draft model is.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

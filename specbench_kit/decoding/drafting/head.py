@@ -1,4 +1,7 @@
-"""Drafts of an EAGLE head: one layer over the target's hidden states, in the manner of EAGLE-3."""
+"""Drafts of an EAGLE head: one layer over the target's hidden states, in the manner of EAGLE-3.
+
+Also here: tree levels of an EAGLE head, which drafts on from the target's hidden states of the committed tokens.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""What drafters without a model share: they look up the next tokens in text that exists already."""
+"""What drafters without a model share: they look up the next tokens in text that exists already.
+
+Also here: N-gram drafting: the tokens that followed the last few tokens where these occurred before.
+"""
 
 from abc import abstractmethod
 from collections import defaultdict

@@ -1,4 +1,7 @@
-"""The pipeline loop: a step feeds a level of every tree, and yields a token if the true one is in flight."""
+"""The pipeline loop: a step feeds a level of every tree, and yields a token if the true one is in flight.
+
+Also here: the clock's phases, divided among the requests that go through a pipeline together.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence

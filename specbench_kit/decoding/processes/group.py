@@ -1,4 +1,7 @@
-"""How the ranks of a pipeline find each other."""
+"""How the ranks of a pipeline find each other.
+
+Also here: messages between ranks over torch.distributed: JSON, and tensors whose shape both sides know.
+"""
 
 import json
 import socket

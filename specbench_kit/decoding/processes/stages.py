@@ -1,4 +1,7 @@
-"""The stages of a pipeline as rank 0 sees them, if each is a process of its own."""
+"""The stages of a pipeline as rank 0 sees them, if each is a process of its own.
+
+Also here: a pipeline as verification by rounds uses it: a batch passes through all stages before the next one begins.
+"""
 
 import os
 import subprocess

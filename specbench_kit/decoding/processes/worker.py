@@ -1,4 +1,7 @@
-"""What a rank that holds a stage does: load its slice, then serve rank 0's commands until it says stop."""
+"""What a rank that holds a stage does: load its slice, then serve rank 0's commands until it says stop.
+
+Also here: one stage of a pipeline: its slice of the target, its KV, and what it holds for the next stage.
+"""
 
 import os
 import sys

@@ -1,4 +1,8 @@
-"""The contract of an adapter: the target's token after every token of a draft, asked for over HTTP."""
+"""The contract of an adapter: the target's token after every token of a draft, asked for over HTTP.
+
+Also here: an emulated link in front of an HTTP server: requests and answers arrive as late as they would over the
+link.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The adapter to vLLM, which scores a draft in one request or decodes a token after every prefix of it."""
+"""The adapter to vLLM, which scores a draft in one request or decodes a token after every prefix of it.
+
+Also here: the adapter to any server with OpenAI's completions that returns token ids.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

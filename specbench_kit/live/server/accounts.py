@@ -1,4 +1,7 @@
-"""Accounts: what the devices of one access token, or of one host without tokens, use of the server together."""
+"""Accounts: what the devices of one access token, or of one host without tokens, use of the server together.
+
+Also here: a bound on the bytes that are read in a second; the limits that a server enforces on its devices.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

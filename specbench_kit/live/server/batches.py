@@ -1,4 +1,8 @@
-"""The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it."""
+"""The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it.
+
+Also here: rounds that have arrived and that the scheduler does not see yet; the target's KV slots: which sessions
+hold one, and who has to give one up; the priority of the verification thread.
+"""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""The gRPC server: its address and certificate, its options, and the services that it offers."""
+"""The gRPC server: its address and certificate, its options, and the services that it offers.
+
+Also here: the services that need no token: health checks and reflection.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

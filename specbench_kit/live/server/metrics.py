@@ -1,4 +1,7 @@
-"""The server's metrics: counters for Prometheus and the status line of the terminal."""
+"""The server's metrics: counters for Prometheus and the status line of the terminal.
+
+Also here: the log of a server's events: streams and sessions with their ends, refusals, start and end.
+"""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""`skit serve`: a server made from its settings, and its run until a signal."""
+"""`skit serve`: a server made from its settings, and its run until a signal.
+
+Also here: the event loop of the server: libuv's where it is installed, since it takes less time per message; the
+verification times that the server's scheduler plans with.
+"""
 
 import asyncio
 import signal

@@ -1,4 +1,7 @@
-"""The gRPC service: one task per device stream, and an orderly start and end of the server."""
+"""The gRPC service: one task per device stream, and an orderly start and end of the server.
+
+Also here: one device's stream: its frames are served, and faulty ones refused without harm to others.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Devices that are silent: the server goes on with their responses, and they get its tokens when they return."""
+"""Devices that are silent: the server goes on with their responses, and they get its tokens when they return.
+
+Also here: a response that the server decodes by itself: its limits, and the flags by which the event loop steers it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""HTTP to inference servers of others: the environment's keys and proxies, connections that went stale, and errors."""
+"""HTTP to inference servers of others: the environment's keys and proxies, connections that went stale, and errors.
+
+Also here: server-sent events: the lines of a stream in which each `data:` line holds one JSON document.
+"""
 
 import os
 import re

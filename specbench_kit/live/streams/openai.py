@@ -1,4 +1,7 @@
-"""OpenAI's completions and chat streams, and vLLM's, which name their tokens."""
+"""OpenAI's completions and chat streams, and vLLM's, which name their tokens.
+
+Also here: the times and counts in the last event of llama.cpp's streams.
+"""
 
 from typing import Any, ClassVar
 

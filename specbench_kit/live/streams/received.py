@@ -1,4 +1,7 @@
-"""The events of one stream, and how many tokens each of them brought."""
+"""The events of one stream, and how many tokens each of them brought.
+
+Also here: counters of speculation that servers give to Prometheus, read before and after a load.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""An executor for GPUs: forwards are captured as CUDA graphs, and chains of drafts stay on the card."""
+"""An executor for GPUs: forwards are captured as CUDA graphs, and chains of drafts stay on the card.
+
+Also here: moves of KV that wait for the next forward, and then happen on the card as one graph.
+"""
 
 from collections.abc import Sequence
 from functools import partial

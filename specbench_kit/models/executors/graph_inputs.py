@@ -1,4 +1,7 @@
-"""The inputs of a captured forward: pinned memory that the host fills, which the graph itself copies to the card."""
+"""The inputs of a captured forward: pinned memory that the host fills, which the graph itself copies to the card.
+
+Also here: what a graph says of a distribution beside its most likely token: statistics and the best candidates.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""What a graph executor was asked for: begun when somebody needs it, and read from the card in one copy."""
+"""What a graph executor was asked for: begun when somebody needs it, and read from the card in one copy.
+
+Also here: CUDA graphs by shape: each is captured when its shape first occurs, and replayed from then on.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence

@@ -1,4 +1,7 @@
-"""Preallocated KV memory of all layers and slots, and the windows that a forward sees of it."""
+"""Preallocated KV memory of all layers and slots, and the windows that a forward sees of it.
+
+Also here: attention masks: additive, 4-D, one row per request, for chains and for trees.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

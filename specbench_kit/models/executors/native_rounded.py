@@ -2,6 +2,8 @@
 
 A draft need not be exact, and a step of one takes as long as its weights take to be read. Weights and activations are
 rounded like those of Q8_0 in GGUF files: 32 neighbouring ones share a scale.
+
+Also here: the native executor for GGUF files, which multiplies by the blocks of the file as they are.
 """
 
 import ctypes

@@ -1,4 +1,7 @@
-"""Heads on disk: config.json and model.safetensors, as the `speculators` library writes them."""
+"""Heads on disk: config.json and model.safetensors, as the `speculators` library writes them.
+
+Also here: the input embeddings of a model, read from its files without the rest of it.
+"""
 
 import json
 from collections.abc import Callable

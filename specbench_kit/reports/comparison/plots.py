@@ -1,4 +1,7 @@
-"""The figures of a comparison, drawn once for PNG, SVG and the HTML page."""
+"""The figures of a comparison, drawn once for PNG, SVG and the HTML page.
+
+Also here: the figures of a comparison in which every method is a curve.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,8 @@
-"""The report on several runs side by side."""
+"""The report on several runs side by side.
+
+Also here: the sections of the report on several runs; the user's choices on how a comparison's tables and figures
+look.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

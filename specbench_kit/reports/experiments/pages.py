@@ -1,4 +1,7 @@
-"""One page per paper and a table over all papers; on the terminal, one experiment."""
+"""One page per paper and a table over all papers; on the terminal, one experiment.
+
+Also here: the figure of what each assumed input does to every published number.
+"""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""What was measured at a server, and how far the simulator is off, as Markdown."""
+"""What was measured at a server, and how far the simulator is off, as Markdown.
+
+Also here: what a reader must know of a load before its times or their simulation are quoted.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The report of a profiling run: what a forward costs, and how far the fitted latency model can be trusted."""
+"""The report of a profiling run: what a forward costs, and how far the fitted latency model can be trusted.
+
+Also here: the entries of `skit list profiles`.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,8 @@
-"""The sections of the report on one run."""
+"""The sections of the report on one run.
+
+Also here: the section on how outputs compare with autoregressive decoding; the section on the steps of a pipeline;
+how many answers are right, and how many the token limit cut, for reports on one run and on several.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,7 @@
-"""Lines that a reader must see before quoting a number."""
+"""Lines that a reader must see before quoting a number.
+
+Also here: what reports say of the check that sampled outputs follow the target's distribution.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,7 @@
-"""What a busy machine means for a run: its times are void, or its ratios hold and only its speeds are in doubt."""
+"""What a busy machine means for a run: its times are void, or its ratios hold and only its speeds are in doubt.
+
+Also here: the section on where the numbers of a report come from.
+"""
 
 import shlex
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""The report of a simulation or a search for capacity, as a document."""
+"""The report of a simulation or a search for capacity, as a document.
+
+Also here: the sections on how a simulation was set up.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Plots of a sweep, as PNG and SVG files that can be read without colour."""
+"""Plots of a sweep, as PNG and SVG files that can be read without colour.
+
+Also here: the map of the fastest method over two axes of a sweep.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import isnan, nan

@@ -1,4 +1,7 @@
-"""The report of a sweep: how each method's speedup changes, and where it is used up."""
+"""The report of a sweep: how each method's speedup changes, and where it is used up.
+
+Also here: sentences on break-even points, which a sweep's report shares with the terminal.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

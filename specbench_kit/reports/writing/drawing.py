@@ -1,4 +1,9 @@
-"""Drawing of figures, and writing them as SVG, PNG and PDF."""
+"""Drawing of figures, and writing them as SVG, PNG and PDF.
+
+Also here: names beside the marks of a figure, in place of a legend, where they fit; values that a drawing shows under
+the pointer: SVG titles, which need no script; drawings from folders of others, reduced to what can neither run nor
+load anything.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The style sheet of HTML reports: light and dark, from a phone's width up."""
+"""The style sheet of HTML reports: light and dark, from a phone's width up.
+
+Also here: the script of HTML pages: tables that can be sorted and filtered, methods that can be hidden.
+"""
 
 from base64 import b64encode
 from hashlib import sha256

@@ -1,4 +1,7 @@
-"""WISP's Algorithm 1 on the promises to whole responses, with a lane for requests that are late."""
+"""WISP's Algorithm 1 on the promises to whole responses, with a lane for requests that are late.
+
+Also here: requests that can still meet their deadline, in the two orders in which `wisp-promise` serves them.
+"""
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,8 @@
-"""The folder of a run of `skit ab`: its description, a line for each answer, and what was made of them."""
+"""The folder of a run of `skit ab`: its description, a line for each answer, and what was made of them.
+
+Also here: the order of a load: turns of requests, which both servers take one after the other, ABBA; from the records
+of a run of `skit ab` to its summary and report.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,8 @@
-"""Answers of one model alone, without drafts and outside of every comparison."""
+"""Answers of one model alone, without drafts and outside of every comparison.
+
+Also here: counts of right answers for datasets with reference answers: of the methods, the target and the draft
+model.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""The work of one `skit bench`: a benchmark per dataset, with one pair of models."""
+"""The work of one `skit bench`: a benchmark per dataset, with one pair of models.
+
+Also here: the time that a benchmark of many methods will take, estimated from a few tokens of each.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

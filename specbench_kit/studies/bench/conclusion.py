@@ -1,4 +1,8 @@
-"""From the records on disk to summary and report."""
+"""From the records on disk to summary and report.
+
+Also here: the report that compares the runs of one command, in a folder of its own; optional exports of a run: its
+timeline, and an HTML page per request that shows where each token came from.
+"""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,9 @@
-"""One benchmark: methods over a dataset, with the autoregressive baseline, into run directories."""
+"""One benchmark: methods over a dataset, with the autoregressive baseline, into run directories.
+
+Also here: the second baseline of a live run: the same method with draft and target both at the server, which streams;
+readings of the machine while the lanes of a benchmark take turns; the control of a measured benchmark: plain decoding
+takes another turn, as if it were a method of its own.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

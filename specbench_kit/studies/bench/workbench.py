@@ -1,4 +1,7 @@
-"""The resources that the benchmarks of one command share: a pair of models, prepared methods, and room for them all."""
+"""The resources that the benchmarks of one command share: a pair of models, prepared methods, and room for them all.
+
+Also here: prompts that a method of the benchmark was trained on, or the draft model or head that it uses.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

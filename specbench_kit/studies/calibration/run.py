@@ -1,4 +1,8 @@
-"""One calibration: read a log, fit its first third, judge the fit on the rest, and save it as a profile."""
+"""One calibration: read a log, fit its first third, judge the fit on the rest, and save it as a profile.
+
+Also here: what a calibration says: the fitted numbers, and how simulated times compare with measured ones; the fit of
+a software's speed on one card to the first requests of a log.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,7 @@
-"""The contract of a file format that other tools read or write."""
+"""The contract of a file format that other tools read or write.
+
+Also here: grouping requests that are turns of one dialogue.
+"""
 
 from abc import ABC
 from collections.abc import Sequence

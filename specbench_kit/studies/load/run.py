@@ -1,4 +1,7 @@
-"""`skit load`: a server under the load of many devices."""
+"""`skit load`: a server under the load of many devices.
+
+Also here: how fast the server verified during a load, compared with a profile of it, and how evenly.
+"""
 
 import shutil
 from collections import defaultdict

@@ -1,4 +1,7 @@
-"""Experiments of the command `bench`: a synthetic pair, decoded by any method in the time of a deployment."""
+"""Experiments of the command `bench`: a synthetic pair, decoded by any method in the time of a deployment.
+
+Also here: experiments of the commands `simulate` and `capacity`: many devices and one server.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields

@@ -1,4 +1,8 @@
-"""Experiments of any command over a grid of inputs, with the figures derived from their rows."""
+"""Experiments of any command over a grid of inputs, with the figures derived from their rows.
+
+Also here: figures derived from the rows of an experiment: ratios, differences, minima or maxima, and means over a
+time span; replacement of inputs of an experiment.
+"""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence

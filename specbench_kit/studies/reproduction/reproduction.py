@@ -1,4 +1,9 @@
-"""Run an experiment: published numbers next to simulated ones, a verdict, and the effect of each assumed input."""
+"""Run an experiment: published numbers next to simulated ones, a verdict, and the effect of each assumed input.
+
+Also here: one call of `skit reproduce`: from the names of experiments to a folder of pages; the commands of
+experiments, each loaded when an experiment needs it: arithmetic need not wait for a decoder; experiments of the
+command `profile`: how well a fit recovers a profile from its own times with noise.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Experiments of the command `train`: predictor families that learn from the recorded drafts of a pair."""
+"""Experiments of the command `train`: predictor families that learn from the recorded drafts of a pair.
+
+Also here: predictors as their own libraries score with them, for WISP's Table 11; the kit's scorers need none of
+them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""The search for a server's capacity: the most devices with a violation rate of at most epsilon (WISP, Eq. 20)."""
+"""The search for a server's capacity: the most devices with a violation rate of at most epsilon (WISP, Eq. 20).
+
+Also here: the load that a search for capacity raises: devices of a closed loop, or the rate of an open arrival
+process.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,4 +1,7 @@
-"""The settings of simulations, as the command line or a preset gives them, and the grid of points that they span."""
+"""The settings of simulations, as the command line or a preset gives them, and the grid of points that they span.
+
+Also here: presets of `skit simulate` and `skit capacity`: the published experiments that are a single run.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

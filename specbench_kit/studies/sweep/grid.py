@@ -1,4 +1,7 @@
-"""Replay, or decode with a synthetic pair, every point of a sweep's grid."""
+"""Replay, or decode with a synthetic pair, every point of a sweep's grid.
+
+Also here: a synthetic pair decoded by any method in the time of a deployment, without prompts, tokenizer or weights.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

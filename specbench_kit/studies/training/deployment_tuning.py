@@ -1,4 +1,7 @@
-"""The classifiers tuned for one deployment, and what the tuning is worth there."""
+"""The classifiers tuned for one deployment, and what the tuning is worth there.
+
+Also here: differences between contenders on the same prompts, with paired intervals.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

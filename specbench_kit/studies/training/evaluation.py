@@ -1,4 +1,7 @@
-"""The effect of each contender on decoding, on prompts that no parameter was chosen on."""
+"""The effect of each contender on decoding, on prompts that no parameter was chosen on.
+
+Also here: WISP's Theorem 1: a bound on the tokens that a stop rule wastes in a round.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,7 @@
-"""Labelled examples made of offsets, and their split by prompt."""
+"""Labelled examples made of offsets, and their split by prompt.
+
+Also here: descriptions of the examples: counts, acceptance by feature (WISP Fig.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""From prompts or a trace to a draft head in its folder, and what it reaches on held-out prompts."""
+"""From prompts or a trace to a draft head in its folder, and what it reaches on held-out prompts.
+
+Also here: training as the head will draft: from the second step on, its own states replace those of the target.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass

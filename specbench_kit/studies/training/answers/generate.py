@@ -1,4 +1,7 @@
-"""Let a target answer prompts in batches, and keep what a draft learns from at every token."""
+"""Let a target answer prompts in batches, and keep what a draft learns from at every token.
+
+Also here: answers that exist already, such as those of a trace: forward them once and keep what a draft learns from.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""Batches of a target's answers, read from a store a few shards at a time."""
+"""Batches of a target's answers, read from a store a few shards at a time.
+
+Also here: acceptance on recorded answers: where each round of drafting would start, and how far it would get.
+"""
 
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
