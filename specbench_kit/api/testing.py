@@ -30,7 +30,10 @@ from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
 
-VOCABULARY, WIDTH, CONTEXT, SLOTS = 64, 32, 48, 3
+VOCABULARY = 64
+WIDTH = 32
+CONTEXT = 48
+SLOTS = 3
 PROMPTS = (5, 1, 40, 17, 47)
 """Tokens of the prompts; the longest leaves room for one token, so that every answer ends with the context."""
 DRAFTERS = ("model", "head", "suffix")

@@ -55,7 +55,9 @@ class Command(TyperCommand):
         example: str = "",
         first: Sequence[str] = (),
     ) -> None:
-        self.function, self.example, self.first = function, example, first
+        self.function = function
+        self.example = example
+        self.first = first
         self.options = {option.name: option for option in _options_of(function)}
         super().__init__(name, params=_parameters(self.options.values()), help=help_text)
 

@@ -47,7 +47,8 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
     from specbench_kit.reports.comparison.terminal import print_comparison
 
     conditions = [SlowerGate.parse(text) or Condition.parse(text) for text in options.fail_if]
-    formats, look = options.format_names(), options.look()
+    formats = options.format_names()
+    look = options.look()
     console = Console(stderr=as_json)
     comparison = options.load()
     print_comparison(console, comparison, look)

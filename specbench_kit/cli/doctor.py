@@ -57,7 +57,8 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     else:
         console = Console()
         width = max(len(mark) for mark, _ in MARKS.values())
-        names, texts = [], []
+        names = []
+        texts = []
         for finding in findings:
             mark, style = MARKS[finding.state]
             text = one_line("; ".join(filter(None, (finding.found, finding.advice))))
@@ -135,7 +136,8 @@ def _check_devices() -> Iterator[Finding]:
 def _check_threads() -> Iterator[Finding]:
     import torch
 
-    threads, processors = torch.get_num_threads(), _processors()
+    threads = torch.get_num_threads()
+    processors = _processors()
     settings = [
         f"{name}={os.environ[name]}"
         for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")

@@ -26,7 +26,8 @@ def fetch(options: FetchOptions) -> None:
 
     hint = did_you_mean(options.name, NAMED_PAIRS)
     require(options.name in NAMED_PAIRS, f"unknown model '{options.name}'{hint}; known: {', '.join(NAMED_PAIRS)}")
-    pair, console = NAMED_PAIRS[options.name], Console()
+    pair = NAMED_PAIRS[options.name]
+    console = Console()
     kept = "what was downloaded is kept, and the same command continues"
     with kept_when_interrupted(lambda: kept), download_bar() as report:
         folders = download(pair, lambda step: say(console, step), report)

@@ -14,7 +14,8 @@ from specbench_kit.studies.interchange.importing import ImportNames
 if TYPE_CHECKING:
     from rich.console import Console
 
-RESULTS, TRACE = Path("results"), Path("results/trace.parquet")
+RESULTS = Path("results")
+TRACE = Path("results/trace.parquet")
 FormatName = Annotated[str, Option("A name from `skit list formats`.", flag="format")]
 
 
@@ -66,9 +67,11 @@ def _import_run(console: "Console", options: ImportOptions, names: ImportNames, 
     from specbench_kit.reports.comparison.terminal import print_run
     from specbench_kit.studies.interchange.importing import import_file
 
-    argv, out = command_line(), options.out or RESULTS
+    argv = command_line()
+    out = options.out or RESULTS
     conclusion = import_file(options.file, options.name, options.baseline, names, out, argv)
-    directory, summary = conclusion.directory, conclusion.summary
+    directory = conclusion.directory
+    summary = conclusion.summary
     print_run(console, directory.path)
     for note in directory.run["imported"]["notes"]:
         say(console, f"note: {note}")

@@ -273,7 +273,8 @@ def _with_options(name: str, entry: Any) -> ListEntry:
 GAP = 2
 LONGEST_NAME = 0.3
 """Share of the terminal's width; the text of a longer name starts on the next line."""
-BOLD, ITALIC = "1", "3"
+BOLD = "1"
+ITALIC = "3"
 """ANSI codes of styles."""
 
 

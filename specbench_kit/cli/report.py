@@ -96,11 +96,13 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
     if options.index is not None or not options.run:
         _index(options, as_json)
         return
-    formats, look = options.format_names(), options.look()
+    formats = options.format_names()
+    look = options.look()
     console = Console(stderr=as_json)
     comparison = options.load()
     print_comparison(console, comparison, look)
-    folder, runs = options.out, comparison.runs
+    folder = options.out
+    runs = comparison.runs
     if folder is None and len(runs) == 1:
         folder = runs[0].path
     elif folder is None:

@@ -19,7 +19,8 @@ def rerun(run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_
 
     with decoding_bar() as report:
         result = repeat(run, options, out, command_line(), report)
-    folder, summary = result.conclusion.directory.path, result.conclusion.summary
+    folder = result.conclusion.directory.path
+    summary = result.conclusion.summary
     for line in result.differences.lines():
         say(console, line)
     say(console, f"report: {folder / 'report.md'}")

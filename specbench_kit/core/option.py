@@ -12,14 +12,12 @@ from specbench_kit.core.errors import SkitError, require
 T = TypeVar("T")
 S = TypeVar("S")
 
-RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT = (
-    "What to run",
-    "Models",
-    "Decoding",
-    "Deployment",
-    "Server",
-    "Output",
-)
+RUN = "What to run"
+MODELS = "Models"
+DECODING = "Decoding"
+DEPLOYMENT = "Deployment"
+SERVER = "Server"
+OUTPUT = "Output"
 """Headings under which the help of several commands groups its options."""
 
 

@@ -96,11 +96,14 @@ def _in_words(error: Exception, kind: object, document: object) -> str:
     if match := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", problem):
         name = f"{field}.{match[2]}" if field else match[2]
         return f"{name} is {'missing' if match[1].startswith('missing') else 'unknown'}"
-    value, keys = document, re.findall(r"([^.\[\]]+)|\[(\d+)\]", field)
+    value = document
+    keys = re.findall(r"([^.\[\]]+)|\[(\d+)\]", field)
     for key, row in keys:
         value = value.get(key) if isinstance(value, dict) else value[int(row)] if isinstance(value, list) else None
     if match := re.fullmatch(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", problem):
-        allowed, wrong, bound = " or ".join(KINDS.get(kind, kind) for kind in match[1].split(" | ")), match[2], match[3]
+        allowed = " or ".join(KINDS.get(kind, kind) for kind in match[1].split(" | "))
+        wrong = match[2]
+        bound = match[3]
         # Below a table with free keys msgspec says [...] and not which key it was: then no value can be shown.
         instead = KINDS.get(wrong, wrong) if "..." in field else shown(value)
         return f"{field or 'the document'} must be {allowed}{bound}" + (f", not {instead}" if instead else "")

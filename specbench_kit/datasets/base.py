@@ -16,7 +16,8 @@ Source = Literal["local", "hub", "sample", "file", "bundled"]
 Row = dict[str, Any]
 """The columns of one row by name, as its file holds them."""
 FINGERPRINT_DIGITS = 16
-RESERVED, RESERVED_SHARE = "reserved", 0.3
+RESERVED = "reserved"
+RESERVED_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def load(
     """
     if limit is not None and limit < 1:
         raise SkitError(f"the number of prompts must be at least 1, not {limit}")
-    on_hub, is_file = spec.startswith(PREFIX), _is_file(spec)
+    on_hub = spec.startswith(PREFIX)
+    is_file = _is_file(spec)
     if "+" in spec and not (on_hub or is_file):
         names = spec.split("+")
         load_part = partial(load, data_dir=data_dir, allow_sample=allow_sample, seed=seed, to_train=to_train)
@@ -75,16 +76,19 @@ def load(
         pool = _from_file(Path(spec))
     else:
         pool = split or _from_dataset(spec, data_dir, allow_sample)
-    part, prompts = None, pool.prompts
+    part = None
+    prompts = pool.prompts
     if to_train and split:
         part = "train"
     elif to_train:
-        part, prompts = RESERVED, [prompt for prompt in pool.prompts if prompt.is_reserved]
+        part = RESERVED
+        prompts = [prompt for prompt in pool.prompts if prompt.is_reserved]
         if not prompts:
             count = len(pool.prompts)
             raise SkitError(f"a hash reserves none of the {count} prompts of {spec} for training: give more prompts")
     chosen = _draw(prompts, limit, seed)
-    name, location = one_line(Path(spec).stem if is_file else spec), one_line(pool.location)
+    name = one_line(Path(spec).stem if is_file else spec)
+    location = one_line(pool.location)
     return LoadedDataset(
         name,
         pool.source,
@@ -159,7 +163,8 @@ def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> Sourc
     try:
         if dataset.hub is None:
             raise SkitError("it is not on the hub")
-        rows, label = fetch_rows(dataset.hub), hub_label(dataset.hub)
+        rows = fetch_rows(dataset.hub)
+        label = hub_label(dataset.hub)
     except SkitError as error:
         if allow_sample:
             prompts = read_prompts(SAMPLES / f"{dataset.sample}.jsonl")
@@ -174,7 +179,8 @@ def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> Sourc
 def _from_hub(spec: str, data_dir: Path | None) -> SourcedPrompts:
     """Return the prompts of a `hub:` spec from a copy below the data directory, else the hub or its library's cache."""
     dataset = parse(spec)
-    label, copy = hub_label(dataset.hub), _below(data_dir, dataset.folder)
+    label = hub_label(dataset.hub)
+    copy = _below(data_dir, dataset.folder)
     try:
         rows = fetch_rows(dataset.hub, copy)
     except SkitError as error:
@@ -188,7 +194,8 @@ def _train_split(name: str, data_dir: Path | None) -> SourcedPrompts | None:
     dataset = datasets.get(name)()
     if dataset.train is None:
         return None
-    location, local = dataset.train.local, _below(data_dir, dataset.train.local)
+    location = dataset.train.local
+    local = _below(data_dir, dataset.train.local)
     if local is not None:
         return SourcedPrompts("local", location, _parse_all(location, read_rows(local), dataset.prompt))
     try:
@@ -267,7 +274,8 @@ def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
     identity = next((row[name] for name in ID_FIELDS if name in row), index)
     if not isinstance(identity, (str, int)):
         raise ValueError("the id must be a string or a whole number")
-    category, chat = row.get("category", category), row.get("chat", True)
+    category = row.get("category", category)
+    chat = row.get("chat", True)
     if not isinstance(category, str) or not isinstance(chat, bool):
         raise ValueError("'category' must be a string and 'chat' true or false")
     name, holder = _text_field(row)
@@ -302,7 +310,8 @@ def _gold(row: Row) -> Gold | None:
     """Return the right answers of a row, any of which will do, and the rule that reads them from a text."""
     if "answer" not in row:
         return None
-    answer, rule = row["answer"], row.get("rule", "phrase")
+    answer = row["answer"]
+    rule = row.get("rule", "phrase")
     answers = tuple(answer) if isinstance(answer, list) else (answer,)
     if rule not in RULES or not all(isinstance(text, str) for text in answers):
         raise ValueError(f"'answer' must be a text or a list of texts, and 'rule' one of {', '.join(RULES)}")

@@ -80,10 +80,12 @@ def _object(position: str, text: str) -> LocatedRow:
 
 def _array_rows(name: str, text: str) -> Iterator[LocatedRow]:
     """Yield the objects of an array one by one, since a file of conversations may be as large as the memory."""
-    place, number = text.index("[") + 1, 0
+    place = text.index("[") + 1
+    number = 0
     while True:
         start = SPACE.match(text, place)
-        place, number = start.end() if start else place, number + 1
+        place = start.end() if start else place
+        number = number + 1
         if text.startswith("]", place) and not text[place + 1 :].strip():
             return
         position = f"{name}, row {number}"

@@ -140,8 +140,12 @@ def dataset_type(path: Path) -> type[Dataset]:
     class TomlDataset(Dataset):
         """A dataset that is defined by a TOML file."""
 
-        summary, paper, sample = definition.summary, definition.paper, definition.sample
-        local, hub, train = definition.local, definition.hub, definition.train
+        summary = definition.summary
+        paper = definition.paper
+        sample = definition.sample
+        local = definition.local
+        hub = definition.hub
+        train = definition.train
         chat = definition.prompt.chat
 
         def prompt(self, row: Row, index: int) -> Prompt | None:

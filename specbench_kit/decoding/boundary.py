@@ -22,10 +22,13 @@ class CheckedPolicy:
     """The policy of the method `name`, timed and checked."""
 
     def __init__(self, policy: Policy, name: str, clock: Clock) -> None:
-        self._policy, self._name, self._clock = policy, name, clock
+        self._policy = policy
+        self._name = name
+        self._clock = clock
         # A policy that does not override a hook is not called for it: entering a phase would cost time every round.
         kind = type(policy)
-        self._overlaps, self._observes = kind.overlap is not Policy.overlap, kind.observe is not Policy.observe
+        self._overlaps = kind.overlap is not Policy.overlap
+        self._observes = kind.observe is not Policy.observe
 
     def plan(self, drafter: Drafter) -> list[list[int]]:
         """Let the policy draft, and return the nodes of each draft that are to be verified."""
@@ -53,7 +56,8 @@ class CheckedPolicy:
         node = self._policy.next_root(verdict)
         if node is None:
             return None
-        tree, end = verdict.draft.tree, verdict.path[-1] if verdict.path else 0
+        tree = verdict.draft.tree
+        end = verdict.path[-1] if verdict.path else 0
         if not 0 < node < len(tree) or tree.parents[node] != end or tree.tokens[node] != verdict.bonus:
             problem = f"next_root gave node {node}, which is not the bonus token after the accepted tokens"
             raise SkitError(f"{self._name}: {problem}")
@@ -79,7 +83,8 @@ class CheckedLevels:
     """The level policy of the method `name`, checked; a pipeline's loop times it together with its drafter."""
 
     def __init__(self, policy: LevelPolicy, name: str) -> None:
-        self._policy, self._name = policy, name
+        self._policy = policy
+        self._name = name
 
     def next_level(self, probabilities: Tensor, scores: Sequence[float], room: int) -> list[Child]:
         """Return at most `room` nodes below those of the last level."""

@@ -96,7 +96,8 @@ class CardClock(MeasuringClock):
                 began_s = self._resumed_s - self._elapsed_s
                 self.mark(str(self._device), label, times_s[end - 1] - began_s, times_s[end] - began_s)
         for duration in self._durations:
-            phase, left_s = duration.phase, times_s[duration.left]
+            phase = duration.phase
+            left_s = times_s[duration.left]
             if duration.resumed:
                 self._recent[phase][-1] = left_s - self._began_s[phase]
             else:

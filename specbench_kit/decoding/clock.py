@@ -128,7 +128,8 @@ class ModelledClock(TimelineMarker):
         self._now_s = max(self._now_s, now_s)
 
     def take(self) -> dict[Phase, float]:
-        phases, self._phases = self._phases, defaultdict(float)
+        phases = self._phases
+        self._phases = defaultdict(float)
         return phases
 
 
@@ -179,7 +180,8 @@ class MeasuringClock(TimelineMarker):
 
     def take(self) -> dict[Phase, float]:
         """Return the seconds per phase since the last call."""
-        phases, self._phases = self._phases, defaultdict(float)
+        phases = self._phases
+        self._phases = defaultdict(float)
         return phases
 
     def split(self, phase: Phase, seconds: float, charged_s: float, parts: Iterable[tuple[Phase, float, int]]) -> None:
@@ -244,7 +246,10 @@ class _PhaseContext(AbstractContextManager[None]):
     __slots__ = ("_clock", "_phase", "_resumed", "_typical")
 
     def __init__(self, clock: MeasuringClock, phase: Phase, resumed: bool, typical: bool) -> None:
-        self._clock, self._phase, self._resumed, self._typical = clock, phase, resumed, typical
+        self._clock = clock
+        self._phase = phase
+        self._resumed = resumed
+        self._typical = typical
 
     def __enter__(self) -> None:
         self._clock.enter(self._phase)

@@ -66,7 +66,8 @@ def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count:
     row, column = np.nonzero(maxima >= bound)
     entries = table[row, :, column]
     entry, line = np.nonzero(entries * weights[row] >= bound)
-    origin, token = row[entry], line * columns + column[entry]
+    origin = row[entry]
+    token = line * columns + column[entry]
     scores = torch.from_numpy(entries[entry, line]).log_().add_(torch.tensor(bases)[origin]).numpy()
     order = np.argsort(-scores, kind="stable")
     remaining: defaultdict[int, int] = defaultdict(lambda: branch)
@@ -151,9 +152,12 @@ class DraftForward:
     def __init__(
         self, forward: Forward, sampler: Sampler, sampled: bool = False, likeliest: Sequence[AnyToken] | None = None
     ) -> None:
-        self.forward, self.sampled = forward, sampled
-        self._sampler, self._likeliest = sampler, likeliest
-        self._cuts, self._temperature = sampler.cuts, sampler.temperature or 1.0
+        self.forward = forward
+        self.sampled = sampled
+        self._sampler = sampler
+        self._likeliest = likeliest
+        self._cuts = sampler.cuts
+        self._temperature = sampler.temperature or 1.0
         # The executor's statistics are of the distribution before top-k and top-p.
         self._described = forward.statistics is not None and not self._cuts
 

@@ -30,7 +30,8 @@ class RoundOutcome:
 
     def record(self, seconds: dict[Phase, float], draft_share: float, share: float, end_s: float) -> RoundRecord:
         """Return the round's line, charged with its shares of the batch's seconds per phase."""
-        verdict, tree = self.verdict, self.verdict.draft.tree
+        verdict = self.verdict
+        tree = self.verdict.draft.tree
         parents, path = verdict.positions()
         return RoundRecord(
             drafted=tree.drafted,
@@ -58,7 +59,8 @@ class RoundOutcome:
 
     def detail(self) -> RoundDetail:
         """Return the round's whole tree, for views that show what was drafted."""
-        verdict, tree = self.verdict, self.verdict.draft.tree
+        verdict = self.verdict
+        tree = self.verdict.draft.tree
         return RoundDetail(
             tokens=list(tree.tokens),
             parents=list(tree.parents),
@@ -91,7 +93,8 @@ class Engine(Loop):
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
         self.policy = CheckedPolicy(policy, name, clock)
-        self.drafter, self.verifier = drafter, verifier
+        self.drafter = drafter
+        self.verifier = verifier
         self._typical = False
         """False in a round that verifies a prompt: its time is no guide to the time of later rounds."""
         self._outcomes: Sequence[RoundOutcome] = ()
@@ -134,7 +137,8 @@ class Engine(Loop):
 
     def _commit(self, verdict: Verdict) -> RoundOutcome:
         # The policy is asked first: it looks at the tree as it was drafted, which the drafter's commit cuts back.
-        draft, root = verdict.draft, self.policy.next_root(verdict)
+        draft = verdict.draft
+        root = self.policy.next_root(verdict)
         committed = draft.session.commit(verdict.tokens)
         self.verifier.commit(verdict)
         self.drafter.commit(draft, verdict.path, root, verdict.states)
@@ -142,16 +146,21 @@ class Engine(Loop):
 
     def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
         """Add one line per request; each is charged a part of the batch's phases by the tokens computed for it."""
-        seconds, now_s = self.clock.take(), self.clock.now_s()
-        computed, drafted = 0, 0
+        seconds = self.clock.take()
+        now_s = self.clock.now_s()
+        computed = 0
+        drafted = 0
         for outcome in outcomes:
             computed += outcome.verdict.computed
             drafted += outcome.verdict.draft.tree.drafted
         for outcome in outcomes:
-            session, tree = outcome.verdict.draft.session, outcome.verdict.draft.tree
+            session = outcome.verdict.draft.session
+            tree = outcome.verdict.draft.tree
             draft_share = tree.drafted / drafted if drafted else 0.0
-            share, end_s = outcome.verdict.computed / computed, now_s - session.arrival_s
+            share = outcome.verdict.computed / computed
+            end_s = now_s - session.arrival_s
             session.record.rounds.append(outcome.record(seconds, draft_share, share, end_s))
             if self.clock.timeline is not None:
                 mark_round(self.clock, session)
-        self._typical, self._outcomes = True, outcomes
+        self._typical = True
+        self._outcomes = outcomes

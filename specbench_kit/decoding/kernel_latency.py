@@ -113,7 +113,8 @@ class KernelModel(LatencyModel):
         return _interpolate(self.kernels.rows, self.kernels.rows_s, sums.logit_rows)
 
     def _attention_s(self, sums: BatchSums) -> float:
-        tables, context = self.kernels, sums.cached / sums.requests
+        tables = self.kernels
+        context = sums.cached / sums.requests
         index = _segment(tables.requests, sums.requests)
         below_s, above_s = (_interpolate(tables.contexts, row, context) for row in tables.decode_s[index : index + 2])
         decode_s = _between(tables.requests, index, sums.requests, below_s, above_s)

@@ -201,7 +201,8 @@ class RoundedModel(LatencyModel):
 
     def parts(self, sums: BatchSums) -> dict[str, float]:
         """Return the seconds of a step by what takes them; operations and traffic share the rounded corner."""
-        operations, traffic = self.operations_s(sums) ** self.corner, self.traffic_s(sums) ** self.corner
+        operations = self.operations_s(sums) ** self.corner
+        traffic = self.traffic_s(sums) ** self.corner
         rounded_s = (operations + traffic) ** (1 / self.corner)
         share = operations / (operations + traffic) if operations else 0.0
         parts = {

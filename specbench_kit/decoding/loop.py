@@ -32,8 +32,10 @@ class Loop(ABC):
         self.waiting: deque[Request] = deque()
         self.on_round: Callable[[Sequence[FinishedRound]], None] | None = None
         """Called with the rounds of every step while the clock stands still."""
-        self._seed, self._eos_ids = seed, eos_ids
-        self._batch_size, self._capacity = batch_size, capacity
+        self._seed = seed
+        self._eos_ids = eos_ids
+        self._batch_size = batch_size
+        self._capacity = capacity
         self._refused: list[RequestRecord] = []
         self.admissions = inf
         """The number of waiting requests that may still be admitted."""
@@ -79,7 +81,8 @@ class Loop(ABC):
 
     def collect(self) -> list[RequestRecord]:
         """Remove the finished requests from the batch, and return their records and those of refused requests."""
-        records, self._refused = self._refused, []
+        records = self._refused
+        self._refused = []
         for session in [session for session in self.sessions if session.finish_reason]:
             self.sessions.remove(session)
             self.release(session)
@@ -107,7 +110,10 @@ class Loop(ABC):
 
 def mark_round(clock: Clock, session: Session) -> None:
     """Add a request's latest round to the timeline."""
-    rounds, name = session.record.rounds, session.request.id
-    began_s, ended_s = rounds[-2].end_s if len(rounds) > 1 else 0.0, rounds[-1].end_s
-    start_s, end_s = session.arrival_s + began_s, session.arrival_s + ended_s
+    rounds = session.record.rounds
+    name = session.request.id
+    began_s = rounds[-2].end_s if len(rounds) > 1 else 0.0
+    ended_s = rounds[-1].end_s
+    start_s = session.arrival_s + began_s
+    end_s = session.arrival_s + ended_s
     clock.mark(f"{REQUESTS}/{name}", f"round {len(rounds)} (+{rounds[-1].committed})", start_s, end_s, name)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     KnownSeconds: TypeAlias = float
     Token: TypeAlias = int
 else:
-    KnownCount, KnownSeconds, Token = Count | None, Number | None, Count | None
+    KnownCount = Count | None
+    KnownSeconds = Number | None
+    Token = Count | None
 
 
 class RoundRecord(Struct):
@@ -136,7 +138,9 @@ class RequestRecord(Struct):
 
     def finish(self, output_ids: list[int], reason: FinishReason, now_s: float) -> None:
         """Set the output, and the times that follow from the rounds."""
-        self.output_ids, self.finish_reason, self.finished_s = output_ids, reason, now_s
+        self.output_ids = output_ids
+        self.finish_reason = reason
+        self.finished_s = now_s
         self.ttft_s, self.e2e_s = self.rounds[0].first_s, self.rounds[-1].end_s
         if len(output_ids) > 1:
             self.tpot_s = (self.e2e_s - self.ttft_s) / (len(output_ids) - 1)

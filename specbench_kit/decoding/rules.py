@@ -73,7 +73,8 @@ def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Unif
     for index, node in enumerate(nodes):
         source, row = tree.source(node)
         # A device's distributions arrive in main memory, wherever the target is.
-        draft, token = cast(FullDistributions, source).probabilities[row].to(target.device), tree.tokens[node]
+        draft = cast(FullDistributions, source).probabilities[row].to(target.device)
+        token = tree.tokens[node]
         if random.uniform("accept") * float(draft[token]) > float(target[index, token]):
             # A device's distributions arrive in main memory, and a draft model may have a card of its own.
             surplus = (target[index] - draft.to(target.device)).clamp_(min=0)
@@ -90,9 +91,12 @@ def block(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Uniform
     with its weight, a shorter prefix with s / (s + 1 - w), where s is the sum of max(0, w p - q) over the next token.
     In expectation it accepts at least as many tokens as `residual`. `target` is [1 + nodes, vocabulary].
     """
-    weight, weights, passes = 1.0, [1.0], []
+    weight = 1.0
+    weights = [1.0]
+    passes = []
     for index, node in enumerate(nodes):
-        draft, token = _distribution(tree, node, target), tree.tokens[node]
+        draft = _distribution(tree, node, target)
+        token = tree.tokens[node]
         weight = min(1.0, weight * float(target[index, token]) / float(draft[token]))
         weights.append(weight)
         if index + 1 == len(nodes):
@@ -103,7 +107,8 @@ def block(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Uniform
         passes.append(surplus / (surplus + 1 - weight) if surplus else 0.0)
     # One number decides among all prefixes. Those of a number for each prefix that this round does not commit would be
     # read again by the next round.
-    number, accepted = random.uniform("accept"), 0
+    number = random.uniform("accept")
+    accepted = 0
     for length in range(len(nodes), 0, -1):
         if number < passes[length - 1]:
             accepted = length
@@ -133,7 +138,8 @@ def siblings(
         end = path[-1] if path else 0
         remaining = target[column[end]]
         # As in `block`, one number decides among all children of a node: each committed token reads one.
-        number, accepted = random.uniform("accept") if children[end] else 0.0, None
+        number = random.uniform("accept") if children[end] else 0.0
+        accepted = None
         draft = _distribution(tree, children[end][0], target) if children[end] else remaining
         for node in children[end]:
             token = tree.tokens[node]

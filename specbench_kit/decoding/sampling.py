@@ -114,7 +114,8 @@ class _Stream:
 
 class _PositionedRandom:
     def __init__(self, random: RequestRandom, position: int) -> None:
-        self._random, self._position = random, position
+        self._random = random
+        self._position = position
         self._used: dict[Purpose, int] = {}
 
     def uniform(self, purpose: Purpose) -> float:

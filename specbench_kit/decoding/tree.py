@@ -95,7 +95,8 @@ class TokenTree:
         self, tokens: Sequence[int], parents: Sequence[int], source: Distributions, rows: Sequence[int]
     ) -> range:
         """Append children of existing nodes, all from one source, and return their nodes."""
-        first, depths = len(self._tokens), self._depths
+        first = len(self._tokens)
+        depths = self._depths
         if strange := [parent for parent in parents if not 0 <= parent < first]:
             raise self._no_parent(strange[0])
         self.sampled = self.sampled or source.sampled

@@ -112,7 +112,9 @@ class ModelVerifier:
     """Verifies by batched forwards of the target; `layers` are those whose hidden states the drafter reads."""
 
     def __init__(self, runner: Target, sampler: Sampler, layers: Sequence[int] = ()) -> None:
-        self._runner, self._sampler, self._layers = runner, sampler, layers
+        self._runner = runner
+        self._sampler = sampler
+        self._layers = layers
         self.asynchronous = runner.asynchronous
         self._slots: dict[str, int] = {}
 
@@ -205,7 +207,8 @@ def committed_states(
     """Return the hidden states [tokens, layers x width] of a row's newly committed tokens and accepted nodes."""
     states = forward.states(row, layers)
     rows = list(_committed_rows(nodes, path, root=len(states) - len(nodes) - 1))
-    first, end = rows[0], rows[-1] + 1
+    first = rows[0]
+    end = rows[-1] + 1
     # Neighbours are taken as they lie: for any others torch wakes its threads, which then wait beside the executor's.
     return states[first:end] if len(rows) == end - first else states[rows]
 

@@ -78,7 +78,8 @@ def live_engine(
     if deployment is None:
         measured = measuring_clock(target.device, started_s)
         return make(round_policy(method), drafter(measured), verifier, measured)
-    states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
+    states = hidden_states(method, deployment, target, models)
+    modelled = ModelledClock(started_s)
     return make(
         round_policy(method),
         *add_modelled_time(method, drafter(modelled), verifier, deployment, modelled, states, ends),
@@ -123,7 +124,8 @@ def pipeline_engine(
 ) -> PipelineEngine:
     """Return the loop over pipeline stages, with a drafter over `models` if the method has one."""
     assert method.pipeline is not None
-    depth, clock = method.pipeline.stages, measuring_clock(device, started_s)
+    depth = method.pipeline.stages
+    clock = measuring_clock(device, started_s)
     parts = DrafterParts(models, sampler, clock, sampled=False, capacity=capacity)
     drafter = method.drafting.levels(parts) if method.uses_drafter else None
     make = partial(
@@ -143,7 +145,8 @@ def pipeline_engine(
     if deployment is None:
         return make(clock)
     require_stages(method, deployment)
-    modelled, drafts = ModelledClock(started_s), method.uses_drafter
+    modelled = ModelledClock(started_s)
+    drafts = method.uses_drafter
     time = PipelineTime(deployment, modelled, drafts=drafts, states=states)
     at_ends = [PipelineTimeAtEnd(end, drafts=drafts, states=states) for end in ends]
     return make(modelled, time=PipelineTimes(time, at_ends) if at_ends else time)

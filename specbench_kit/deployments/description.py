@@ -100,7 +100,8 @@ def finite(record: Link | HandOver) -> dict[str, object]:
 
 
 ENDS = ("fast", "slow")
-DECIDED_ANEW, AS_DRAFTED = "anew", "as drafted"
+DECIDED_ANEW = "anew"
+AS_DRAFTED = "as drafted"
 """Whether a method decided anew at each end of a range, or its rounds were timed there as they were drafted."""
 
 

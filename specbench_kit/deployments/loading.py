@@ -91,7 +91,8 @@ OWN = "coefficients in the deployment itself"
 OWN_PRICE = "as the deployment says"
 HOST = ("host_s", "host_request_s", "overlap")
 """The fields of a derived latency model that are those of the machine beside the card."""
-PAIR_BYTES, PROBABILITY_BYTES = 8, 2
+PAIR_BYTES = 8
+PROBABILITY_BYTES = 2
 """Sizes of a candidate token with its probability, and of one of the probabilities of a whole vocabulary."""
 
 

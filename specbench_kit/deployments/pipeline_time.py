@@ -20,9 +20,13 @@ class PipelineTime:
     def __init__(
         self, deployment: Deployment, clock: ModelledClock, *, drafts: bool = True, states: HiddenStates | None = None
     ) -> None:
-        self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge, self._cached_prompts = deployment.placement == "edge", deployment.cached_prompts
-        self._clock, self._drafts = clock, drafts
+        self._drafter = deployment.drafter
+        self._verifier = deployment.verifier
+        self._link = deployment.link
+        self._on_edge = deployment.placement == "edge"
+        self._cached_prompts = deployment.cached_prompts
+        self._clock = clock
+        self._drafts = drafts
         self._state_bytes = states.bytes_per_token if states else 0.0
         self._randoms: dict[str, Random] = {}
         self._prompts_sent: set[str] = set()
@@ -40,7 +44,9 @@ class PipelineTime:
 
     def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None = None) -> None:
         """Let the time of one step pass; without `forwards`, the drafter forwards the levels that enter."""
-        start_s, hand_over, rows = self._clock.now_s(), self._verifier.hand_over, self._rows(streams)
+        start_s = self._clock.now_s()
+        hand_over = self._verifier.hand_over
+        rows = self._rows(streams)
         stage_s = {
             stage: self._verifier.latency.seconds(batch) / self._verifier.stages for stage, batch in rows.items()
         }
@@ -89,7 +95,8 @@ class PipelineTime:
 
         The tokens that are in a stage have been computed by no stage after it, and by all before it.
         """
-        flight, context = stream.flight, len(stream.session.tokens) - 1
+        flight = stream.flight
+        context = len(stream.session.tokens) - 1
         entered = context - max(0, len(stream.to_enter) - 1)
         cached = context if self._cached_prompts else entered - flight.prefix
         for stage in range(len(flight.sizes), 0, -1):
@@ -122,7 +129,8 @@ class PipelineTime:
         name = stream.session.request.id
         sent = name in self._prompts_sent
         self._prompts_sent.add(name)
-        tokens, random = len(stream.level.tokens) if sent else len(stream.session.tokens), self._randoms[name]
+        tokens = len(stream.level.tokens) if sent else len(stream.session.tokens)
+        random = self._randoms[name]
         up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, random)
         states = self._state_bytes * (stream.flight.prefixes[-1] + stream.flight.root_in_last_stage)
         return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random, states)

@@ -42,7 +42,9 @@ class TimedDrafter:
         charged: Sequence[tuple[Timelines, Mapping[str, LatencyModel]]],
         colocated: Colocated | None = None,
     ) -> None:
-        self._drafter, self._charged, self._timelines = drafter, charged, charged[0][0]
+        self._drafter = drafter
+        self._charged = charged
+        self._timelines = charged[0][0]
         self._all = [*(timelines for timelines, _ in charged), *([colocated] if colocated else [])]
         self._reporting = drafter if isinstance(drafter, ReportsForwards) else None
 
@@ -109,7 +111,9 @@ class TimedVerifier:
     """
 
     def __init__(self, verifier: Verifier, timelines: Timelines, others: Sequence[Timelines] = ()) -> None:
-        self._verifier, self._timelines, self._others = verifier, timelines, others
+        self._verifier = verifier
+        self._timelines = timelines
+        self._others = others
         self.asynchronous = verifier.asynchronous
 
     def admit(self, session: Session) -> None:
@@ -156,7 +160,8 @@ def add_modelled_time(
 
     Records say what the same rounds take at the `ends` of the deployment's range as well.
     """
-    learned, placed = method.learned, _with_method_times(method, deployment)
+    learned = method.learned
+    placed = _with_method_times(method, deployment)
     on_edge = drafts_on_edge(method, deployment)
     timelines = Timelines(placed, clock, on_edge=on_edge, learned=learned, states=states)
     at_ends = [

@@ -32,8 +32,12 @@ class SingleRequestClock:
     def __init__(
         self, deployment: Deployment, *, on_edge: bool, learned: bool, states: HiddenStates | None = None
     ) -> None:
-        self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge, self._cached_prompts, self._states = on_edge, deployment.cached_prompts, states
+        self._drafter = deployment.drafter
+        self._verifier = deployment.verifier
+        self._link = deployment.link
+        self._on_edge = on_edge
+        self._cached_prompts = deployment.cached_prompts
+        self._states = states
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._steps_s = lru_cache(REMEMBERED)(self._drafting_s)
         self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
@@ -50,7 +54,10 @@ class SingleRequestClock:
 
     def round(self, context: int, drafted: int, submitted: int, accepted: int, committed: int) -> RoundTimes:
         """Charge one round after `context` committed tokens, and return its seconds."""
-        ready_s, prefill_s, draft_s, policy_s = self.now_s, 0.0, 0.0, 0.0
+        ready_s = self.now_s
+        prefill_s = 0.0
+        draft_s = 0.0
+        policy_s = 0.0
         if drafted:
             if not self._draft_cached and context > 1:
                 # The draft model does not have the prompt in KV yet.
@@ -71,7 +78,8 @@ class SingleRequestClock:
         up_s = 0.0
         if crosses:
             sent = submitted if self._on_edge else 0
-            tokens, more_bytes = (0 if self._prompt_sent else context) + sent, sent * self._link.draft_bytes
+            tokens = (0 if self._prompt_sent else context) + sent
+            more_bytes = sent * self._link.draft_bytes
             up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, self._random, more_bytes)
             self._prompt_sent = True
         verify_s = self._pass_s((context - self._target_cached + submitted, self._target_cached))

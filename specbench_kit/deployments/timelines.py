@@ -50,8 +50,11 @@ class Timelines:
         learned: bool,
         states: HiddenStates | None = None,
     ) -> None:
-        self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge, self._states = on_edge, states
+        self._drafter = deployment.drafter
+        self._verifier = deployment.verifier
+        self._link = deployment.link
+        self._on_edge = on_edge
+        self._states = states
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
@@ -214,9 +217,11 @@ class Timelines:
 
     def _send(self, request: RequestTimeline, verdict: Verdict) -> float:
         """Return the seconds of the message up: the prompt once, and the draft if it comes from the edge."""
-        prompt, request.prompt_sent = 0 if request.prompt_sent else verdict.draft.context_length, True
+        prompt = 0 if request.prompt_sent else verdict.draft.context_length
+        request.prompt_sent = True
         draft = len(verdict.submitted) if self._on_edge else 0
-        own_bytes, up = verdict.draft.tree.payload_bytes, self._link.up_bytes_per_s
+        own_bytes = verdict.draft.tree.payload_bytes
+        up = self._link.up_bytes_per_s
         payload_bytes = draft * self._link.draft_bytes if own_bytes is None or not draft else own_bytes
         return self._cross(request, prompt + draft, up, more_bytes=payload_bytes, typical=not prompt)
 
@@ -225,13 +230,16 @@ class Timelines:
         new_tokens = verdict.draft.context_length - request.target_cached + len(verdict.path)
         states_bytes = new_tokens * self._states.bytes_per_token if self._states else 0.0
         typical = not states_bytes or request.target_cached > 0
-        tokens, bytes_per_s = len(verdict.path) + 1, self._link.down_bytes_per_s
+        tokens = len(verdict.path) + 1
+        bytes_per_s = self._link.down_bytes_per_s
         return self._cross(request, tokens, bytes_per_s, more_bytes=states_bytes, typical=typical)
 
     def _charge_joining(self, request: RequestTimeline, verdict: Verdict) -> None:
         """Charge the messages of a request that joins others: they cross the link while the server works on."""
-        session, name = verdict.draft.session, request.name
-        up_s, down_s = self._send(request, verdict), self._answer(request, verdict)
+        session = verdict.draft.session
+        name = request.name
+        up_s = self._send(request, verdict)
+        down_s = self._answer(request, verdict)
         self.clock.mark(f"link/{name}", "transfer", session.arrival_s - up_s, session.arrival_s, name)
         self.clock.mark(f"link/{name}", "transfer", request.answer_s, request.answer_s + down_s, name)
         # Its prompt was sent before the round, and its answer arrives after it. Both count in its latency without

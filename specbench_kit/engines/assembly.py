@@ -106,7 +106,8 @@ class EngineDrafter:
 def checked_method(spec: str, facts: EngineFacts) -> Method:
     """Return the method of a spec; SkitError if it needs what the engine does not give to a drafter."""
     method = parse_method(spec)
-    name, engine = method.display_name, facts.engine
+    name = method.display_name
+    engine = facts.engine
     require(method.pipeline is None, f"{name} fills a pipeline, and {engine} decodes in rounds: name another method")
     require(
         method.required_capability < Capability.TREES,

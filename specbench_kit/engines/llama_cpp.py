@@ -46,7 +46,8 @@ class Drafts:
         grown = len(text) - len(self._text)
         goes_on = 0 < grown <= self._drafted + 1 and np.array_equal(text[: len(self._text)], self._text)
         (draft,) = self.drafter.speculator.propose([EngineRow(text, grown if goes_on else 1)])
-        self._text, self._drafted = text, len(draft)
+        self._text = text
+        self._drafted = len(draft)
         return np.array(draft, dtype=np.intc)
 
 

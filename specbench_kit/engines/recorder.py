@@ -102,7 +102,8 @@ class RunRecorder:
         # A process that the engine forked inherits the recorder, and must not conclude the run of its parent.
         if self._run is None or os.getpid() != self._process:
             return None
-        run, records = self._run, self._run.records()
+        run = self._run
+        records = self._run.records()
         batch_size = int(run.run["config"]["batch_size"])
         run.amend(overhead=self.overhead.document(), requests=len(records))
         summary = {

@@ -87,7 +87,8 @@ class RequestFollower:
     def __init__(self, open_request: Callable[[EngineRow, int, int], FollowedRequest]) -> None:
         self.requests: list[FollowedRequest] = []
         """All requests that may come back, those first that were not in the batch for the longest time."""
-        self._open, self._call = open_request, 0
+        self._open = open_request
+        self._call = 0
 
     def match(self, rows: Sequence[EngineRow]) -> list[FollowedRequest]:
         """Return the request of every row, which is a new one if no known text goes on there."""

@@ -68,7 +68,10 @@ class Speculator:
         on_finish: Callable[[RequestRecord], None],
     ) -> None:
         self.overhead = Overhead()
-        self._policy, self._drafter, self._clock, self._limits = policy, drafter, clock, limits
+        self._policy = policy
+        self._drafter = drafter
+        self._clock = clock
+        self._limits = limits
         self._on_finish = on_finish
         self._follower = RequestFollower(self._open)
         self._left_s = 0.0
@@ -91,7 +94,8 @@ class Speculator:
             self._let_go()
             self._record(outcomes)
             drafts = self._draft(requests, rows)
-        self._left_s, self._step_began_s = self._clock.now_s(), None
+        self._left_s = self._clock.now_s()
+        self._step_began_s = None
         self.overhead.calls += 1
         self.overhead.total_s += self._left_s - entered_s
         return drafts
@@ -105,7 +109,8 @@ class Speculator:
         """Return a request that the engine has admitted; its text up to the new tokens is its prompt."""
         prompt = np.array(row.text[: len(row.text) - row.new], dtype=np.int32)
         self._opened += 1
-        name, tokens = str(self._opened), prompt.tolist()
+        name = str(self._opened)
+        tokens = prompt.tolist()
         request = Request(name, "", tuple(tokens), self._limits.max_new_tokens)
         record = RequestRecord(name, "", tokens)
         arrival_s = self._left_s if self._step_began_s is None else self._step_began_s
@@ -121,7 +126,8 @@ class Speculator:
 
     def _settle(self, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]) -> list[RoundOutcome]:
         """Return the rounds that the new tokens tell of, and let the policy learn from those with a draft."""
-        outcomes, verdicts = [], []
+        outcomes = []
+        verdicts = []
         with self._clock.phase("commit"):
             for request, row in zip(requests, rows, strict=True):
                 if not row.new:
@@ -131,7 +137,8 @@ class Speculator:
                     continue
                 if request.ended:
                     goes_on(request.session)
-                proposal, rounds = request.proposal, settle(request, new)
+                proposal = request.proposal
+                rounds = settle(request, new)
                 request.text = np.array(row.text, dtype=np.int32)
                 request.ended = end_of_output(request.session) is not None
                 if proposal is not None:
@@ -173,13 +180,15 @@ class Speculator:
         """Add a line per round; each is charged a part of the step by the tokens computed for it."""
         if not outcomes:
             return
-        seconds, now_s = self._clock.take(), self._clock.now_s()
+        seconds = self._clock.take()
+        now_s = self._clock.now_s()
         self.overhead.add_phases(seconds)
         computed = sum(outcome.verdict.computed for outcome in outcomes)
         drafted = sum(outcome.verdict.draft.tree.drafted for outcome in outcomes)
         for outcome in outcomes:
             verdict = outcome.verdict
-            session, tree = verdict.draft.session, verdict.draft.tree
+            session = verdict.draft.session
+            tree = verdict.draft.tree
             draft_share = tree.drafted / drafted if drafted else 0.0
             line = outcome.record(seconds, draft_share, verdict.computed / computed, now_s - session.arrival_s)
             line.expected = self._policy.expects(verdict)
@@ -246,7 +255,8 @@ def settle(request: FollowedRequest, new: Sequence[int]) -> list[RoundOutcome]:
     Tokens beyond the draft and the target's own were decoded while the engine did not call its drafter; each of them
     counts as a round without a draft.
     """
-    session, rounds = request.session, list[RoundOutcome]()
+    session = request.session
+    rounds = list[RoundOutcome]()
     if request.proposal is not None:
         verdict = judge(request.proposal, new)
         request.proposal = None
@@ -266,8 +276,10 @@ def judge(proposal: Proposal, new: Sequence[int]) -> Verdict:
     An engine may verify a part of a draft only, because its step was full. This shows where the last new token is the
     next drafted one: had the engine verified it too, a token of the target would follow.
     """
-    nodes, accepted = proposal.nodes, proposal.accepted(new)
-    submitted, tokens = nodes, proposal.tokens
+    nodes = proposal.nodes
+    accepted = proposal.accepted(new)
+    submitted = nodes
+    tokens = proposal.tokens
     if proposal.dropped or (accepted + 1 == len(new) and accepted < len(nodes) and tokens[accepted] == new[accepted]):
         submitted = nodes[:accepted]
     return Verdict(proposal.draft, submitted, nodes[:accepted], new[accepted], len(submitted) + 1)
@@ -292,7 +304,8 @@ def goes_on(session: Session) -> None:
 def finish_record(session: Session, now_s: float) -> RequestRecord:
     """Return the record of a request that has left the engine, cut where its output ends."""
     length, reason = end_of_output(session) or (session.produced, "length")
-    record, excess = session.record, session.produced - length
+    record = session.record
+    excess = session.produced - length
     while excess:
         last = record.rounds[-1]
         cut = min(excess, last.committed)

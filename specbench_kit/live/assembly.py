@@ -87,7 +87,8 @@ class AnswerPollingDrafter:
     """Wraps a drafter for methods that draft while they wait; `answered` polls whether an answer has arrived."""
 
     def __init__(self, drafter: Drafter, answered: Callable[[], bool]) -> None:
-        self._drafter, self._answered = drafter, answered
+        self._drafter = drafter
+        self._answered = answered
 
     @property
     def clock(self) -> Clock:

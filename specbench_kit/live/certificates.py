@@ -7,7 +7,8 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.live.connection_options import read_file
 
-CERTIFICATE, KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
+CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+KEY = b"PRIVATE KEY-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def _validity(server: ssl.SSLContext, certificate: bytes) -> str:
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client.load_verify_locations(cadata=certificate.decode("ascii", "replace"))
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    to_server = ssl.MemoryBIO()
+    to_client = ssl.MemoryBIO()
     ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     for end in (*ends, *ends):
         try:

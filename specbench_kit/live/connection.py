@@ -23,7 +23,8 @@ FAILOVER_TIMEOUT_S = 5.0
 """How long one of several servers may take to answer before the next one is tried."""
 RECONNECT_TIMEOUT_S = 120.0
 """How long a server may be away, or owe an answer, before a run ends."""
-FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 5.0
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 5.0
 FATAL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 """Codes of refusals that another attempt would meet again."""
 
@@ -70,7 +71,8 @@ class Connection:
 
     def __init__(self, address: str, identity: ClientIdentity, link: Link | None = None, wait_s: float = 0.0) -> None:
         self.addresses = address.split(",")
-        self._identity, self._link = identity, link
+        self._identity = identity
+        self._link = link
         self._stream: _Stream | None = None
         self._current = self.reconnections = 0
         self.welcome = self._connect_to_any(wait_s)
@@ -129,7 +131,8 @@ class Connection:
 
     def _connect_to_any(self, patience_s: float) -> messages.Welcome:
         """Return the welcome of the first server that answers, the latest one first; try for that long at least."""
-        retry_s, deadline_s = FIRST_RETRY_S, monotonic_s() + patience_s
+        retry_s = FIRST_RETRY_S
+        deadline_s = monotonic_s() + patience_s
         timeout_s = WELCOME_TIMEOUT_S if len(self.addresses) == 1 else FAILOVER_TIMEOUT_S
         while True:
             for _ in self.addresses:

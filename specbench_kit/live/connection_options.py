@@ -16,7 +16,8 @@ from specbench_kit.deployments.base import Link
 
 TEMPERATURES = 0.01, 100.0
 """Temperatures above 0 that a server takes: at these, the logits of any model stay finite."""
-SHORTEST_SILENCE_S, LONGEST_SILENCE_S = 0.05, 3600.0
+SHORTEST_SILENCE_S = 0.05
+LONGEST_SILENCE_S = 3600.0
 """Silences of a device after which a server can go on by itself."""
 SYSTEM = Path("system")
 """The value of --server-ca that stands for the certificates of this machine."""

@@ -99,7 +99,8 @@ class EngineVerifier:
                 "another engine does not return the probabilities that sampled drafts need: name a method that drafts "
                 "the most likely tokens, or leave out --temperature"
             )
-        session, seeds = draft.session, []
+        session = draft.session
+        seeds = []
         for position in range(session.produced, session.produced + len(nodes) + 1):
             # A seed per position of the output: plain decoding with the same seeds then samples the same tokens.
             text = f"{self.seed}/{session.request.id}/{position}"
@@ -143,13 +144,15 @@ class EngineStream:
 
         Engines know other ends than the draft model's tokenizer, and the device decides where a response ends.
         """
-        text, left = list(request.text), request.max_tokens
+        text = list(request.text)
+        left = request.max_tokens
         try:
             while left > 0 and not ended.is_set():
                 before = left
                 for tokens in self.engine.generate(request._replace(text=text, max_tokens=left)):
                     arrived_s = monotonic_s()
-                    text, left = [*text, *tokens], left - len(tokens)
+                    text = [*text, *tokens]
+                    left = left - len(tokens)
                     # An engine decodes token by token, also where several arrive at once.
                     self._arrived.put([StreamedRound(name, [token], arrived_s) for token in tokens])
                     if ended.is_set():

@@ -125,7 +125,8 @@ class EngineJudge:
             return replace(
                 unknown, reason="the engine draws the responses that it decodes by itself by other random numbers"
             )
-        token, expected = record.output_ids[position], baseline.output_ids[position]
+        token = record.output_ids[position]
+        expected = baseline.output_ids[position]
         text = [*record.prompt_ids, *record.output_ids[:position]]
         began_s = monotonic_s()
         try:
@@ -157,7 +158,8 @@ class EngineJudge:
         first = max(1, min(prompt, len(text) - PLACES))
         lengths = sorted({first + step * (len(text) - first) // PLACES for step in range(PLACES)})
         places = [text[:length] for length in lengths]
-        pairs, alone = [], []
+        pairs = []
+        alone = []
         for place in places:
             likeliest = self._values(place, fresh=True)
             best, second = sorted(likeliest, key=lambda token: -likeliest[token])[:2]

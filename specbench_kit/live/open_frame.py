@@ -26,6 +26,7 @@ def open_frame(
     output = session.tokens[len(prompt) :]
     frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers)
     if silence_s and not layers:
-        frame.silence_ms, frame.max_tokens = round(silence_s * 1e3), session.request.max_new_tokens
+        frame.silence_ms = round(silence_s * 1e3)
+        frame.max_tokens = session.request.max_new_tokens
         frame.ends.extend(sorted(session.eos_ids))
     return frame

@@ -52,7 +52,9 @@ class ServerAddress:
 
     def _identity(self, tokenizer: str, vocabulary: int, model_hash: str) -> ClientIdentity:
         """Return what the server is told of this device, with the content of all files."""
-        options, roots, own = self.options, None, None
+        options = self.options
+        roots = None
+        own = None
         token = _read_token(options.server_token) if options.server_token else ""
         if options.server_ca is not None:
             roots = system_roots() if options.server_ca == SYSTEM else read_roots(options.server_ca, "--server-ca")
@@ -110,7 +112,8 @@ def diagnose(address: str, options: ConnectionOptions, roots: bytes | None) -> D
 def _without_tls(plain: socket.socket) -> str:
     """Return whether the server asks for TLS although this client was told of none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     try:
         context.wrap_socket(plain).close()
     except OSError:

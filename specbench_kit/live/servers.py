@@ -125,7 +125,8 @@ class SkitServer:
         return ScoringJudge(self.connection, sampler, seed)
 
     def describe(self) -> dict[str, object]:
-        welcome, link = self.connection.welcome, self.address.link
+        welcome = self.connection.welcome
+        link = self.address.link
         return {
             "server": {
                 "kind": welcome.server,
@@ -158,7 +159,8 @@ class EngineServer:
         return [f"{self.address.address} verifies {self.route}"] if self.route else ()
 
     def require_verifiable(self, method: Method, sampler: Sampler) -> None:
-        name, server = method.display_name, self.address.address
+        name = method.display_name
+        server = self.address.address
         require_rounds(method)
         self._require_sampling(sampler)
         if method.drafting.reads_states:
@@ -198,7 +200,8 @@ class EngineServer:
         return EngineJudge(self.engine, sampler)
 
     def describe(self) -> dict[str, object]:
-        link, kind = self.address.link, self.address.address.partition("://")[0]
+        link = self.address.link
+        kind = self.address.address.partition("://")[0]
         is_path = self.model not in (None, self.target.name)
         return {
             "server": {"kind": kind, "baseline": "streamed", **({"model": self.model} if is_path else {})},

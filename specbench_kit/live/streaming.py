@@ -127,7 +127,8 @@ class StreamedLoop(Loop):
 
     def _record(self, session: Session, streamed: StreamedRound, committed: int) -> RoundRecord:
         """Return the round's line; what its server does not account for was spent on the way."""
-        waited_s, latest_s = monotonic_s() - streamed.arrived_s, self._latest_s[streamed.request_id]
+        waited_s = monotonic_s() - streamed.arrived_s
+        latest_s = self._latest_s[streamed.request_id]
         end_s = max(latest_s, self.clock.now_s() - waited_s - session.arrival_s)
         self._latest_s[streamed.request_id] = end_s
         taken_s = end_s - latest_s

@@ -142,7 +142,8 @@ class WireVerifier:
         # The engine charges the whole wait to the phase "verify". The round that came last decided how long it was:
         # the server reports its queue and its verification, and the remaining time is the link's.
         last = max(rounds.values(), key=lambda sent: sent.arrived_s)
-        queue_s, verify_s = last.answer.queue_us / 1e6, last.answer.verify_us / 1e6
+        queue_s = last.answer.queue_us / 1e6
+        verify_s = last.answer.verify_us / 1e6
         link_s = max(0.0, last.arrived_s - last.sent_s - queue_s - verify_s)
         charged_s = sending_s + monotonic_s() - began_s
         self.clock.split("verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)])
@@ -157,7 +158,8 @@ class WireVerifier:
             if sent is not None and sent.verdict is None and answer.round == sent.frame.draft.round:
                 verdict = _read_verdict(sent, answer, self._sessions[sent.draft.request_id])
                 sent.verdict = self._with_states(verdict, answer.states) if self.layers else verdict
-                sent.arrived_s, sent.answer = arrived_s, answer
+                sent.arrived_s = arrived_s
+                sent.answer = answer
         elif kind == "refused":
             sent = rounds.get(frame.refused.session)
             if sent is not None and sent.verdict is None:

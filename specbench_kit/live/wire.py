@@ -76,4 +76,6 @@ class Refusal(Exception):
 
     def __init__(self, status: Status, reason: str, retry_ms: int = 0) -> None:
         super().__init__(f"{status.name}: {reason}")
-        self.status, self.reason, self.retry_ms = status, reason, retry_ms
+        self.status = status
+        self.reason = reason
+        self.retry_ms = retry_ms

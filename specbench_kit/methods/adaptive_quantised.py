@@ -76,7 +76,8 @@ class DraftPlan(NamedTuple):
 
 class _AdaptivePolicy(SparsePolicy):
     def __init__(self, options: AdaptiveQuantised, latencies: Latencies) -> None:
-        self.options, self.latencies = options, latencies
+        self.options = options
+        self.latencies = latencies
         self.choices = [int(part) for part in options.levels.split("-")]
         super().__init__(k=1, top=options.top, levels=max(self.choices))
         self.acceptance = AcceptanceRate(options.initial_acceptance, options.forget)
@@ -89,7 +90,8 @@ class _AdaptivePolicy(SparsePolicy):
 
     def draft(self, drafter: "Drafter") -> None:
         best = max(self.plans(drafter.drafts), key=lambda plan: plan.speed)
-        self.k, self.levels = best.length, best.levels
+        self.k = best.length
+        self.levels = best.levels
         super().draft(drafter)
 
     def plans(self, drafts: "Sequence[Draft]") -> list[DraftPlan]:

@@ -81,22 +81,27 @@ class _Chain:
 
 class _AdaSpecPolicy(Policy):
     def __init__(self, options: AdaSpec, latencies: Latencies) -> None:
-        self.options, self.latencies = options, latencies
+        self.options = options
+        self.latencies = latencies
         self.slo_s = inf if options.slo_tpot is None else options.slo_tpot
-        self.confidence, self.tokens = options.initial_confidence, 0
+        self.confidence = options.initial_confidence
+        self.tokens = 0
         self.chains: list[_Chain] = []
-        self.expected, self.draft_s = 0.0, 0.0
+        self.expected = 0.0
+        self.draft_s = 0.0
 
     def draft(self, drafter: "Drafter") -> None:
         live = self.chains = [_Chain(draft, draft.context_length - 1, [1.0]) for draft in drafter.drafts]
-        self.expected, self.draft_s = float(len(live)), 0.0
+        self.expected = float(len(live))
+        self.draft_s = 0.0
         reached = self._throughput(self.expected, self.draft_s, self._rows())
         for drafted in range(self.options.max_draft):
             predicted = self._predict(live, drafted)
             if predicted < reached or (drafted == 0 and predicted == reached):
                 return
             live = self._extend(drafter, live)
-            before, reached = reached, self._throughput(self.expected, self.draft_s, self._rows())
+            before = reached
+            reached = self._throughput(self.expected, self.draft_s, self._rows())
             if not live or reached < before:
                 return
             self._learn(live)
@@ -159,14 +164,19 @@ class _AdaSpecPolicy(Policy):
         """
         # A token is never likelier than those before it, so these come first; among equals, the deeper goes first.
         order = sorted((-score, depth, row) for row, chain in enumerate(self.chains) for depth, score in chain.tokens)
-        verify, lengths = self.latencies.verify, [0] * len(self.chains)
-        sums, expected = sums_of([(1, chain.cached) for chain in self.chains]), float(len(lengths))
-        best, kept = self._rate(expected, self.draft_s + verify.of_sums(sums), 0), 0
+        verify = self.latencies.verify
+        lengths = [0] * len(self.chains)
+        sums = sums_of([(1, chain.cached) for chain in self.chains])
+        expected = float(len(lengths))
+        best = self._rate(expected, self.draft_s + verify.of_sums(sums), 0)
+        kept = 0
         for count, (loss, _, row) in enumerate(order, start=1):
-            sums, expected = sums.longer((1 + lengths[row], self.chains[row].cached)), expected - loss
+            sums = sums.longer((1 + lengths[row], self.chains[row].cached))
+            expected = expected - loss
             lengths[row] += 1
             rate = self._rate(expected, self.draft_s + verify.of_sums(sums), sums.longest - 1)
             if rate >= best:  # a token that costs nothing stays
-                best, kept = rate, count
+                best = rate
+                kept = count
         counts = Counter(row for _, _, row in order[:kept])
         return [counts[row] for row in range(len(lengths))]

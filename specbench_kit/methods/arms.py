@@ -130,7 +130,9 @@ class ArmsPolicy(Policy):
     """A policy that plays one arm per scope and learns from the outcome; a scope is one request or the whole run."""
 
     def __init__(self, policies: Sequence[Policy], longest: int, *, shared: bool) -> None:
-        self.policies, self.longest, self.shared = policies, longest, shared
+        self.policies = policies
+        self.longest = longest
+        self.shared = shared
         self.played: dict[str, int] = {}
         """The arm of this round, by request."""
 

@@ -83,7 +83,9 @@ class _PerToken:
 
     def __init__(self, seconds: float, money: float) -> None:
         self.reference = _Cost(seconds, money)
-        self._seconds, self._money, self._tokens = 0.0, 0.0, 0
+        self._seconds = 0.0
+        self._money = 0.0
+        self._tokens = 0
 
     def add(self, cost: _Cost, tokens: int) -> None:
         """Add a round that committed so many tokens."""
@@ -119,8 +121,10 @@ class _Plan:
 
 class _AutoDraftPolicy(Policy):
     def __init__(self, options: AutoDraft, latencies: Latencies) -> None:
-        self.options, self.latencies = options, latencies
-        self.accepted, self.expected = 0, 0.0
+        self.options = options
+        self.latencies = latencies
+        self.accepted = 0
+        self.expected = 0.0
         """Accepted tokens, and expected ones, of the rounds that had some accepted."""
         self.per_token: _PerToken | None = None
         self.plans: dict[str, _Plan] = {}
@@ -160,7 +164,8 @@ class _AutoDraftPolicy(Policy):
         assert self.per_token is not None
         assert self.time is not None
         for verdict in verdicts:
-            plan, accepted = self.plans[verdict.draft.request_id], len(verdict.path)
+            plan = self.plans[verdict.draft.request_id]
+            accepted = len(verdict.path)
             if accepted and plan.expected:
                 self.accepted += accepted
                 self.expected += plan.expected
@@ -184,15 +189,19 @@ class _AutoDraftPolicy(Policy):
 
     def _add_level(self, plan: _Plan, forward: "DraftForward", first_row: int, room: int) -> None:
         """Add the level below the nodes that were just forwarded, as wide as is expected to be best."""
-        tree, parents = plan.tree, plan.frontier
+        tree = plan.tree
+        parents = plan.frontier
         plan.drafting_s += self._forward_s(plan, len(parents))
-        rows, bases = range(first_row, first_row + len(parents)), [tree.scores[node] for node in parents]
+        rows = range(first_row, first_row + len(parents))
+        bases = [tree.scores[node] for node in parents]
         most = min(self.options.nodes, room)
         chances = [exp(score) for score, _, _ in forward.likeliest(rows, bases, most, most)]
-        sizes, newest = self._sizes(len(chances)), tree.draft.tree.last
+        sizes = self._sizes(len(chances))
+        newest = tree.draft.tree.last
         tree.record_forward(parents, forward, first_row)
         if plan.levels:
-            sent, reached = plan.sent if plan.levels > 1 else self.options.nodes, tree.expected(plan.nodes)
+            sent = plan.sent if plan.levels > 1 else self.options.nodes
+            reached = tree.expected(plan.nodes)
             width = min(
                 sizes,
                 key=lambda size: self._objective(
@@ -213,7 +222,8 @@ class _AutoDraftPolicy(Policy):
             return self._objective(self._cost(plan, size), sum(chances[:size]))
 
         plan.sent = min(self._sizes(len(chances)), key=objective)
-        plan.objective, plan.expected = objective(plan.sent), sum(chances[: plan.sent])
+        plan.objective = objective(plan.sent)
+        plan.expected = sum(chances[: plan.sent])
 
     def _forward_s(self, plan: _Plan, nodes: int) -> float:
         """Return the seconds of a draft forward of so many nodes below those forwarded before."""
@@ -221,7 +231,8 @@ class _AutoDraftPolicy(Policy):
 
     def _cost(self, plan: _Plan, sent: int, further_s: float = 0.0) -> _Cost:
         """Return what the round takes if so many nodes are sent, after `further_s` more seconds of drafting."""
-        drafts, drafting_s = [plan.tree.draft], plan.drafting_s + further_s
+        drafts = [plan.tree.draft]
+        drafting_s = plan.drafting_s + further_s
         verified_s = verify_s(self.latencies, drafts, [sent])
         prices = self.options.edge_price_per_hour, self.options.server_price_per_hour
         return _Cost(
@@ -231,7 +242,8 @@ class _AutoDraftPolicy(Policy):
     def _objective(self, cost: _Cost, expected: float) -> float:
         """Return the blend of money and time per token, where `expected` drafted tokens are likely to be accepted."""
         assert self.per_token is not None
-        tokens, reference = 1 + expected * self.scale * (1 - self.options.margin), self.per_token.reference
+        tokens = 1 + expected * self.scale * (1 - self.options.margin)
+        reference = self.per_token.reference
         weight = self.options.cost_weight
         money = cost.money / tokens / reference.money if reference.money else 0.0
         return weight * money + (1 - weight) * cost.seconds / tokens / reference.seconds

@@ -73,12 +73,16 @@ class Ucb:
     """The UCB bandit: each arm once, then the arm with the highest upper confidence bound."""
 
     def __init__(self, arms: int, options: BanditSpec) -> None:
-        self.counts, self.means, self.options = [0] * arms, [0.0] * arms, options
+        self.counts = [0] * arms
+        self.means = [0.0] * arms
+        self.options = options
 
     def pick(self) -> int:
         if 0 in self.counts:
             return self.counts.index(0)
-        rounds, arms, delta = 1 + sum(self.counts), len(self.counts), self.options.delta
+        rounds = 1 + sum(self.counts)
+        arms = len(self.counts)
+        delta = self.options.delta
         bounds = [
             mean + self.options.radius * confidence_radius(count, rounds, arms, delta)
             for count, mean in zip(self.counts, self.means, strict=True)
@@ -94,7 +98,9 @@ class Exp3:
     """The EXP3 bandit: arms at random, less likely the more reward they missed when they were played."""
 
     def __init__(self, arms: int, random: Random) -> None:
-        self.losses, self.rounds, self.random = [0.0] * arms, 0, random
+        self.losses = [0.0] * arms
+        self.rounds = 0
+        self.random = random
 
     def chances(self) -> list[float]:
         """Return the probability of every arm in the next round."""

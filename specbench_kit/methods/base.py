@@ -227,7 +227,8 @@ class Method(ABC):
         """Raise SkitError if the chosen drafter does not provide what the policy reads."""
         if self.drafter == type(self).drafter:
             return
-        drafting, required = self.drafting, self.required_capability
+        drafting = self.drafting
+        required = self.required_capability
         require(
             drafting.capability >= required,
             f"{self.display_name} reads {required.words}, and drafter '{drafting.display_name}' has no more than "

@@ -23,7 +23,8 @@ class AcceptanceRate:
 
     def __init__(self, initial: float, forget: float) -> None:
         self.forget = forget
-        self.accepted, self.tested = initial * PRIOR_TOKENS, PRIOR_TOKENS
+        self.accepted = initial * PRIOR_TOKENS
+        self.tested = PRIOR_TOKENS
 
     @property
     def value(self) -> float:

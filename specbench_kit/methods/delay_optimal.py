@@ -78,7 +78,8 @@ class _DelayOptimalPolicy(ChosenLengthPolicy):
     def __init__(self, options: DelayOptimal, latencies: Latencies) -> None:
         given = options.acceptance
         super().__init__(AcceptanceRate(options.initial_acceptance if given is None else given, options.forget))
-        self.options, self.latencies = options, latencies
+        self.options = options
+        self.latencies = latencies
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         if self.options.acceptance is None:
@@ -89,7 +90,8 @@ class _DelayOptimalPolicy(ChosenLengthPolicy):
 
     def parts(self, drafts: "Sequence[Draft]") -> RoundParts:
         """Return the parts of a round of these requests, where the parts per token are means over `k_max` tokens."""
-        longest, requests = self.options.k_max, len(drafts)
+        longest = self.options.k_max
+        requests = len(drafts)
         plain_s, whole_s = (verify_s(self.latencies, drafts, [length] * requests) for length in (0, longest))
         empty_s, full_s = (link_s(self.latencies, requests, length) for length in (0, longest))
         token_s = (whole_s - plain_s + full_s - empty_s) / longest

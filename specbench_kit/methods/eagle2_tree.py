@@ -135,7 +135,8 @@ class _MeasuredPolicy(_Eagle2Policy):
         self._lengths: list[int] = []
 
     def draft(self, drafter: "Drafter") -> None:
-        frontier, drafting_s = self._begin(drafter), 0.0
+        frontier = self._begin(drafter)
+        drafting_s = 0.0
         expected, gain = 0.0, float(len(self._trees))  # the targets' own tokens
         for _ in range(self._options.depth + 1):
             drafting_s += self._level_s(frontier)
@@ -143,7 +144,9 @@ class _MeasuredPolicy(_Eagle2Policy):
             best = self._fastest(drafting_s)
             self._lengths = best.lengths
             reached = sum(tree.expected(tree.selected) for tree in self._trees)
-            before, gain, expected = gain, reached - expected, reached
+            before = gain
+            gain = reached - expected
+            expected = reached
             further = [(tree, nodes) for tree, nodes in frontier if nodes and drafter.room(tree.draft) > 0]
             if not further or not gain:
                 return
@@ -164,7 +167,8 @@ class _MeasuredPolicy(_Eagle2Policy):
     def _fastest(self, drafting_s: float) -> _Verification:
         """Return the verification with the most expected tokens per second, of the fewest nodes among equals."""
         drafts = [tree.draft for tree in self._trees]
-        lengths, expected = [0] * len(drafts), float(len(drafts))
+        lengths = [0] * len(drafts)
+        expected = float(len(drafts))
         best = _Verification(lengths, expected, drafting_s + answer_s(self._latencies, drafts, lengths))
         likeliest = sorted(
             ((tree.expected([node]), row) for row, tree in enumerate(self._trees) for node in tree.selected),

@@ -59,6 +59,7 @@ class _EntropyChangePolicy(Policy):
         return rises > self.options.threshold
 
     def _is_steady(self, draft: "Draft") -> bool:
-        tree, last = draft.tree, draft.tree.last
+        tree = draft.tree
+        last = draft.tree.last
         before, newest = (sqrt(tree.distribution_stats(node).entropy) for node in (max(last - 1, 1), last))
         return newest - before <= self.options.threshold

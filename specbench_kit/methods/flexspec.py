@@ -71,7 +71,8 @@ class _FlexSpecPolicy(FollowingPolicy):
         self.options = options
 
     def best_length(self, drafts: "Sequence[Draft]") -> int:
-        costs, budget_j = self.costs(drafts), self.options.budget_j
+        costs = self.costs(drafts)
+        budget_j = self.options.budget_j
         affordable = [cost for cost in costs if budget_j is None or cost.joules <= budget_j]
         if affordable:
             return min(affordable, key=lambda cost: cost.seconds).length
@@ -81,7 +82,8 @@ class _FlexSpecPolicy(FollowingPolicy):
         """Return what a committed token takes by draft length, from 1 on."""
         costs = []
         for length in range(1, self.options.max_draft + 1):
-            drafting_s, round_s = draft_s(self.latencies, drafts, length), self.round_s(drafts, length)
+            drafting_s = draft_s(self.latencies, drafts, length)
+            round_s = self.round_s(drafts, length)
             joules = self.options.draft_w * drafting_s + self.options.radio_w * (round_s - drafting_s)
             tokens = expected_tokens(self.acceptance.value, length)
             costs.append(TokenCost(length, round_s / tokens, joules / tokens))

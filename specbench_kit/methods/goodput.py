@@ -56,10 +56,14 @@ class Goodput(LatencyAware):
 
 class _GoodputPolicy(Policy):
     def __init__(self, options: Goodput, latencies: Latencies) -> None:
-        self.options, self.latencies = options, latencies
+        self.options = options
+        self.latencies = latencies
         self.acceptance = self.assumed_acceptance = options.initial_acceptance
-        self.length, self.rounds, self.idle_decisions = 0, 0, 0
-        self.mean_accepted, self.mean_tested = 0.0, 0.0
+        self.length = 0
+        self.rounds = 0
+        self.idle_decisions = 0
+        self.mean_accepted = 0.0
+        self.mean_tested = 0.0
 
     def draft(self, drafter: "Drafter") -> None:
         if self.rounds % self.options.interval == 0:
@@ -97,7 +101,8 @@ class _GoodputPolicy(Policy):
         """Update the acceptance rate as the ratio of two moving averages."""
         if not self.mean_tested:
             # The initial rate counts as a round that tested as many tokens as the first one.
-            self.mean_accepted, self.mean_tested = self.acceptance * tested, float(tested)
+            self.mean_accepted = self.acceptance * tested
+            self.mean_tested = float(tested)
         self.mean_accepted += self.options.ema * (accepted - self.mean_accepted)
         self.mean_tested += self.options.ema * (tested - self.mean_tested)
         self.acceptance = self.mean_accepted / self.mean_tested

@@ -58,7 +58,8 @@ class GrowingTree:
         most `room`.
         """
         self.record_forward(nodes, forward, first_row)
-        scores, loss = self.scores, self._loss
+        scores = self.scores
+        loss = self._loss
         bases = [scores[node] + loss for node in nodes]
         floor = min(map(scores.__getitem__, self.selected)) if len(self.selected) >= self.budget else -inf
         rows = range(first_row, first_row + len(nodes))
@@ -66,7 +67,8 @@ class GrowingTree:
         if not candidates:
             return False
         values, indices, tokens = zip(*candidates, strict=True)
-        parents, origins = [nodes[index] for index in indices], [rows[index] for index in indices]
+        parents = [nodes[index] for index in indices]
+        origins = [rows[index] for index in indices]
         children = self.draft.tree.extend(tokens, parents, forward, origins)
         scores.update(zip(children, values, strict=True))
         # Among equal scores the older node stays selected, so that no node outlives its parent.
@@ -127,7 +129,8 @@ def grow(drafter: "Drafter", trees: Sequence[GrowingTree], beams: int, branch: i
 
     At most `beams` nodes of a tree are forwarded, and each gets at most `branch` children.
     """
-    frontier, rooms = [], []
+    frontier = []
+    rooms = []
     for tree in trees:
         if (room := drafter.room(tree.draft)) > 0 and (nodes := tree.frontier(beams)):
             frontier.append((tree, nodes))

@@ -43,7 +43,8 @@ class LatencyAware(Method):
 
     def with_latencies(self, environment: Environment) -> Self:
         """Return a copy that knows the latencies of the environment, and the link if it is to see it."""
-        ready, latencies = copy(self), environment.latencies()
+        ready = copy(self)
+        latencies = environment.latencies()
         seen = latencies if self.link else latencies._replace(link=None)
         object.__setattr__(ready, "latencies", seen)
         object.__setattr__(ready, "server_decodes", environment.server_decodes and seen.link is not None)
@@ -121,7 +122,9 @@ class ServerDecoding(Policy):
     """
 
     def __init__(self, drafting: Policy, latencies: Latencies, deepest: int) -> None:
-        self.drafting, self.latencies, self.deepest = drafting, latencies, deepest
+        self.drafting = drafting
+        self.latencies = latencies
+        self.deepest = deepest
         self.left_to_server = 0
         """The number of further rounds that the server was told to decode by itself."""
         self.time: RoundTime | None = None
@@ -130,7 +133,8 @@ class ServerDecoding(Policy):
         """The seconds of the server's own forward for the batch of this round."""
         self.lost_s = 0.0
         """The seconds that the rounds since the last wait lost, as far as later ones did not make up for them."""
-        self.accepted, self.rejected = 0, 0
+        self.accepted = 0
+        self.rejected = 0
         """The tokens of the run that were accepted, and those at which a draft was rejected."""
         self.run = Loss()
         """The loss of every request in every drafted round."""
@@ -220,7 +224,8 @@ class ServerDecoding(Policy):
 
         The rate has a beta distribution, which was uniform before the first verdict.
         """
-        hits, misses = self.accepted + 1, self.rejected + 1
+        hits = self.accepted + 1
+        misses = self.rejected + 1
         tested = hits + misses
         return min(1.0, hits / tested + 2 * sqrt(hits * misses / (tested**2 * (tested + 1))))
 

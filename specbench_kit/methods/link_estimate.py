@@ -21,7 +21,8 @@ class LinkEstimate:
     """
 
     def __init__(self, latencies: Latencies, ema: float) -> None:
-        self.latencies, self.ema = latencies, ema
+        self.latencies = latencies
+        self.ema = ema
         self.measured_s: float | None = None
         self._time: RoundTime | None = None
         self._computing_s = 0.0
@@ -56,7 +57,8 @@ class FollowingPolicy(ChosenLengthPolicy):
 
     def __init__(self, acceptance: AcceptanceRate, latencies: Latencies, ema: float, *, counts_link: bool) -> None:
         super().__init__(acceptance)
-        self.latencies, self.counts_link = latencies, counts_link
+        self.latencies = latencies
+        self.counts_link = counts_link
         self.estimate = LinkEstimate(latencies, ema)
 
     def length_for(self, drafter: "Drafter") -> int:

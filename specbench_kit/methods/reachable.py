@@ -78,10 +78,13 @@ class _ReachablePolicy(SurvivalPolicy):
         from specbench_kit.predictors.optimal_stopping import ChanceModel
 
         super().__init__()
-        self.predictor, self.latencies, self.max_draft = predictor, latencies, max_draft
+        self.predictor = predictor
+        self.latencies = latencies
+        self.max_draft = max_draft
         self.model: ChanceModel = ChanceModel()
         self.rule: StoppingRule | None = None
-        self.rounds, self.solve_at = 0, 0
+        self.rounds = 0
+        self.solve_at = 0
 
     def draft(self, drafter: "Drafter") -> None:
         self.begin_round()
@@ -99,7 +102,8 @@ class _ReachablePolicy(SurvivalPolicy):
         """Return the seconds of a round per request, where all requests draft as many tokens."""
         from specbench_kit.predictors.optimal_stopping import RoundSeconds
 
-        requests, lengths = len(drafts), range(self.max_draft + 1)
+        requests = len(drafts)
+        lengths = range(self.max_draft + 1)
         drafting_s = [draft_s(self.latencies, drafts, length) / requests for length in lengths]
         answers_s = [
             (verify_s(self.latencies, drafts, [length] * requests) + link_s(self.latencies, requests, length))
@@ -124,7 +128,8 @@ class _ReachablePolicy(SurvivalPolicy):
 
     def _goes_on(self, rule: "StoppingRule", draft: "Draft") -> bool:
         """Decide, by what was known before it was drawn, about the newest token; return True to draft another one."""
-        name, newest = draft.request_id, draft.tree.last
+        name = draft.request_id
+        newest = draft.tree.last
         chance = draft.tree.score(newest, self.predictor)
         survival = self.add_token(name, chance)
         if not rule.sends(newest, chance, survival):

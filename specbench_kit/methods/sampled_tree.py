@@ -69,7 +69,8 @@ class _SampledTreePolicy(Policy):
         """Add up to `width` children to every node, and return them by draft."""
         forward = drafter.expand(frontier)
         drawn = forward if forward.greedy else forward.as_drawn()
-        row, level = 0, []
+        row = 0
+        level = []
         for draft, nodes in frontier:
             children = []
             for node in nodes:

@@ -85,7 +85,8 @@ class TreeShapes:
         import numpy as np
 
         shape = len(self._chances) + 1, size + 1
-        best, last = np.full(shape, -np.inf), np.zeros(shape, int)
+        best = np.full(shape, -np.inf)
+        last = np.zeros(shape, int)
         if not self._best:
             return best, last
         best[0, 1], below = 1.0, self._best[-1].max(0)
@@ -216,7 +217,8 @@ class _SequoiaPolicy(Policy):
             live = grown
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        reached, ranks = {0: 1.0}, Counter[int]()
+        reached = {0: 1.0}
+        ranks = Counter[int]()
         for node in nodes:
             parent = draft.tree.parents[node]
             reached[node] = reached[parent] * self.chances[ranks[parent]]

@@ -60,7 +60,8 @@ class LengthState:
     """The draft length, the average and the number of rounds for a range of batch sizes."""
 
     def __init__(self, options: SGLangEma, smallest: int) -> None:
-        self.options, self.candidates = options, CANDIDATES[smallest]
+        self.options = options
+        self.candidates = CANDIDATES[smallest]
         is_candidate = options.steps in self.candidates
         self.steps = options.steps if is_candidate else self.candidates[len(self.candidates) // 2]
         self.down = options.down if smallest == 1 else 0.0
@@ -77,7 +78,8 @@ class LengthState:
             self.steps = self._next_length()
 
     def _next_length(self) -> int:
-        index, last = self.candidates.index(self.steps), len(self.candidates) - 1
+        index = self.candidates.index(self.steps)
+        last = len(self.candidates) - 1
         if not self.steps:
             return self.candidates[min(1, last)]
         while index > 0:

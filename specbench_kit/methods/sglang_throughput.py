@@ -51,8 +51,10 @@ class SGLangThroughput(LatencyAware):
 
 class _SGLangThroughputPolicy(Policy):
     def __init__(self, options: SGLangThroughput, latencies: Latencies) -> None:
-        self.options, self.latencies = options, latencies
-        self.steps, self.rounds = options.steps, 0
+        self.options = options
+        self.latencies = latencies
+        self.steps = options.steps
+        self.rounds = 0
         self.windows: list[deque[float]] = [deque(maxlen=options.window) for _ in range(options.max_draft)]
 
     def draft(self, drafter: "Drafter") -> None:
@@ -73,7 +75,9 @@ class _SGLangThroughputPolicy(Policy):
     def acceptance_shares(self) -> list[float]:
         """Return the share of requests that have each position accepted, measured or extrapolated."""
         measured = [fmean(window) for window in self.windows[: self.steps]]
-        first, last, count = measured[0], measured[-1], len(measured)
+        first = measured[0]
+        last = measured[-1]
+        count = len(measured)
         # One position alone does not show how shares fall: assume that acceptance does not depend on the position.
         fall = first if count == 1 else (last / first) ** (1 / (count - 1)) if first else 0.0
         beyond = range(1, self.options.max_draft - count + 1)

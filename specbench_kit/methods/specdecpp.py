@@ -75,7 +75,8 @@ class _PreparedSpecDecPp(PreparedWithPredictor):
 
 class _SpecDecPpPolicy(Policy):
     def __init__(self, options: SpecDecPp, predictor: "Predictor") -> None:
-        self.options, self.predictor = options, predictor
+        self.options = options
+        self.predictor = predictor
         self.scores: defaultdict[str, list[float]] = defaultdict(list)
 
     def draft(self, drafter: "Drafter") -> None:

@@ -84,10 +84,8 @@ class _SpecEdgePolicy(Policy):
         self.confirmed: dict[str, GrowingTree] = {}
 
     def draft(self, drafter: "Drafter") -> None:
-        depth, drafted_ahead = (
-            self._depth(drafter.clock),
-            self.confirmed.keys() & {d.request_id for d in drafter.drafts},
-        )
+        depth = self._depth(drafter.clock)
+        drafted_ahead = self.confirmed.keys() & {d.request_id for d in drafter.drafts}
         counted = self.options.proactive_depth if self.options.proactive_type == "included" else 0
         live = self.trees = [self._start_tree(draft) for draft in drafter.drafts]
         for level in range(depth):
@@ -157,7 +155,8 @@ def _best_answer(tree: GrowingTree) -> int:
         if tops[forward] < best[0]:  # no pair scores above its leaf
             break
         nodes = leaves[forward]
-        rows, bases = [tree.forwarded[node][1] for node in nodes], [tree.scores[node] for node in nodes]
+        rows = [tree.forwarded[node][1] for node in nodes]
+        bases = [tree.scores[node] for node in nodes]
         ((score, index, token),) = forward.likeliest(rows, bases, 1, 1)
         best = max(best, (score, nodes[index], token))
     score, leaf, token = best

@@ -76,7 +76,9 @@ class _SpecInferPolicy(Policy):
         if not self.guesses or not waiting:
             return
         leaves = [_deepest_nodes(draft).nodes for draft in waiting]
-        forward, row, ahead = drafter.expand(list(zip(waiting, leaves, strict=True))), 0, []
+        forward = drafter.expand(list(zip(waiting, leaves, strict=True)))
+        row = 0
+        ahead = []
         for draft, nodes in zip(waiting, leaves, strict=True):
             after = {leaf: (forward, row + index) for index, leaf in enumerate(nodes)}
             row += len(nodes)
@@ -132,7 +134,9 @@ def _likeliest_outcomes(
     `leaves` gives the distribution after each leaf. A token that was drafted below a node cannot be the bonus token
     after it, because it would be accepted.
     """
-    drafted, chances, after = defaultdict[int, set[int]](set), {0: 1.0}, {**leaves}
+    drafted = defaultdict[int, set[int]](set)
+    chances = {0: 1.0}
+    after = {**leaves}
     for node, parent in enumerate(tree.parents[1:], 1):
         chances[node] = chances[parent] * tree.probability(node)
         drafted[parent].add(tree.tokens[node])

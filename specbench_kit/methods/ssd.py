@@ -89,7 +89,9 @@ class _SsdPolicy(Policy):
         self.ahead: dict[str, _DraftedAhead] = {}
         self.missed: set[str] = set()
         """Requests that begin a new draft because no guess was right."""
-        self.accepted, self.rejected, self.rounds = 0, 0, 0
+        self.accepted = 0
+        self.rejected = 0
+        self.rounds = 0
 
     def draft(self, drafter: "Drafter") -> None:
         self.chains = {draft.request_id: list(range(1, len(draft.tree))) for draft in drafter.drafts}
@@ -149,7 +151,8 @@ class _SsdPolicy(Policy):
 
     def _guess(self, drafter: "Drafter", ahead: _DraftedAhead, forward: "DraftForward", row: int) -> None:
         """Append the most probable bonus tokens after each number of accepted tokens."""
-        tree, chain = ahead.draft.tree, self.chains[ahead.draft.request_id]
+        tree = ahead.draft.tree
+        chain = self.chains[ahead.draft.request_id]
         sources = [*(tree.source(node) for node in chain), (forward, row)]
         drafted = [*(tree.tokens[node] for node in chain), -1]
         for parent, source, token, count in zip(
@@ -175,7 +178,8 @@ class _SsdPolicy(Policy):
         if not waiting:
             return
         forward = drafter.expand([(ahead.draft, ahead.tips) for ahead in waiting])
-        best, row = _best(forward), 0
+        best = _best(forward)
+        row = 0
         for ahead in waiting:
             for index, tip in enumerate(ahead.tips):
                 ahead.tips[index] = ahead.draft.tree.add(best[row], tip, forward, row)
@@ -188,6 +192,7 @@ def _best(forward: "DraftForward") -> list[int]:
 
 def _likeliest_except(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:
     """Return the `count` most probable tokens of a distribution other than the one that was drafted from it."""
-    forward, row = cast("DraftForward", source[0]), source[1]
+    forward = cast("DraftForward", source[0])
+    row = source[1]
     likeliest = forward.forward.top_tokens(count + 1)[row]
     return [token for token in likeliest if token != drafted][:count]

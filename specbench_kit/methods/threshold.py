@@ -121,7 +121,8 @@ class _ThresholdPolicy(Policy):
         self.limits[scope] = self.limits[scope] + 2 if all_accepted else max(1, self.limits[scope] - 1)
 
     def _refit(self, verdict: "Verdict") -> None:
-        request_id, accepted = verdict.draft.request_id, len(verdict.path)
+        request_id = verdict.draft.request_id
+        accepted = len(verdict.path)
         history = self.histories[request_id]
         for position, node in enumerate(verdict.submitted[: accepted + 1]):
             history.probabilities.append(verdict.draft.tree.probability(node))
@@ -138,7 +139,8 @@ def best_threshold(probabilities: Sequence[float], accepted: Sequence[bool]) -> 
     import numpy as np
 
     order = np.argsort(probabilities)[::-1]
-    values, labels = np.asarray(probabilities)[order], np.asarray(accepted)[order]
+    values = np.asarray(probabilities)[order]
+    labels = np.asarray(accepted)[order]
     last_of_value = np.append(values[1:] != values[:-1], True)
     recall = np.cumsum(labels)[last_of_value] / labels.sum()
     false_positive_rate = np.cumsum(~labels)[last_of_value] / (~labels).sum()

@@ -95,7 +95,8 @@ class _UcbSpecStopPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         if self.options.context == "link":
             self.lengths = self.states[link_state(drafter.clock.typical_s("link"))]
-        self.length, self.time = self._best(), RoundTime(drafter)
+        self.length = self._best()
+        self.time = RoundTime(drafter)
         for _ in range(self.length):
             drafter.extend(drafter.drafts)
 

@@ -65,7 +65,8 @@ class VllmAdaptive(LatencyAware):
 
 class _VllmAdaptivePolicy(Policy):
     def __init__(self, options: VllmAdaptive, latencies: Latencies) -> None:
-        self.options, self.latencies = options, latencies
+        self.options = options
+        self.latencies = latencies
         self.fit = AcceptanceFit(options.max_draft, options.damping, options.l2)
         self.rounds = 0
         self.scores: dict[str, list[float]] = {}
@@ -91,7 +92,8 @@ class _VllmAdaptivePolicy(Policy):
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for verdict in verdicts:
-            draft, accepted = verdict.draft, len(verdict.path)
+            draft = verdict.draft
+            accepted = len(verdict.path)
             for position, node in enumerate(verdict.submitted[: accepted + 1]):
                 self.fit.add(position, self._feature(draft, node), position < accepted)
             self.scores[draft.request_id] = list(self._fresh(draft))
@@ -106,9 +108,12 @@ class _VllmAdaptivePolicy(Policy):
         """Return the number of verified tokens with the most expected tokens per second, the most probable first."""
         drafting_s = draft_s(self.latencies, drafts, self.options.max_draft)
         rows = [(1, draft.context_length - 1) for draft in drafts]
-        sums, expected, longest = sums_of(rows), float(len(drafts)), 0
+        sums = sums_of(rows)
+        expected = float(len(drafts))
+        longest = 0
         fixed_s = drafting_s + link_s(self.latencies, len(drafts), 0)
-        best, best_rate = 0, expected / (fixed_s + self.latencies.verify.of_sums(sums))
+        best = 0
+        best_rate = expected / (fixed_s + self.latencies.verify.of_sums(sums))
         for slots, (request, score) in enumerate(best_first(scores), 1):
             sums, (new, cached) = sums.longer(rows[request]), rows[request]
             rows[request], expected = (new + 1, cached), expected + score
@@ -116,7 +121,8 @@ class _VllmAdaptivePolicy(Policy):
             fixed_s = drafting_s + link_s(self.latencies, len(drafts), longest)
             rate = expected / (fixed_s + self.latencies.verify.of_sums(sums))
             if rate > best_rate:
-                best, best_rate = slots, rate
+                best = slots
+                best_rate = rate
         return best
 
     def _stale(self, draft: "Draft") -> Iterator[float]:
@@ -204,8 +210,10 @@ class AcceptanceFit:
 
     def add(self, position: int, feature: float, accepted: bool) -> None:
         """Add the outcome of a verified token whose predecessors were all accepted."""
-        chance, sums = self.chance(position, feature), self.sums[position]
-        residual, weight = accepted - chance, chance * (1 - chance)
+        chance = self.chance(position, feature)
+        sums = self.sums[position]
+        residual = accepted - chance
+        weight = chance * (1 - chance)
         sums.count += 1
         sums.slope += residual * feature
         sums.intercept += residual

@@ -62,7 +62,8 @@ class Wisp(Method):
 
     def prepare(self, environment: Environment) -> Method:
         predictor = load_predictor("wisp", self.predictor, environment.pair, force=self.force)
-        rule, deployment = ThresholdRule(self.send_last, self.score), environment.deployment
+        rule = ThresholdRule(self.send_last, self.score)
+        deployment = environment.deployment
         tuned = predictor.threshold_at(rule, deployment)
         max_draft = self.max_draft or tuned.max_draft
         if self.operating_point is not None:
@@ -113,8 +114,10 @@ class _UndecidedWisp(_PreparedWisp):
 
 class _WispPolicy(Policy):
     def __init__(self, predictor: "Predictor", rule: ThresholdRule, tuned: TunedThreshold) -> None:
-        self.predictor, self.rule = predictor, rule
-        self.threshold, self.max_draft = tuned.threshold, tuned.max_draft
+        self.predictor = predictor
+        self.rule = rule
+        self.threshold = tuned.threshold
+        self.max_draft = tuned.max_draft
         self.scores: defaultdict[str, list[float]] = defaultdict(list)
         """By request, the score of each token of its draft: its chance if the tokens before it are accepted."""
         self.last_scored: tuple[Chains, NDArray[np.float64]] | None = None

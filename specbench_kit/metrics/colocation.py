@@ -75,7 +75,8 @@ def colocation(records: Records, baseline: Records, units: Units, deployment: Js
     timed = [record for record in records if record.finish_reason != "error" and record.colocated_s is not None]
     if not timed:
         return {}
-    edge_seconds, plain_seconds = request_seconds(timed), request_seconds(baseline)
+    edge_seconds = request_seconds(timed)
+    plain_seconds = request_seconds(baseline)
     if plain_seconds and not edge_seconds.keys() & plain_seconds.keys():
         return {}
     colocated_seconds = {record.key: record.colocated_s for record in timed if record.colocated_s}

@@ -106,7 +106,8 @@ def _first_few(labels: Sequence[str], most: int = 3) -> str:
 
 
 def _prompts(run: BenchmarkRun) -> str:
-    digest, count = run.dataset.get("digest"), run.dataset.get("count")
+    digest = run.dataset.get("digest")
+    count = run.dataset.get("count")
     return f"{count} prompts, digest {str(digest)[:12]}"
 
 

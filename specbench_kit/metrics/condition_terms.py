@@ -47,7 +47,9 @@ def parse_terms(
     match = FORM.fullmatch(text)
     if not match:
         raise SkitError(f"--fail-if '{text}': expected a metric, <, <=, > or >=, and a number, as in 'speedup<0.95'")
-    metric, detail, unit = match["metric"], match["detail"], match["unit"]
+    metric = match["metric"]
+    detail = match["detail"]
+    unit = match["unit"]
     names = [*units, *(name for name in details if name not in units)]
     if metric not in names:
         hint = did_you_mean(metric, names)

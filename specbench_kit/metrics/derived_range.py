@@ -68,7 +68,8 @@ def without_ends(row: Metrics) -> Metrics:
 
 def reversing_ends(row: JsonObject, metric: str, names: Sequence[str]) -> list[str] | None:
     """Return the names of the ends at which a ratio lies on the other side of 1; None if it has no ends."""
-    ratio, at_ends = row.get(metric), row.get(f"{metric}_at_ends")
+    ratio = row.get(metric)
+    at_ends = row.get(f"{metric}_at_ends")
     if ratio is None or at_ends is None or len(at_ends) != len(names):
         return None
     is_ahead: Callable[[float], bool] = (lambda value: value > 1) if ratio > 1 else (lambda value: value < 1)

@@ -93,7 +93,8 @@ class _DistributionPair:
     """The two distributions before one token, and each token's class."""
 
     def __init__(self, target: Tensor, draft: Tensor) -> None:
-        self.target, self.draft = target, draft
+        self.target = target
+        self.draft = draft
         self.overlap = torch.minimum(target, draft)
         bounds = torch.tensor(RATIOS, dtype=torch.float64, device=target.device)
         self.classes = torch.bucketize(target / draft.clamp(min=1e-300), bounds, right=True)
@@ -172,12 +173,14 @@ def _chi_square_power(shift: float, degrees: int) -> float:
     if shift > 500:
         return 1.0
     # Bisection for the statistic at which the test rejects.
-    low, high = 0.0, 200.0
+    low = 0.0
+    high = 200.0
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if tail(middle, degrees) > EACH else (low, middle)
     # A non-central chi-square is a Poisson mixture of central ones.
-    weight, power = exp(-shift / 2), 0.0
+    weight = exp(-shift / 2)
+    power = 0.0
     for extra in range(1000):
         power += weight * tail(high, degrees + 2 * extra)
         weight *= shift / 2 / (extra + 1)

@@ -268,7 +268,9 @@ class ShapeJudge:
     """
 
     def __init__(self, shapes: RecomputedLogits, choose: Chooser, exact: bool) -> None:
-        self._shapes, self._choose, self._exact = shapes, choose, exact
+        self._shapes = shapes
+        self._choose = choose
+        self._exact = exact
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
         """Return the first error from `position` on, or the first tie if there is no error."""
@@ -296,7 +298,8 @@ class NoEvidence:
     """Leaves outputs unjudged for a reason, unless the target is `bitwise`, which leaves nothing to rounding."""
 
     def __init__(self, bitwise: bool = False, reason: str = "nothing is known of the target's rounding") -> None:
-        self._bitwise, self._reason = bitwise, reason
+        self._bitwise = bitwise
+        self._reason = reason
         self.cost = ScoringCost()
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:

@@ -58,13 +58,15 @@ class SlowerGate:
         ]
         if not judged:
             raise SkitError(f"--fail-if '{self.text}': there is no other run than {comparison.reference} to judge")
-        failed, too_small = [], []
+        failed = []
+        too_small = []
         for label in judged:
             row = comparison.overall[label]
             if row.get("typical_relative_speed") is None:
                 raise SkitError(f"--fail-if '{self.text}': {label} has no prompt in common with {comparison.reference}")
             if self._fails(row):
-                speed, upper = row["typical_relative_speed"], row["typical_relative_speed_upper"]
+                speed = row["typical_relative_speed"]
+                upper = row["typical_relative_speed_upper"]
                 failed.append(f"{label}: {speed:.4g} of the reference's speed, {upper:.4g} at most ({self.text})")
             elif self._is_too_small(row):
                 too_small.append(f"{label}: {self._shortfall(row)} ({self.text})")
@@ -84,7 +86,8 @@ class SlowerGate:
         return -log(1 - self.loss) / (_quantile(LEVEL) + _quantile(POWER))
 
     def _shortfall(self, row: Metrics) -> str:
-        units, error = row["relative_speed_units"], row["typical_relative_speed_error"]
+        units = row["relative_speed_units"]
+        error = row["typical_relative_speed_error"]
         if error is None:
             return f"{units} prompts say nothing; at least {FEWEST_UNITS} are needed"
         found = NormalDist().cdf(-log(1 - self.loss) / error - _quantile(LEVEL))
@@ -125,7 +128,8 @@ def resolution(rows: Iterable[tuple[str, Metrics]]) -> Resolution | None:
     if not known:
         return None
     label, row = max(known, key=lambda entry: float(entry[1]["typical_relative_speed"]))
-    error, seen = row["typical_relative_speed_error"], abs(log(row["typical_relative_speed"]))
+    error = row["typical_relative_speed_error"]
+    seen = abs(log(row["typical_relative_speed"]))
     reach = (row["typical_relative_speed_limit"] + NormalDist().inv_cdf(POWER)) * error
     units = int(row["relative_speed_units"])
     needed = ceil(units * (reach / seen) ** 2) if seen * (TOO_MANY / units) ** 0.5 > reach else None

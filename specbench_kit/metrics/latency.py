@@ -42,7 +42,8 @@ def gaps_of_bursts(owner: Array, sizes: Array, moments_s: Array) -> Array:
 
 def _commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:
     """Return request, number of tokens and moment of every commit."""
-    committed, ended_s = rounds["committed"], rounds["end_s"]
+    committed = rounds["committed"]
+    ended_s = rounds["end_s"]
     if not any(rounds.commits_s):
         nonempty = committed != 0
         return rounds.request[nonempty], committed[nonempty], ended_s[nonempty]
@@ -82,7 +83,9 @@ def wasted_time(rounds: RoundColumns) -> Metrics:
     `wdt` counts drafted - accepted tokens, including those that were never sent; `wdt_paper` counts
     (submitted - accepted)+ as WISP Eq. 8 does; `wdt_share` is wdt over all drafting seconds.
     """
-    drafted, accepted, draft_s = rounds["drafted"], rounds["accepted"], rounds["draft_s"]
+    drafted = rounds["drafted"]
+    accepted = rounds["accepted"]
+    draft_s = rounds["draft_s"]
     per_token = np.divide(draft_s, drafted, out=np.zeros_like(draft_s), where=drafted > 0)
     wdt = float((per_token * (drafted - accepted)).sum())
     return {

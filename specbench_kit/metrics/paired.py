@@ -61,7 +61,8 @@ class PairedSpeed:
 
     def verdict(self, limit: float | None = None) -> str:
         """Return which side is shown to be faster on a typical prompt, unless the summed times show the opposite."""
-        typical, bounds = self.typical, self.typical.interval(limit)
+        typical = self.typical
+        bounds = self.typical.interval(limit)
         if bounds is None and not typical.is_constant:
             return TOO_FEW
         shown = verdict(typical.value, bounds, typical.units)
@@ -151,7 +152,8 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
     names = sorted({name for name, _ in shared})
     if not names:
         return {}
-    units, keys = {name: number for number, name in enumerate(names)}, sorted(shared)
+    units = {name: number for number, name in enumerate(names)}
+    keys = sorted(shared)
     times = [
         _sums(side.own, keys, units) / (1 if raw else _sums(side.baseline, keys, units)) for side in sides.values()
     ]

@@ -52,7 +52,8 @@ def summarise_states(records: Sequence[RequestRecord], hidden_states: JsonObject
     of the prompt; each answer of a pipeline brings the states of one token.
     """
     group = RequestGroup(records)
-    rounds, bytes_per_token = group.rounds, hidden_states["bytes_per_token"]
+    rounds = group.rounds
+    bytes_per_token = hidden_states["bytes_per_token"]
     sent_tokens = np.where(rounds["steps"] > 0, rounds["committed"], rounds["accepted"] + 1).sum()
     prompt_bytes = bytes_per_token * sum(len(record.prompt_ids) - 1 for record in group.finished)
     return {

@@ -210,7 +210,8 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
 def _add_relative_speed(
     row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, limit: float
 ) -> None:
-    side, reference_side = sides[entry.label], sides[reference.label]
+    side = sides[entry.label]
+    reference_side = sides[reference.label]
     if speed := paired.relative_speed(side, reference_side, units):
         row |= {"relative_speed": speed.ratio.value, "win_share_against": speed.win_share, "raw_times": speed.raw}
         row |= {"typical_relative_speed": speed.typical.value, "relative_speed_units": speed.ratio.units}

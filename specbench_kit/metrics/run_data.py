@@ -105,7 +105,8 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[str]]:
         )
         is_parent = not (path / "run.json").exists() and benchmarks
         folders |= dict.fromkeys(benchmarks if is_parent else [path])
-    reader, runs = RunReader(), []
+    reader = RunReader()
+    runs = []
     problems: dict[Path, str] = {}
     with gc_paused():
         for path in folders:

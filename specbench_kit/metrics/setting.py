@@ -11,7 +11,8 @@ def method_label(run: JsonObject) -> str:
 
     A run whose resolved options are not known is labelled by its spec.
     """
-    spec, options = str(run["method"]), run.get("options")
+    spec = str(run["method"])
+    options = run.get("options")
     if not options:
         return spec
     name, _, tail = spec.partition(":")

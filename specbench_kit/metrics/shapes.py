@@ -55,7 +55,8 @@ def round_steps(record: RequestRecord) -> Iterator[Step]:
     Rejected tokens are not recorded; any token stands for them, since no logits of the output depend on them. The
     rounds of a pipeline are taken for one level of equal width per step.
     """
-    pending, position = record.prompt_ids, 0
+    pending = record.prompt_ids
+    position = 0
     for step in record.rounds:
         parts = [step]
         if step.steps:
@@ -69,7 +70,8 @@ def round_steps(record: RequestRecord) -> Iterator[Step]:
 
 def _round_step(step: RoundRecord, pending: list[int], output_ids: list[int]) -> Step:
     # `path` and `parents` number the submitted tokens from 1 on; 0 is the root, the last pending token.
-    root, path = len(pending) - 1, step.path or list(range(1, step.accepted + 1))
+    root = len(pending) - 1
+    path = step.path or list(range(1, step.accepted + 1))
     submitted = [pending[-1]] * step.submitted
     for number, token in zip(path, output_ids, strict=False):
         submitted[number - 1] = token
@@ -92,7 +94,9 @@ class RecomputedLogits:
     """
 
     def __init__(self, target: Runner, model: "PreTrainedModel", pause: Callable[[], None] = lambda: None) -> None:
-        self._target, self._model, self._pause = target, model, pause
+        self._target = target
+        self._model = model
+        self._pause = pause
         self._runners: dict[int, Runner] = {}
 
     @property
@@ -163,7 +167,8 @@ class RecomputedLogits:
 
 def _neighbours(padded: Padding, slot: int) -> list[Row]:
     """Return rows of any tokens in adjacent slots, which give the batch its shape and the slot's row its position."""
-    start, width = padded.length - padded.width, padded.width
+    start = padded.length - padded.width
+    width = padded.width
     first = slot - padded.row
     neighbours = (number for number in range(first, first + padded.rows) if number != slot)
     return [Row(number, [0] * width, start, start, keep=width - padded.first) for number in neighbours]

@@ -102,7 +102,8 @@ def interval_of_resplits(
     Fewer than three splits, or ratios without spread, give no interval.
     """
     logs = np.log(ratios)
-    value, count = float(np.exp(logs.mean())), len(ratios)
+    value = float(np.exp(logs.mean()))
+    count = len(ratios)
     spread = float(logs.var(ddof=1)) if count > 2 else 0.0
     half = student(level, count - 1) * sqrt((1 / count + test_share / (1 - test_share)) * spread) if spread else 0.0
     return {"value": value, "interval": [value * exp(-half), value * exp(half)] if half > NO_WIDTH else None}

@@ -149,7 +149,8 @@ class TypicalFamily:
             rivals = {m for m in beside_reference if self._deviation(m, self.reference) <= limit}
             if (left, rivals) == (beside_baseline, beside_reference):
                 return limit
-            beside_baseline, beside_reference = left, rivals
+            beside_baseline = left
+            beside_reference = rivals
 
     def _rivals(self) -> set[int]:
         """Return the methods whose comparison with the reference is none with a baseline."""
@@ -172,7 +173,8 @@ class TypicalFamily:
         present = ~missing.all(axis=1)
         if present.sum() > MOST_UNITS:
             present = np.flatnonzero(present)[np.linspace(0, present.sum() - 1, MOST_UNITS).astype(int)]
-        speeds, missing = self.speeds[present], missing[present]
+        speeds = self.speeds[present]
+        missing = missing[present]
         units = len(speeds)
         # So few units show nothing, whatever the limit is.
         if units < FEWEST_UNITS or len(beside_baseline) + len(beside_reference) < 2:

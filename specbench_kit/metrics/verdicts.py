@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.statistics import FEWEST_UNITS, NO_WIDTH
 
-FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
+FASTER = "faster"
+SLOWER = "slower"
+NO_DIFFERENCE = "no difference shown"
 TOO_FEW = "too few prompts to tell"
 BY_PROMPT = "faster on a typical prompt or in all, and slower in the other"
 NOT_LOSSLESS = "faster, but not lossless"

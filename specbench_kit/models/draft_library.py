@@ -150,7 +150,8 @@ def training_prompts(folder: Path) -> TrainingPrompts:
         return TrainingPrompts()
     try:
         record = json.loads(file.read_text())
-        prompts, dataset = record.get("prompts") or [], record.get("dataset") or {}
+        prompts = record.get("prompts") or []
+        dataset = record.get("dataset") or {}
         return TrainingPrompts(frozenset(prompts), dataset.get("part"))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SkitError(f"cannot read what the head was trained on in '{file}' ({error}): train it again") from error

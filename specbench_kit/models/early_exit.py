@@ -33,7 +33,8 @@ def exit_early(model: Any, layers: int) -> Any:
     if layers >= len(inner.layers):
         raise SkitError(f"early-exit:{layers} must exit before the last of the target's {len(inner.layers)} layers")
     small = copy(model)
-    small._modules, small._parameters = dict(model._modules), dict(model._parameters)
+    small._modules = dict(model._modules)
+    small._parameters = dict(model._parameters)
     small.config = deepcopy(model.config)
     text = small.config.get_text_config()
     text.num_hidden_layers = layers

@@ -104,7 +104,9 @@ def gguf_checksum(folder: Path) -> str | None:
 
 def content_hash(path: Path) -> str:
     """Return the SHA-256 of a file, from the index if the file has not changed since it was computed."""
-    index, key, state = _read_index(), str(path.resolve()), _state(path)
+    index = _read_index()
+    key = str(path.resolve())
+    state = _state(path)
     entry = index.get(key)
     if isinstance(entry, list) and entry[:2] == state and isinstance(entry[-1], str):
         return entry[-1]
@@ -193,7 +195,8 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
             config.dtype = torch.bfloat16
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(config)
-            model.generation_config, missing = GenerationConfig.from_model_config(config), []
+            model.generation_config = GenerationConfig.from_model_config(config)
+            missing = []
         else:
             model, report = AutoModelForCausalLM.from_pretrained(
                 **source, dtype=torch.bfloat16, output_loading_info=True
@@ -202,7 +205,8 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
     values = model.config.to_dict()
     for name in ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version"):
         values.pop(name, None)
-    config, generation = type(model.config)(**values), model.generation_config
+    config = type(model.config)(**values)
+    generation = model.generation_config
     weights = dict(model.state_dict())
     if config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
@@ -296,7 +300,8 @@ def header_of(shapes: Mapping[str, Sequence[int]]) -> bytes:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
-        start, end = end, end + 2 * prod(shape)
+        start = end
+        end = end + 2 * prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -322,7 +327,8 @@ def _dequantised(tensor: "ReaderTensor", heads: int) -> Iterator["torch.Tensor"]
     import torch
     from gguf import dequantize
 
-    data, rows = tensor.data, len(tensor.data)
+    data = tensor.data
+    rows = len(tensor.data)
     at_once = rows if heads else ROWS_AT_ONCE
     for first in range(0, rows, at_once):
         try:

@@ -51,7 +51,8 @@ class Metadata:
     @classmethod
     def of(cls, reader: "GGUFReader") -> "Metadata":
         """Read the metadata of an open file."""
-        architecture, tokenizer = _text(reader, "general.architecture"), _text(reader, "tokenizer.ggml.model")
+        architecture = _text(reader, "general.architecture")
+        tokenizer = _text(reader, "tokenizer.ggml.model")
         ends = {_text(reader, f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")} - {""}
         prefix = f"{architecture}.rope.scaling."
         factors = [tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight"]
@@ -120,7 +121,8 @@ def require_convertible(files: Sequence[Path], metadata: Metadata) -> None:
     """Raise SkitError if a file cannot be converted into what llama.cpp would run."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
-    name, mapped = files[0].name, set(GGUF_CONFIG_MAPPING) - {"general", "tokenizer"}
+    name = files[0].name
+    mapped = set(GGUF_CONFIG_MAPPING) - {"general", "tokenizer"}
     require(
         metadata.parts == len(files),
         f"'{name}' is one of {metadata.parts} parts of a model: name them as in MODEL-00001-of-{metadata.parts:05}.gguf"
@@ -187,7 +189,8 @@ def _scaling(config: Any, metadata: Metadata) -> dict[str, Any] | None:
     if metadata.rope_factors and max(metadata.rope_factors) > 1:
         return {"rope_type": "llama3", "factor": max(metadata.rope_factors), **LLAMA_3}
     stated = metadata.rope_scaling
-    kind, factor = str(stated.get("type", "none")), float(stated.get("factor", 1))
+    kind = str(stated.get("type", "none"))
+    factor = float(stated.get("factor", 1))
     if kind == "none" or factor == 1:
         return None
     if kind == "linear":
@@ -256,7 +259,8 @@ def _add_bos(tokenizer: Any) -> None:
     """Let a tokenizer put the beginning-of-sequence token first, which transformers does not read from the file."""
     from tokenizers.processors import TemplateProcessing
 
-    bos, bos_id = tokenizer.bos_token, tokenizer.bos_token_id
+    bos = tokenizer.bos_token
+    bos_id = tokenizer.bos_token_id
     if bos_id is None or tokenizer("a")["input_ids"][:1] == [bos_id]:
         return
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(

@@ -70,7 +70,8 @@ def require_free_memory(models: Mapping[str, tuple[Any, str | None]], device: to
     What is in memory already, or on another device, is not counted.
     """
     sizes = {label: held_bytes(model, executor) for label, (model, executor) in models.items()}
-    needed, free = sum(sizes.values()) + BESIDE_BYTES, free_bytes(device)
+    needed = sum(sizes.values()) + BESIDE_BYTES
+    free = free_bytes(device)
     if not any(sizes.values()) or needed <= free:
         return
     parts = " and ".join(f"{size / 1e9:.1f} GB of {label}" for label, size in sizes.items() if size)

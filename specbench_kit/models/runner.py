@@ -34,7 +34,8 @@ class _Slot:
     is_chain: bool = True
 
     def append(self, row: Append) -> None:
-        before, count = len(self.parents), len(row.tokens)
+        before = len(self.parents)
+        count = len(row.tokens)
         chain = range(before - 1, before - 1 + count)
         self.is_chain = self.is_chain and (row.parents is None or all(map(eq, row.parents, chain)))
         self.parents += row.parents or chain
@@ -70,7 +71,9 @@ class Runner:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self.capacity, self.device, self.vocabulary = executor.capacity, executor.device, executor.vocabulary
+        self.capacity = executor.capacity
+        self.device = executor.device
+        self.vocabulary = executor.vocabulary
         self.takes_pending = executor.takes_pending
         self.masked: Sequence[int] = ()
         """Tokens that the model may read but never produces."""
@@ -117,7 +120,8 @@ class Runner:
 
         The nodes `keep`, a connected tree below the end of the path, stay provisional and are numbered from 0 on.
         """
-        state, nodes = self._slots[slot], [*path, *keep]
+        state = self._slots[slot]
+        nodes = [*path, *keep]
         moved = next((i for i, node in enumerate(nodes) if i != node), len(nodes))
         if moved < len(nodes):
             self.executor.move(slot, [state.length + node for node in nodes[moved:]], state.length + moved)
@@ -130,7 +134,8 @@ class Runner:
 
     def _row(self, new: Append) -> Row:
         """Append to a slot and return the row that its executor computes."""
-        state, count = self._slots[new.slot], len(new.tokens)
+        state = self._slots[new.slot]
+        count = len(new.tokens)
         start = state.length + len(state.parents)
         if start + count > self.capacity:
             raise SkitError(f"a request outgrew its KV slot of {self.capacity} tokens")

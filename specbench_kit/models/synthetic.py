@@ -23,7 +23,8 @@ class SyntheticModel:
     Without an `agreement` it is the target, whose tokens follow from the context alone.
     """
 
-    device, dtype = torch.device("cpu"), torch.float32
+    device = torch.device("cpu")
+    dtype = torch.float32
 
     def __init__(self, name: str, agreement: Agreement | None, vocabulary: int) -> None:
         self.agreement = agreement

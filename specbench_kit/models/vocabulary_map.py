@@ -64,7 +64,8 @@ class TranslatingRunner(Runner):
 
     def __init__(self, executor: Executor, translation: VocabularyMap, vocabulary: int) -> None:
         super().__init__(executor)
-        self.vocabulary, self.takes_pending = vocabulary, False
+        self.vocabulary = vocabulary
+        self.takes_pending = False
         self._read_as = translation.read_as
         pairs = [pair for pair in translation.shared.items() if pair[0] < vocabulary]
         self._targets, self._drafts = torch.tensor(pairs, device=executor.device).T

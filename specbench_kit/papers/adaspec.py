@@ -34,7 +34,8 @@ def ablation() -> dict[int, dict[str, AblationRow]]:
     for trace, rows in table.items():
         for name, method in METHODS.items():
             series = f"{name}, trace {trace}"
-            averages, speedup = experiment.options["series"][series], speedups[series]
+            averages = experiment.options["series"][series]
+            speedup = speedups[series]
             assert speedup is not None
             rows[method] = AblationRow(averages["drafted"], averages["accepted"], speedup)
     return table

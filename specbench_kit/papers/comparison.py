@@ -62,5 +62,6 @@ def _ratio_of_ratios(pair: JsonObject, base: JsonObject) -> dict[str, float] | N
     if any(not value for value in values):
         return None
     value, base_value, simulated_value, simulated_base = map(float, values)
-    published, simulated = base_value / value, simulated_base / simulated_value
+    published = base_value / value
+    simulated = simulated_base / simulated_value
     return {"published": published, "simulated": simulated, "ratio": simulated / published}

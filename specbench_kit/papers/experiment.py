@@ -252,7 +252,8 @@ def _published_numbers(table: JsonObject, role: str) -> Iterator[Published]:
 
     `role` is that of numbers which state none.
     """
-    role, fitted_to = table.get("role", role), table.get("fitted_to", "")
+    role = table.get("role", role)
+    fitted_to = table.get("fitted_to", "")
     require(role in ROLES, f"{table['series']}, {table['metric']}: the role is one of {', '.join(ROLES)}, not '{role}'")
     require(
         (role == "fitted") == bool(fitted_to),

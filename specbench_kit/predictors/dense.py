@@ -24,7 +24,8 @@ class Dense(Scorer):
         (weight, bias), *others = self.layers
         folded = weight / scaler.scale
         *self._hidden, (last, last_bias) = [(folded, bias - folded @ scaler.mean), *others]
-        self._last, self._last_bias = last[0], float(last_bias[0])
+        self._last = last[0]
+        self._last_bias = float(last_bias[0])
 
     def score(self, features: Sequence[float]) -> float:
         row = np.array(features, np.float64)

@@ -14,7 +14,8 @@ from specbench_kit.predictors.thresholds import TunedThreshold
 
 SCHEMA = 1
 BUNDLED = Path(__file__).parent / "bundled"
-HEADER, WEIGHTS = "predictor.json", "weights.safetensors"
+HEADER = "predictor.json"
+WEIGHTS = "weights.safetensors"
 TRAIN_AGAIN = "train it again with 'skit train-predictor'"
 
 
@@ -218,7 +219,8 @@ def _entry(folder: Path) -> dict[str, object]:
         header = parse_header(read_document(folder))
         auc = convert(_ListedMetrics, header.metrics).classification.auc
         names = {role: model.name for role, model in convert(_TrainingPair, header.training).models.items()}
-        models, disturbed = f"{names['target']} with {names['draft']}", _origin(header).disturbed
+        models = f"{names['target']} with {names['draft']}"
+        disturbed = _origin(header).disturbed
     except (KeyError, ValueError) as error:
         return {**location, "summary": f"cannot be used: {error}"}
     summary = [

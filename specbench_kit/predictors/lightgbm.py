@@ -60,7 +60,8 @@ def export(booster: "Booster") -> BoostedTrees:
 
 def _tree(root: dict[str, Any]) -> Tree:
     # Breadth-first: the list grows while it is walked, so that both children of a node stand side by side.
-    nodes, left = [root], []
+    nodes = [root]
+    left = []
     for node in nodes:
         is_leaf = "left_child" not in node
         left.append(-1 if is_leaf else len(nodes))

@@ -76,7 +76,9 @@ def _descend(
     from torch.nn.functional import binary_cross_entropy_with_logits
 
     optimizer = torch.optim.AdamW(network.parameters(), lr=params["learning_rate"], weight_decay=params["weight_decay"])
-    best_loss, best_epoch, best = float("inf"), 0, copy.deepcopy(network.state_dict())
+    best_loss = float("inf")
+    best_epoch = 0
+    best = copy.deepcopy(network.state_dict())
     features, labels = train
     for epoch in range(MAX_EPOCHS):
         network.train()
@@ -89,7 +91,9 @@ def _descend(
         with torch.inference_mode():
             loss = float(binary_cross_entropy_with_logits(network.eval()(valid[0]), valid[1]))
         if loss < best_loss:
-            best_loss, best_epoch, best = loss, epoch, copy.deepcopy(network.state_dict())
+            best_loss = loss
+            best_epoch = epoch
+            best = copy.deepcopy(network.state_dict())
         elif epoch - best_epoch >= PATIENCE:
             break
     network.load_state_dict(best)
@@ -112,5 +116,6 @@ def _layers(network: "Sequential") -> Iterator[Layer]:
                 following.weight, following.bias, following.running_mean, following.running_var
             )
             scale = gain / np.sqrt(variance + following.eps)
-            weight, bias = weight * scale[:, None], (bias - mean) * scale + shift
+            weight = weight * scale[:, None]
+            bias = (bias - mean) * scale + shift
         yield weight, bias

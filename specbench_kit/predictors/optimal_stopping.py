@@ -31,7 +31,8 @@ class ChanceModel:
         self.followed = np.zeros((classes, classes))
         """Pairs of tokens that followed each other, by the classes of both."""
         middles = np.convolve([0.0, *self.edges, 1.0], [0.5, 0.5], "valid")
-        self.sums, self.counts = middles, np.ones(classes)
+        self.sums = middles
+        self.counts = np.ones(classes)
 
     def learn(self, chances: Sequence[float]) -> None:
         """Add the chances of one draft."""
@@ -94,7 +95,8 @@ class StoppingRule:
     """By tokens drafted, the gain [class, survival] of drafting another one."""
 
     def __post_init__(self) -> None:
-        tokens, seconds = 1.0, self.seconds.base_s
+        tokens = 1.0
+        seconds = self.seconds.base_s
         speed = self.speed or tokens / seconds
         for _ in range(MOST_STEPS):
             tokens, seconds = self._solve(speed)
@@ -120,7 +122,8 @@ class StoppingRule:
 
     def _solve(self, speed: float) -> tuple[float, float]:
         """Return the expected tokens and seconds of a round by the best rule where a second costs `speed` tokens."""
-        chances, following = self.model.chances, self.model.following
+        chances = self.model.chances
+        following = self.model.following
         reached = np.outer(chances, SURVIVALS)
         shape = reached.shape
         gains, ahead_tokens, ahead_s = (np.zeros(shape) for _ in range(3))
@@ -130,8 +133,10 @@ class StoppingRule:
             more_tokens = np.where(goes_on, _at(ahead_tokens, reached), 0.0) + reached
             more_s = np.where(goes_on, _at(ahead_s, reached), 0.0) + send_s
             sends = more_tokens - speed * more_s >= 0
-            token_gains, token_s = np.where(sends, more_tokens, 0.0), np.where(sends, more_s, 0.0)
-            ahead_tokens, ahead_s = following @ token_gains, draft_s + following @ token_s
+            token_gains = np.where(sends, more_tokens, 0.0)
+            token_s = np.where(sends, more_s, 0.0)
+            ahead_tokens = following @ token_gains
+            ahead_s = draft_s + following @ token_s
             gains = ahead_tokens - speed * ahead_s
             self._gains.insert(0, gains)
         # The first token is always drafted, and comes from the distribution of first tokens.

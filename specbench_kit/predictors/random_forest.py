@@ -33,7 +33,8 @@ class RandomForest(PredictorFamily):
         forest = RandomForestClassifier(**params, random_state=seed, n_jobs=-1).fit(train.features, train.labels)
         trees = forest.estimators_
         # Choose the number of first trees with the least log-loss: the leaf values are shares of all trees.
-        shares, counts = export(trees).leaf_values(valid.features), np.arange(1, len(trees) + 1)
+        shares = export(trees).leaf_values(valid.features)
+        counts = np.arange(1, len(trees) + 1)
         means = np.minimum(shares.cumsum(axis=1) * (len(counts) / counts), 1.0)
         losses = [log_loss(valid.labels, column, labels=[False, True]) for column in means.T]
         return export(trees[: int(np.argmin(losses)) + 1])

@@ -54,7 +54,8 @@ def count_ranks(requests: Sequence[Sequence[int]], depths: int) -> tuple[list[fl
     `requests` holds, for each request, the rank of each of its tokens, 0 for the likeliest; `depths` limits the rows.
     """
     counts = [[0] * RANKS for _ in range(depths)]
-    overall, totals = [0] * RANKS, [0] * depths
+    overall = [0] * RANKS
+    totals = [0] * depths
     for ranks in requests:
         for start in range(len(ranks)):
             # Every token may begin a path; the path ends with the first token of another rank than 0.

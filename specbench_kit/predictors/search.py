@@ -62,7 +62,9 @@ def search(
     it rewards calibration as well as order.
     """
     budget = budget or Budget()
-    elapsed_s, trials, best = stopwatch(), list[SearchTrial](), None
+    elapsed_s = stopwatch()
+    trials = list[SearchTrial]()
+    best = None
     plan = list(_draws(family, space or family.space, budget.trials, seed))
     for params in plan:
         scorer = family.fit(train, valid, params, seed)

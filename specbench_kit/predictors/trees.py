@@ -81,7 +81,8 @@ class MeanTrees(Scorer):
     def score(self, features: Sequence[float]) -> float:
         if math.isnan(sum(features)):
             return math.nan
-        row, node = np.array(features, np.float32), self._root
+        row = np.array(features, np.float32)
+        node = self._root
         for _ in range(self._depth):
             goes_right = row.take(self._feature.take(node)) > self._threshold.take(node)
             node = self._left.take(node) + goes_right
@@ -157,15 +158,18 @@ def _breadth_first(tree: Tree) -> Tree:
     renumbered[order] = np.arange(len(order))
     leaf = tree.left[order] < 0
     left, right = (np.where(leaf, -1, renumbered[child[order]]) for child in (tree.left, tree.right))
-    feature, threshold = np.where(leaf, 0, tree.feature[order]), np.where(leaf, 0, tree.threshold[order])
+    feature = np.where(leaf, 0, tree.feature[order])
+    threshold = np.where(leaf, 0, tree.threshold[order])
     return Tree(feature, threshold, left, right, np.where(leaf, tree.value[order], 0))
 
 
 def _depth(nodes: TreeNodes) -> int:
     """Return the number of steps from a root to the deepest leaf."""
-    depth, level = 0, nodes.root
+    depth = 0
+    level = nodes.root
     while (left := nodes.left[level][nodes.left[level] >= 0]).size:
-        depth, level = depth + 1, np.concatenate([left, left + 1])
+        depth = depth + 1
+        level = np.concatenate([left, left + 1])
     return depth
 
 

@@ -93,7 +93,8 @@ def export(booster: "Booster") -> BoostedTrees:
     for tree in learner.gradient_booster.model.trees:
         # XGBoost stores a leaf's value in the field that holds the threshold of other nodes.
         conditions = np.array(tree.split_conditions, np.float32)
-        left, right = np.array(tree.left_children), np.array(tree.right_children)
+        left = np.array(tree.left_children)
+        right = np.array(tree.right_children)
         values = conditions.astype(np.float64)
         trees.append(Tree(np.array(tree.split_indices), below(conditions), left, right, values))
     # The first tree carries the intercept, which XGBoost stores as a probability.

@@ -107,9 +107,12 @@ def _by_kernels(settings: ProfileSettings, kernels: MeasuredKernels) -> _Derivat
 
 
 def _by_law(settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart) -> _Derivation:
-    software, members, host = find_software(settings.software), settings.cards, settings.host
+    software = find_software(settings.software)
+    members = settings.cards
+    host = settings.host
     interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
-    shapes, ep = require_architecture(part.subject), settings.expert_parallel
+    shapes = require_architecture(part.subject)
+    ep = settings.expert_parallel
     if ep:
         shapes.require_shared_experts(members, part.subject.name)
     roofline = Roofline(card.combined(members), shapes, device.dtype)

@@ -66,7 +66,8 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
         if cards == 1:
             return self
         peaks = {dtype: peak * cards for dtype, peak in self.peak_flops.items()}
-        memory, bandwidth = self.memory_bytes * cards, self.bandwidth_bytes_per_s * cards
+        memory = self.memory_bytes * cards
+        bandwidth = self.bandwidth_bytes_per_s * cards
         return structs.replace(self, peak_flops=peaks, memory_bytes=memory, bandwidth_bytes_per_s=bandwidth)
 
 

@@ -14,8 +14,10 @@ from specbench_kit.profilers.base import COEFFICIENTS, Form, features, terms
 from specbench_kit.profilers.workload import Configuration
 
 Matrix = NDArray[np.float64]
-FOLDS, RESAMPLES = 5, 1000
-MIN_TRAIN, MIN_TEST = 15, 5
+FOLDS = 5
+RESAMPLES = 1000
+MIN_TRAIN = 15
+MIN_TEST = 5
 """The least numbers of configurations for which a fit means anything."""
 
 
@@ -87,7 +89,8 @@ class Fit:
         """Return the whole fit for JSON."""
         parts = ("train", "test")
         train, test = (self.accuracy(part) for part in parts)
-        train_r2, test_r2 = train.get("r2"), test.get("r2")
+        train_r2 = train.get("r2")
+        test_r2 = test.get("r2")
         return {
             "form": self.form,
             "coefficients": dict(self.coefficients),
@@ -150,15 +153,18 @@ def least_squares(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
 
 def non_negative(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
     """Return the least squares with no coefficient below 0: the best of the solutions on subsets of the columns."""
-    columns, target = np.asarray(matrix, np.float64), np.asarray(seconds, np.float64)
+    columns = np.asarray(matrix, np.float64)
+    target = np.asarray(seconds, np.float64)
     width = columns.shape[1]
-    best, least_error = np.zeros(width), np.inf
+    best = np.zeros(width)
+    least_error = np.inf
     for count in range(width, 0, -1):
         for chosen in map(list, combinations(range(width), count)):
             solution = least_squares(columns[:, chosen], target)
             error = float(((columns[:, chosen] @ solution - target) ** 2).sum())
             if (solution >= 0).all() and error < least_error:
-                best, least_error = np.zeros(width), error
+                best = np.zeros(width)
+                least_error = error
                 best[chosen] = solution
         # If the plain solution has no coefficient below 0, no subset of the columns fits better.
         if count == width and np.isfinite(least_error):

@@ -94,7 +94,8 @@ def read(path: Path) -> Profile:
 @cache
 def _read(path: Path, _modified_ns: int) -> Profile:
     """Return the profile in a file, parsed once, since deployments name the same profiles again and again."""
-    content, label = cards.read_toml(path), f"the profile {path}"
+    content = cards.read_toml(path)
+    label = f"the profile {path}"
     require("form" not in content, f"{label} has unknown keys: form; it belongs into [coefficients]")
     table = content.get("coefficients")
     require(table is not None, f"{label}: coefficients is missing; add a table [coefficients]")

@@ -83,9 +83,11 @@ def run_measured(
     progress: ProgressCallback,
 ) -> FinishedMeasurement:
     """Measure every part within the budget; timings are on disk as soon as they are taken."""
-    clock, probe = MeasuringClock(device), probe_here()
+    clock = MeasuringClock(device)
+    probe = probe_here()
     with clock.running():
-        rigs, models = [], {}
+        rigs = []
+        models = {}
         for part in parts:
             _require_memory(part.subject, device, profiled.dtype)
             loaded = part.subject.load(device, profiled.dtype)
@@ -116,7 +118,8 @@ def run_measured(
 def _require_memory(subject: Subject, device: torch.device, dtype: str) -> None:
     if subject.architecture is None:
         return
-    needed, free = float(subject.architecture.parameters * BYTES[dtype]), free_bytes(device)
+    needed = float(subject.architecture.parameters * BYTES[dtype])
+    free = free_bytes(device)
     if device.type == "cpu" and dtype == "float32":
         needed *= 2  # the fast executor packs the weights into a layout of its own
     if needed > free:
@@ -265,7 +268,8 @@ def machine_recorded(
     probe: Probe, rig: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[dict[str, object]], None]
 ) -> Iterator[None]:
     """Pass the readings taken while one part is timed to `keep`, also if the timing fails."""
-    watch, before = Watch(probe, rig.device), read_processor_time()
+    watch = Watch(probe, rig.device)
+    before = read_processor_time()
     try:
         yield
     finally:

@@ -76,9 +76,11 @@ class Samples:
             raise SkitError(f"cannot write {self.path}: {reason}; make room, then go on with --resume") from error
 
 
-WARM_UPS, RUNS = 10, 3
+WARM_UPS = 10
+RUNS = 3
 """Untimed forwards before the first timed one, and passes through the workload (WISP, Appendix C)."""
-REPEATS, ENOUGH_S = 10, 0.2
+REPEATS = 10
+ENOUGH_S = 0.2
 """Most forwards of one configuration in a run, and the seconds in all after which fewer are enough."""
 PILOT_LENGTHS = (1, 64, 256, 1024)
 SPARE = 0.8
@@ -89,7 +91,10 @@ class TimingRig:
     """One model on one device, with as much KV as a workload needs, which is timed in `runs` passes."""
 
     def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS) -> None:
-        self.loaded, self.clock, self.seed, self.runs = loaded, clock, seed, runs
+        self.loaded = loaded
+        self.clock = clock
+        self.seed = seed
+        self.runs = runs
         self.make_executor: Callable[..., Executor] = partial(make_executor, name=loaded.named_executor)
         self.vocabulary = int(loaded.text_config.vocab_size)
         self._runner = self._make_runner(1, min(loaded.context, PILOT_LENGTHS[-1]))
@@ -183,7 +188,8 @@ def measure(
 
     Wide batches come last, if the memory holds them.
     """
-    gaps, planned = MeasurementGaps(), len(configurations) * rig.runs
+    gaps = MeasurementGaps()
+    planned = len(configurations) * rig.runs
     for wide in (False, True):
         group = [configuration for configuration in configurations if (configuration.regime == "batched") is wide]
         if wide and group and not rig.fits(group):
@@ -248,7 +254,8 @@ def planned_s(configurations: Sequence[Configuration], latency: InteractionModel
 
 def _pilot(rig: TimingRig, budget_s: float) -> InteractionModel:
     """Return a rough latency model, from prompts of growing length for as long as they take little of the budget."""
-    lengths, seconds = [], []
+    lengths = []
+    seconds = []
     for length in PILOT_LENGTHS:
         if length <= rig.loaded.context:
             pilot = Configuration(f"pilot-{length}", "train", "compute-bound", ((length, 0),))

@@ -53,7 +53,8 @@ TOLERANCE = 0.05
 """The share by which a prediction may fall short of the limit."""
 SLOW = 5.0
 """The largest plausible ratio of prediction to limit on a GPU; single steps of today's software stay below it."""
-DRAFT_STEP, VERIFY_STEP = (1,), (1, 5, 9)
+DRAFT_STEP = (1,)
+VERIFY_STEP = (1, 5, 9)
 """The numbers of new tokens per request in the steps that a profile of the form `context` is fitted to."""
 
 
@@ -131,9 +132,11 @@ class Roofline:
         experts to read decides. The `host` takes time beside what the software takes there for each layer and each
         request.
         """
-        shapes, speed = self.architecture, software.on(self.device.name)
+        shapes = self.architecture
+        speed = software.on(self.device.name)
         flop_s = 1 / (self._peak * speed.compute)
-        exchanged_s, waited_s = 0.0, 0.0
+        exchanged_s = 0.0
+        waited_s = 0.0
         if interconnect and members > 1:
             reductions = REDUCTIONS_PER_LAYER - expert_parallel
             exchanges = EXCHANGES_PER_LAYER if expert_parallel else 0

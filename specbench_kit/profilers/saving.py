@@ -21,7 +21,9 @@ from specbench_kit.runs import provenance
 
 SAVED = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
 """The fields of a fit that its profile keeps."""
-TIMED_CONTEXT, TIMED_REQUESTS, TIMED_NEW = 512, (1, 8, 16, 32, 64), (1, 2, 5, 9, 17)
+TIMED_CONTEXT = 512
+TIMED_REQUESTS = (1, 8, 16, 32, 64)
+TIMED_NEW = (1, 2, 5, 9, 17)
 """The steps that a summary of a derived profile shows: cached tokens, requests, and new tokens of each request."""
 NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference", "software")
 
@@ -55,7 +57,8 @@ def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profi
 
 def complete_profile(result: ProfileResult, run: JsonObject, policy: JsonObject) -> Profile:
     """Return the profile of a result with its coefficients, and with the quality of the fit if it was measured."""
-    profile, coefficients = result.profile, dict(result.fit.coefficients)
+    profile = result.profile
+    coefficients = dict(result.fit.coefficients)
     if profile.source in DERIVED:
         return structs.replace(profile, coefficients=coefficients)
     described = result.fit.describe()
@@ -66,7 +69,8 @@ def complete_profile(result: ProfileResult, run: JsonObject, policy: JsonObject)
 
 def summarise_profile(profile: Profile, result: ProfileResult) -> dict[str, object]:
     """Return the numbers of one profile for `summary.json`."""
-    verdict, roofline = judge(profile), roofline_of(profile)
+    verdict = judge(profile)
+    roofline = roofline_of(profile)
     return {
         **{name: getattr(profile, name) for name in NAMED},
         **result.fit.describe(),
@@ -88,7 +92,8 @@ def summarise_profile(profile: Profile, result: ProfileResult) -> dict[str, obje
 
 def times(profile: Profile) -> list[dict[str, object]]:
     """Return the seconds of some steps by a derived profile, the ends of their range, and where each comes from."""
-    latency, ends = profile.latency(), profile.range()
+    latency = profile.latency()
+    ends = profile.range()
     timed: list[dict[str, object]] = []
     for requests in TIMED_REQUESTS:
         for new in TIMED_NEW:

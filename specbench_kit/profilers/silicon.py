@@ -59,7 +59,9 @@ def _read(path: Path) -> MeasuredKernels:
     return cards.parse_table(MeasuredKernels, cards.read_toml(path), f"the measured kernels {path}")
 
 
-PACKAGE, LICENCE, DTYPE = "aiconfigurator-core", "Apache-2.0", "bfloat16"
+PACKAGE = "aiconfigurator-core"
+LICENCE = "Apache-2.0"
+DTYPE = "bfloat16"
 """The package, its licence, and the dtype in which the kernels were measured."""
 SYSTEMS = {
     "a100-80": "a100_sxm",
@@ -84,7 +86,8 @@ REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (1, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 TYPICAL_CONTEXT = 512
 """The cached tokens after which the least time of attention of several new tokens is looked up."""
-LENGTHS, PROMPTS = (512, 1024, 2048, 4096, 8192, 16384), 8
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+PROMPTS = 8
 """Lengths and number of the prompts from which the price of attention is taken; of shorter ones noise is left."""
 Operations = Sequence[tuple[str, float, float, str]]
 """The package's operations: name, milliseconds, joules and origin."""

@@ -59,7 +59,9 @@ class _StepTimer:
     """Times forwards of a model after a prefix, each as if it were the first."""
 
     def __init__(self, runner: Runner, prefix: Sequence[int]) -> None:
-        self._runner, self._prefix, self._slot = runner, prefix, runner.acquire()
+        self._runner = runner
+        self._prefix = prefix
+        self._slot = runner.acquire()
         runner.forward([Append(self._slot, prefix)])
         runner.commit(self._slot, range(len(prefix)))
 

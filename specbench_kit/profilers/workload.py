@@ -24,8 +24,11 @@ SPLITS = {
     "varied-3": (1 / 2, 3 / 10, 1 / 5),
     "varied-4": (2 / 5, 3 / 10, 1 / 5, 1 / 10),
 }
-NEW, LENGTHS, BATCHES = (1, 5, 10, 20, 50, 100), (500, 1000, 1500, 2000), (1, 4)
-STEP_CONTEXTS, STEP_BATCHES = (64, 128, 256, 512, 1024), (1, 2, 4, 8)
+NEW = (1, 5, 10, 20, 50, 100)
+LENGTHS = (500, 1000, 1500, 2000)
+BATCHES = (1, 4)
+STEP_CONTEXTS = (64, 128, 256, 512, 1024)
+STEP_BATCHES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)

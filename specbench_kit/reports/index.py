@@ -62,7 +62,8 @@ def build(root: Path, entries: list[IndexEntry]) -> Document:
         benchmarks = [entry for entry in single if entry.run.get("method")]
         comparable = [entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]]
         if len(comparable) > 1:
-            first, last = comparable[-1].folder.name, comparable[0].folder.name
+            first = comparable[-1].folder.name
+            last = comparable[0].folder.name
             blocks.append(Paragraph(f"Two runs side by side: {code(f'skit compare {first} {last}')}"))
     return Document(f"{len(entries)} reports in {code(root.resolve().name)}", blocks)
 

@@ -93,7 +93,8 @@ def _block(block: Block, drawings: Mapping[str, str]) -> str:
 
 def _figure(figure: Figure, drawings: Mapping[str, str]) -> str:
     """Return the drawing with its caption, or a link to the file of a figure that is not drawn inline."""
-    title, name = escape(plain(figure.title)), figure.path.rpartition(".")[0]
+    title = escape(plain(figure.title))
+    name = figure.path.rpartition(".")[0]
     if name not in drawings:
         return f'<p><a href="{escape(figure.path)}">{title}</a></p>'
     svg = drawings[name].replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)

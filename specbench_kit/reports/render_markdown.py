@@ -70,7 +70,8 @@ def _picture(figure: Figure) -> str:
 
 def _inline(text: str) -> str:
     """Return the text as one line in which, outside of code, no tag is a tag and no link leads to another host."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     text = " ".join(text.split())
     for code in CODE.finditer(text):
         parts += [_neutral(text[end : code.start()]), code[0]]

@@ -98,7 +98,8 @@ def _line_breaks(line: str, width: int, between: re.Pattern[str], indent: int) -
         end = begin + len(piece)
         if begin > start and taken + cell_len(line[start:end]) > width:
             yield begin
-            start, taken = begin, indent
+            start = begin
+            taken = indent
 
 
 def _blocks(columns: Sequence[TerminalColumn], width: int) -> list[list[TerminalColumn]]:

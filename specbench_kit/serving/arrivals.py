@@ -78,7 +78,8 @@ class ClosedLoop(ArrivalProcess):
         first = number == 0
         thinks_s = -np.log1p(-uniform) * self.think_s if self.exponential else self.think_s
         unknown = np.zeros_like(devices)
-        at_s, gap_s = np.where(first, uniform * self.ramp_s, -inf), np.where(first, -inf, thinks_s)
+        at_s = np.where(first, uniform * self.ramp_s, -inf)
+        gap_s = np.where(first, -inf, thinks_s)
         return NextRequests(at_s, gap_s, unknown, unknown)
 
     def at_rate(self, rate_per_s: float) -> "ClosedLoop":

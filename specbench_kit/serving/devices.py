@@ -40,8 +40,10 @@ class Devices:
 
     def __init__(self, scenario: Scenario, seed: int, *, follow_answers: bool = False) -> None:
         count = scenario.devices
-        self._scenario, self._table = scenario, RoundTable(scenario, seed, follows_answers=follow_answers)
-        self._on_edge, self._keeps_kv = scenario.system.drafting == "edge", scenario.system.prefix_cache
+        self._scenario = scenario
+        self._table = RoundTable(scenario, seed, follows_answers=follow_answers)
+        self._on_edge = scenario.system.drafting == "edge"
+        self._keeps_kv = scenario.system.prefix_cache
         self._longest = scenario.longest_response
         self._delays: LinkDelays | None = None
         if scenario.network.delays_messages:
@@ -53,7 +55,9 @@ class Devices:
         """Fields `AT_SERVER` of each device's round that waits or is verified."""
         self.arrives_s = np.full(count, np.inf)
         """When each device's round reaches the server; infinite if none is on its way."""
-        self.start_s, self.first_s, self.sent_s = np.zeros(count), np.full(count, np.inf), np.zeros(count)
+        self.start_s = np.zeros(count)
+        self.first_s = np.full(count, np.inf)
+        self.sent_s = np.zeros(count)
         at_zero_s = np.zeros(count)
         self._send(np.arange(count), self._table.current(np.arange(count)), at_zero_s, at_zero_s)
 
@@ -67,7 +71,8 @@ class Devices:
 
     def take_arrived(self, devices: Integers) -> list[WaitingRound]:
         """Return the rounds that have reached the server as schedulers see them; they count as waiting there."""
-        rows, cached = self._table.current(devices), self.cached[devices]
+        rows = self._table.current(devices)
+        cached = self.cached[devices]
         at_server = np.empty((len(devices), len(AT_SERVER)))
         at_server[:, 0] = arrived_s = self.arrives_s[devices]
         # Counted from the planned arrival: what a shared link or a trace delays a message comes off its budget.
@@ -76,7 +81,8 @@ class Devices:
         at_server[:, 3] = cached
         self.at_server[devices], self.arrives_s[devices] = at_server, np.inf
         response_deadline_s = (self.start_s[devices] + rows["response_budget_s"]).tolist()
-        new, expected = at_server[:, 2].astype(np.int64).tolist(), rows["expected_tokens"].tolist()
+        new = at_server[:, 2].astype(np.int64).tolist()
+        expected = rows["expected_tokens"].tolist()
         times = (arrived_s.tolist(), at_server[:, 1].tolist())
         return list(map(WaitingRound, devices.tolist(), new, cached.tolist(), *times, expected, response_deadline_s))
 
@@ -88,7 +94,9 @@ class Devices:
 
     def compute_chunk(self, request: WaitingRound, tokens: int) -> None:
         """Note that the server has computed `tokens` of a round, which waits there for the others."""
-        request.new, request.cached, request.scheduled = request.new - tokens, request.cached + tokens, False
+        request.new = request.new - tokens
+        request.cached = request.cached + tokens
+        request.scheduled = False
         self.cached[request.client] = request.cached
         self.at_server[request.client, 2:] = request.new, request.cached
 
@@ -175,7 +183,9 @@ class Devices:
 
     def _free_s(self, devices: Integers, answered: AnsweredRounds) -> Floats:
         """Return when devices can draft again: with their answer, and after a proactive forward that is under way."""
-        rows, answered_s, sent_s = answered.rows, answered.answered_s, answered.sent_s
+        rows = answered.rows
+        answered_s = answered.answered_s
+        sent_s = answered.sent_s
         if not (self._on_edge and rows["proactive"].any()):
             return answered_s
         contexts = (rows["context"] + rows["committed"]).astype(np.int64).tolist()
@@ -190,8 +200,11 @@ class LinkDelays:
     """Corrects the transfer times in `RoundRows`, which count with the devices' own links at their means."""
 
     def __init__(self, network: Network, fleet: Fleet, *, on_edge: bool) -> None:
-        self._trace, self._bytes_per_s, self._frame_s = network.trace, network.shared_up_bytes_per_s, network.frame_s
-        self._fleet, self._on_edge = fleet, on_edge
+        self._trace = network.trace
+        self._bytes_per_s = network.shared_up_bytes_per_s
+        self._frame_s = network.frame_s
+        self._fleet = fleet
+        self._on_edge = on_edge
         count = len(fleet.kind)
         self._offset_s: Floats = np.zeros(count)
         """Position in the trace at which each device's link begins, so that not all links are slow at once."""

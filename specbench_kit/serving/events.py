@@ -22,7 +22,8 @@ def parse_window(text: str) -> tuple[float, float]:
     """Return start and end of `FROM:TO` in simulated seconds."""
     first, _, last = text.partition(":")
     try:
-        start_s, end_s = float(first), float(last)
+        start_s = float(first)
+        end_s = float(last)
     except ValueError:
         start_s = end_s = inf
     if not 0 <= start_s < end_s < inf:
@@ -58,7 +59,8 @@ def timeline(result: SimulationResult, start_s: float, end_s: float) -> Timeline
 
 
 def _spans(result: SimulationResult, start_s: float, end_s: float) -> Iterator[Span]:
-    rounds, batches = result.rounds, result.batches
+    rounds = result.rounds
+    batches = result.batches
     began_s = rounds["sent_s"] - rounds["draft_s"]
     ended_s = np.minimum(rounds["answered_s"], result.end_s)
     for index in np.flatnonzero((began_s < end_s) & (ended_s > start_s)):

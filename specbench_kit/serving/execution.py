@@ -55,7 +55,8 @@ class VerificationOnly:
     """One forward of the target over tokens that were drafted elsewhere; `drafted` is 0 if nobody drafts."""
 
     def __init__(self, deployment: Deployment, drafted: int | None) -> None:
-        self._verifier, self._drafted = deployment.verifier, drafted
+        self._verifier = deployment.verifier
+        self._drafted = drafted
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of one forward over all requests."""
@@ -73,9 +74,11 @@ class RoundDrafting:
     """
 
     def __init__(self, deployment: Deployment, drafts: RoundDrafts, longest: int, *, learned: bool) -> None:
-        self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
+        self._draft_s = deployment.drafter.latency.seconds
+        self._verify_s = deployment.verifier.pass_s
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
-        self._drafts, self._longest = drafts, longest
+        self._drafts = drafts
+        self._longest = longest
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of all draft forwards, each over the requests that go on, and of the verification."""

@@ -40,7 +40,8 @@ def kv_capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         raise SkitError(f"the memory for KV is unknown, {roofline}: give the number of tokens")
-    memory, per_token = roofline.device.memory_bytes, roofline.kv_token_bytes
+    memory = roofline.device.memory_bytes
+    per_token = roofline.kv_token_bytes
     tokens = ((1 - reserved) * memory - roofline.weight_bytes) // per_token
     if tokens < 1:
         raise SkitError(f"the weights of {profile.model} in {profile.dtype} leave no room for KV on a {profile.device}")
@@ -59,7 +60,8 @@ class KvMemory:
 
     def __init__(self, capacity: float, clients: int, *, lru: bool = False) -> None:
         self.used = self.peak = self.evictions = 0
-        self._capacity, self._lru = capacity, lru
+        self._capacity = capacity
+        self._lru = lru
         self._tokens = np.zeros(clients, dtype=np.int64)
         self._since = np.zeros(clients, dtype=np.int64)
         """Rank of each session's admission; with `lru`, of its last use."""

@@ -36,9 +36,11 @@ def time_series(result: SimulationResult) -> TimeSeries:
     share of time in which the server is busy, and committed tokens per second.
     """
     edges = np.linspace(0.0, result.end_s, SPANS + 1)
-    batches, rounds = result.batches, result.rounds
+    batches = result.batches
+    rounds = result.rounds
     span_s = result.end_s / SPANS
-    started_s, verified = batches["started_s"], np.isfinite(rounds["started_s"])
+    started_s = batches["started_s"]
+    verified = np.isfinite(rounds["started_s"])
     answered = rounds["answered_s"] < result.end_s
     tokens = _sums(edges, rounds["answered_s"][answered], rounds["committed"][answered])
     return {
@@ -57,7 +59,8 @@ def _sums(edges: Floats, at_s: Floats, values: Floats) -> Floats:
 
 
 def _means(edges: Floats, at_s: Floats, values: Floats) -> list[float | None]:
-    sums, counts = _sums(edges, at_s, values), np.histogram(at_s, edges)[0]
+    sums = _sums(edges, at_s, values)
+    counts = np.histogram(at_s, edges)[0]
     return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
 
 
@@ -125,8 +128,10 @@ def compute_metrics(
 
     `window` is the number of batches in the moving mean of verification time, by which missed deadlines are attributed.
     """
-    responses, rounds = _Responses(scenario, result, objective), _Rounds(scenario, result)
-    all_responses, all_rounds = np.ones(len(responses.slo), dtype=bool), np.ones(len(rounds.slo), dtype=bool)
+    responses = _Responses(scenario, result, objective)
+    rounds = _Rounds(scenario, result)
+    all_responses = np.ones(len(responses.slo), dtype=bool)
+    all_rounds = np.ones(len(rounds.slo), dtype=bool)
     classes: dict[str, ClassMetrics] = {}
     for index, (name, speed) in enumerate(zip(scenario.slo.names, scenario.slo.speeds, strict=True)):
         group = _group_metrics(responses, rounds, responses.slo == index, rounds.slo == index)
@@ -177,9 +182,12 @@ class _Responses:
 
     def __init__(self, scenario: Scenario, result: SimulationResult, objective: Objective) -> None:
         table = result.responses
-        self.slo, self.tokens = table["slo"], table["tokens"]
+        self.slo = table["slo"]
+        self.tokens = table["tokens"]
         self.kind = _kinds(scenario, table)
-        self.start_s, self.first_s, self.end_s = table["start_s"], table["first_s"], table["end_s"]
+        self.start_s = table["start_s"]
+        self.first_s = table["first_s"]
+        self.end_s = table["end_s"]
         speeds = np.asarray(scenario.slo.speeds)[self.slo.astype(int)]
         began_s, tokens = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
         allowed_s = np.maximum(tokens / speeds, 1e-9)
@@ -194,7 +202,9 @@ class _Rounds:
 
     def __init__(self, scenario: Scenario, result: SimulationResult) -> None:
         table = rows_after(result.rounds, "arrived_s", scenario.warmup_s)
-        self.table, self.slo, self.kind = table, table["slo"], _kinds(scenario, table)
+        self.table = table
+        self.slo = table["slo"]
+        self.kind = _kinds(scenario, table)
         self.verified = np.isfinite(table["ended_s"])
         self.judged = table["deadline_s"] <= result.end_s
         self.missed = table["ended_s"] > table["deadline_s"]
@@ -218,9 +228,11 @@ def _kinds(scenario: Scenario, table: Table) -> Integers:
 
 def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_rounds: Mask) -> GroupMetrics:
     """Return the metrics of one group, given which responses and rounds belong to it."""
-    finished, owed = responses.finished & group, responses.owed[group]
+    finished = responses.finished & group
+    owed = responses.owed[group]
     due = group & (responses.owed > 0)
-    judged_rounds, verified = rounds.judged & group_rounds, group_rounds[rounds.verified]
+    judged_rounds = rounds.judged & group_rounds
+    verified = group_rounds[rounds.verified]
     met = finished & ~responses.violated
     committed, submitted = (rounds.table[name][group_rounds] for name in ("committed", "submitted"))
     duration_s = responses.end_s[finished] - responses.start_s[finished]

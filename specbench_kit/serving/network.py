@@ -158,10 +158,14 @@ class ServerOverhead:
     """Adds what the processor takes to the isolated seconds of each verification."""
 
     def __init__(self, network: Network, verify_cv: float, seed: int) -> None:
-        self._network, self._previous_answers, self._previous_end_s = network, 0, 0.0
-        self._cv, self._random = verify_cv, Random(f"{seed}/scatter")
+        self._network = network
+        self._previous_answers = 0
+        self._previous_end_s = 0.0
+        self._cv = verify_cv
+        self._random = Random(f"{seed}/scatter")
         variance = log(1 + verify_cv**2)
-        self._mean, self._deviation = -variance / 2, sqrt(variance)
+        self._mean = -variance / 2
+        self._deviation = sqrt(variance)
         self.free_s = 0.0
         """Time from which on the next verification may begin."""
 
@@ -185,7 +189,8 @@ class ServerOverhead:
 
     def verification_ended(self, ended_s: float, answers: int) -> None:
         """Note the end of a verification and how many answers it has to send."""
-        self._previous_answers, self._previous_end_s = answers, ended_s
+        self._previous_answers = answers
+        self._previous_end_s = ended_s
         self.free_s = ended_s + self._network.turn_s + self._network.turn_answer_s * answers
 
 

@@ -9,7 +9,10 @@ from specbench_kit.core.errors import require
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
 from specbench_kit.serving.number_lists import Numbers, numbers_of, parse_devices
 
-LOAD, ESTIMATOR, SIMULATION, RECORDING = "Load", "Estimator", "Simulation", "Recording a trace"
+LOAD = "Load"
+ESTIMATOR = "Estimator"
+SIMULATION = "Simulation"
+RECORDING = "Recording a trace"
 Objective = Literal["speed", "tpot"]
 """What a promised speed is measured by: tokens over the whole response, or time per token after the first."""
 Eviction = Literal["newest", "lru"]
@@ -254,7 +257,8 @@ class CapacityRule:
     objective: Objective = "speed"
 
     def __post_init__(self) -> None:
-        epsilon, resolution = self.epsilon, self.resolution
+        epsilon = self.epsilon
+        resolution = self.resolution
         require(0 <= epsilon < 1, f"--epsilon is a share of responses from 0 to below 1, not {epsilon:g}")
         require(self.most >= 1, f"--most must be at least 1 device, not {self.most}")
         require(0 <= resolution < 1, f"--resolution is a share from 0 to below 1, not {resolution:g}")

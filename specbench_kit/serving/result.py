@@ -42,7 +42,8 @@ class RowBuffer:
 
     def extend(self, count: int, columns: Sequence[NDArray[Any] | float], *blocks: NDArray[Any]) -> None:
         """Append `count` rows: single columns, or one number for all rows, and then blocks of several columns."""
-        rows, first = np.empty((count, len(self._names))), len(columns)
+        rows = np.empty((count, len(self._names)))
+        first = len(columns)
         for index, column in enumerate(columns):
             rows[:, index] = column
         for block in blocks:
@@ -82,7 +83,8 @@ class ResultRecorder:
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
-        self._rounds, self._responses = RowBuffer(ROUND_COLUMNS), RowBuffer(RESPONSE_COLUMNS)
+        self._rounds = RowBuffer(ROUND_COLUMNS)
+        self._responses = RowBuffer(RESPONSE_COLUMNS)
         self.batches = RowBuffer(BATCH_COLUMNS)
 
     def add_answers(
@@ -98,7 +100,8 @@ class ResultRecorder:
         `times` are start and end of the verification and the moment of sending, `at_server` the rounds' fields
         `AT_SERVER` from before the answer.
         """
-        slo, rows = self._devices.slo[clients], answered.rows
+        slo = self._devices.slo[clients]
+        rows = answered.rows
         started_s, ended_s, sent_s = times
         columns = (clients, slo, batch, started_s, ended_s, answered.answered_s, sent_s)
         self._rounds.extend(len(clients), columns, at_server, rows.recorded)

@@ -31,7 +31,8 @@ class ConfidenceModel:
 
     def __init__(self, rates: Sequence[float], spread: float, overconfidence: float = 1.0) -> None:
         self.rates = np.array(rates)
-        self._spread, self._overconfidence = spread, overconfidence
+        self._spread = spread
+        self._overconfidence = overconfidence
         self._values = (np.arange(GRID) + 0.5) / GRID
         if 0 < spread < 1:
             self._cumulative = np.array(
@@ -68,7 +69,8 @@ class ConfidenceModel:
 
     def _cumulative_tables(self, rate: float) -> list[Floats]:
         """Return the cumulative distributions over `self._values` of right tokens, of wrong ones, and of all."""
-        total, values = 1 / self._spread - 1, self._values
+        total = 1 / self._spread - 1
+        values = self._values
         log_density = (rate * total - 1) * np.log(values) + ((1 - rate) * total - 1) * np.log1p(-values)
         density = np.exp(log_density - log_density.max())
         weights = density * values, density * (1 - values), density
@@ -86,7 +88,8 @@ def acceptance_rate_of(accepted: float, drafted: float) -> float:
 
     The rate is that of a token whose predecessors were all accepted, equal at every position.
     """
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         mean_accepted = middle * (1 - middle**drafted) / (1 - middle)
@@ -204,7 +207,8 @@ class PositionRates:
         rates_in_bounds = all(0 <= rate <= 1 for rate in self.rates)
         require(rates_in_bounds, f"acceptance rates must lie in 0..1: {', '.join(map(str, self.rates))}")
         if self.stop_rule is not None:
-            recall, specificity = self.stop_rule.recall, self.stop_rule.specificity
+            recall = self.stop_rule.recall
+            specificity = self.stop_rule.specificity
             require(
                 0 <= recall <= 1 and 0 <= specificity <= 1,
                 f"recall and specificity must lie in 0..1, not {recall:g} and {specificity:g}",
@@ -213,13 +217,18 @@ class PositionRates:
     @property
     def typical(self) -> TypicalRound:
         steps = submitted = accepted = 0.0
-        reached, correct = 1.0, 1.0
+        reached = 1.0
+        correct = 1.0
         passes, stops = (self.stop_rule.recall, self.stop_rule.specificity) if self.stop_rule else (1.0, 0.0)
         for rate in self.rates:
             right = correct * rate
-            sent_right, sent_wrong = right * passes, (reached - right) * (1 - stops)
-            steps, submitted, accepted = steps + reached, submitted + sent_right + sent_wrong, accepted + sent_right
-            reached, correct = sent_right + sent_wrong, sent_right
+            sent_right = right * passes
+            sent_wrong = (reached - right) * (1 - stops)
+            steps = steps + reached
+            submitted = submitted + sent_right + sent_wrong
+            accepted = accepted + sent_right
+            reached = sent_right + sent_wrong
+            correct = sent_right
         share = accepted / submitted if submitted else 0.0
         return TypicalRound(steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence)
 
@@ -245,7 +254,8 @@ class PositionRates:
         # State of a draft that goes on: (all tokens right so far, accepted tokens) -> probability.
         ongoing = {(True, 0): 1.0}
         for length, rate in enumerate(self.rates, 1):
-            before, ongoing = ongoing, defaultdict(float)
+            before = ongoing
+            ongoing = defaultdict(float)
             for ((was_right, accepted), reached), right in product(before.items(), (True, False)):
                 probability = reached * ((rate if right else 1 - rate) if was_right else float(not right))
                 probabilities[SimulatedRound(length, length - 1, accepted)] += probability * (1 - passes[right])

@@ -78,9 +78,12 @@ class RoundTable:
     """
 
     def __init__(self, scenario: Scenario, seed: int, *, follows_answers: bool = False) -> None:
-        count, system = scenario.devices, scenario.system
-        self._scenario, self.fleet = scenario, Fleet(scenario.kinds, count)
-        self._on_edge, self._speculates = system.drafting == "edge", system.drafting != "none"
+        count = scenario.devices
+        system = scenario.system
+        self._scenario = scenario
+        self.fleet = Fleet(scenario.kinds, count)
+        self._on_edge = system.drafting == "edge"
+        self._speculates = system.drafting != "none"
         self._half_rtt_s, *_ = self.fleet.link(np.arange(count), up=False)
         self._half_rtt_s /= 2
         # Where the outcome is known with the answer only, no more than the next round can be set up: a server that
@@ -102,7 +105,8 @@ class RoundTable:
         self._submitted = np.full(count, PRIOR_TOKENS)
         self._accepted = self._submitted * self.fleet.acceptance
         typical = scenario.source.typical
-        self._confidence, self._longest = typical.confidence, typical.longest
+        self._confidence = typical.confidence
+        self._longest = typical.longest
         self._set_up(np.arange(count))
 
     def current(self, devices: Integers) -> RoundRows:
@@ -120,7 +124,8 @@ class RoundTable:
             self._set_up(devices)
         elif self._pending[devices].min() < 2:
             self._set_up_block()
-        answered, row = self.current(devices), self._current_row[devices]
+        answered = self.current(devices)
+        row = self._current_row[devices]
         self._current_row[devices] = (row + len(self._current_row)) % len(self._rows)
         self._pending[devices] -= 1
         return answered
@@ -137,11 +142,14 @@ class RoundTable:
         """Return (device, arrival, prompt, output tokens) of requests up to `until_s` behind the current responses."""
         current = self.current(devices)
         queued: list[tuple[int, float, int, int]] = []
-        numbers, previous_s = current["response"].astype(np.int64) + 1, current["requested_s"]
+        numbers = current["response"].astype(np.int64) + 1
+        previous_s = current["requested_s"]
         while len(devices):
             requests, prompts, tokens, _ = self._next_requests(devices, numbers, previous_s)
             arrive = np.isfinite(requests.at_s) & (requests.at_s <= until_s)
-            devices, numbers, previous_s = devices[arrive], numbers[arrive] + 1, requests.at_s[arrive]
+            devices = devices[arrive]
+            numbers = numbers[arrive] + 1
+            previous_s = requests.at_s[arrive]
             columns = (devices, previous_s, prompts[arrive], tokens[arrive])
             queued += zip(*(column.tolist() for column in columns), strict=True)
         return queued
@@ -157,7 +165,8 @@ class RoundTable:
 
     def _conclude(self, devices: Integers, drafted: Drafted, outcomes: RoundOutcomes | None = None) -> None:
         """Fill in the outcome of the last rounds set up, on which the next ones build."""
-        columns, rows = self._columns, self._rows_of(devices, self._generated[devices] - 1)
+        columns = self._columns
+        rows = self._rows_of(devices, self._generated[devices] - 1)
         if outcomes is not None:
             columns["submitted"][rows], columns["accepted"][rows] = outcomes
         if drafted is not None:  # an array if it differs between requests
@@ -182,7 +191,8 @@ class RoundTable:
 
     def _set_up(self, devices: Integers) -> None:
         """Set up one more round of each device."""
-        columns, numbers = self._columns, self._generated[devices]
+        columns = self._columns
+        numbers = self._generated[devices]
         rows = self._rows_of(devices, numbers)
         begins = self._remaining[devices] == 0
         columns["begins"][rows], columns["earliest_s"][rows], columns["gap_s"][rows] = begins, -np.inf, 0.0
@@ -203,7 +213,8 @@ class RoundTable:
         self._pending[devices] += 1
 
     def _begin_responses(self, devices: Integers, rows: Integers) -> None:
-        numbers, previous_s = self._responses[devices], self._requested_s[devices]
+        numbers = self._responses[devices]
+        previous_s = self._requested_s[devices]
         requests, prompts, tokens, self._cursor[devices] = self._next_requests(devices, numbers, previous_s)
         self._columns["earliest_s"][rows], self._columns["gap_s"][rows] = requests.at_s, requests.gap_s
         self._requested_s[devices] = requests.at_s
@@ -214,14 +225,17 @@ class RoundTable:
     def _set_times(self, devices: Integers, rows: Integers, begins: Mask, rounds: RoundArrays) -> None:
         """Set what the rounds take on device and uplink, and the budgets that the SLO leaves them."""
         columns = self._columns
-        draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
+        draft_s = np.zeros(len(devices))
+        sent = np.where(begins, self._prompt[devices], 0)
         draft_bytes = np.zeros(len(devices))
         if self._on_edge:
-            draft_s, sent = self._draft_s(devices, begins, rounds.steps), sent + rounds.submitted
+            draft_s = self._draft_s(devices, begins, rounds.steps)
+            sent = sent + rounds.submitted
             draft_bytes = self.fleet.draft_bytes[devices] * rounds.submitted
         up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + draft_bytes)
         up_s = np.where(begins | self._on_edge, up_s, 0.0)
-        expected, speed = np.ones(len(devices)), self.speed[devices]
+        expected = np.ones(len(devices))
+        speed = self.speed[devices]
         if self._speculates:
             # Policies know the mean acceptance of the device so far, never the outcome of this round.
             expected += rounds.submitted * self._accepted[devices] / self._submitted[devices]
@@ -255,7 +269,8 @@ class RoundTable:
         self, devices: Integers, numbers: Integers, previous_s: Floats
     ) -> tuple[NextRequests, Integers, Integers, Integers]:
         """Return the requests with these numbers, their prompt and output lengths, and the source's cursors."""
-        scenario, random = self._scenario, self._random
+        scenario = self._scenario
+        random = self._random
         requests = scenario.arrivals.next_requests(
             devices, scenario.devices, numbers, previous_s, random.uniform(Purpose.REQUEST, devices, numbers)
         )

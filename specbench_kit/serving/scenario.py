@@ -122,7 +122,8 @@ class Scenario:
         tokens = tokens or expected_tokens
         if self.arrivals.states_lengths or not tokens:
             return
-        speed, left_s = max(self.slo.speeds), self.duration_s - self.warmup_s
+        speed = max(self.slo.speeds)
+        left_s = self.duration_s - self.warmup_s
         allowed_s = (tokens - (objective == "tpot")) / speed
         if allowed_s > left_s:
             raise SkitError(
@@ -144,7 +145,8 @@ class Scenario:
 
     def _typical_round(self, kind: DeviceKind, speed: float) -> tuple[float, float, float]:
         """Return committed tokens, the seconds left for a verification, and the seconds of an isolated one."""
-        typical, link = kind.source.typical, kind.deployment.link
+        typical = kind.source.typical
+        link = kind.deployment.link
         on_edge = self.system.drafting == "edge"
         draft_s = typical.steps * kind.deployment.drafter.latency.seconds(((1, 1),)) if on_edge else 0.0
         sent = round(typical.submitted) if on_edge else 0

@@ -49,7 +49,8 @@ def cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None
     """
     rounds = rows_after(result.rounds, "sent_s", scenario.warmup_s)
     hours = (result.end_s - scenario.warmup_s) / 3600
-    per_hour, server = Fleet(scenario.kinds, scenario.devices).price_per_hour, scenario.deployment.verifier
+    per_hour = Fleet(scenario.kinds, scenario.devices).price_per_hour
+    server = scenario.deployment.verifier
     drafting = float((rounds["draft_s"] * per_hour[rounds["client"].astype(int)]).sum()) / 3600
     price = server.price_per_hour * hours + drafting
     devices_per_hour = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
@@ -69,7 +70,8 @@ def cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None
 
 def _energy_j(scenario: Scenario, result: SimulationResult, rounds: Table) -> float | None:
     """Return the energy of server and devices while they work; None if the card of one of them states no power."""
-    power_w, server_w = Fleet(scenario.kinds, scenario.devices).power_w, scenario.deployment.verifier.power_w
+    power_w = Fleet(scenario.kinds, scenario.devices).power_w
+    server_w = scenario.deployment.verifier.power_w
     on_edge = scenario.system.drafting == "edge"
     if not server_w or (on_edge and not power_w.all()):
         return None
@@ -140,7 +142,8 @@ def warm_up_end_s(result: SimulationResult) -> float:
 
 def _committed(result: SimulationResult, start_s: float, end_s: float, spans: int) -> Floats:
     """Return the tokens committed in each of so many equal spans."""
-    answered_s, committed = result.rounds["answered_s"], result.rounds["committed"]
+    answered_s = result.rounds["answered_s"]
+    committed = result.rounds["committed"]
     counted = (answered_s >= start_s) & (answered_s < end_s)
     edges = np.linspace(start_s, end_s, spans + 1)
     tokens: Floats = np.histogram(answered_s[counted], edges, weights=committed[counted])[0].astype(np.float64)

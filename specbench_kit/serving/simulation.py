@@ -71,7 +71,10 @@ class Simulation:
         self._waiting: dict[int, WaitingRound] = {}
         self._batch: _Batch | None = None
         self._retry_s = self._idle_since_s = inf
-        self._idle_waiting_s, self._refusals, self._events, self._batches = 0.0, 0, 0, 0
+        self._idle_waiting_s = 0.0
+        self._refusals = 0
+        self._events = 0
+        self._batches = 0
         self._recorder = ResultRecorder(self._devices)
 
     def run(self, until_s: float) -> SimulationResult:
@@ -119,7 +122,8 @@ class Simulation:
 
     def _admit_blocked(self) -> Iterator[WaitingRound]:
         """Admit blocked sessions in their order as long as their KV fits."""
-        blocked, memory = self._blocked, self._memory
+        blocked = self._blocked
+        memory = self._memory
         while blocked and memory.admit(blocked[0].client, blocked[0].kv_tokens):
             yield blocked.popleft()
 
@@ -173,7 +177,8 @@ class Simulation:
         for client in self._memory.pin(clients, tokens, self._waiting):
             self._devices.evict(client)
             if (evicted := self._waiting.get(client)) is not None:
-                evicted.new, evicted.cached = evicted.new + evicted.cached, 0
+                evicted.new = evicted.new + evicted.cached
+                evicted.cached = 0
                 self._estimator.estimate(evicted)
                 self._queue.changed(evicted)
 
@@ -183,7 +188,8 @@ class Simulation:
         self._arrive(self._devices.arrived(batch.ended_s, before=True))
         if batch.chunks:
             batch = self._requeue_chunks(batch)
-        clients, at_server = batch.clients, self._devices.at_server[batch.clients]
+        clients = batch.clients
+        at_server = self._devices.at_server[batch.clients]
         if len(clients):
             answered = self._devices.receive_answers(clients, batch.ended_s, batch.drafted)
             self._memory.unpin(clients, self._devices.cached[clients])
@@ -224,7 +230,8 @@ _client = attrgetter("client")
 
 
 def _execution(scenario: Scenario, devices: Devices) -> BatchExecution:
-    deployment, typical = scenario.deployment, scenario.source.typical
+    deployment = scenario.deployment
+    typical = scenario.source.typical
     if scenario.system.drafting != "server":
         return VerificationOnly(deployment, None if scenario.system.drafting == "edge" else 0)
     longest = typical.longest if scenario.longest_draft is None else min(scenario.longest_draft, typical.longest)
@@ -246,8 +253,11 @@ class PolicyDrafting:
     def __init__(self, deployment: Deployment, method: Method, confidences: TokenConfidences, longest: int) -> None:
         policy = method.policy()
         assert isinstance(policy, Policy)
-        self._policy, self._confidences, self._longest = policy, confidences, longest
-        self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
+        self._policy = policy
+        self._confidences = confidences
+        self._longest = longest
+        self._draft_s = deployment.drafter.latency.seconds
+        self._verify_s = deployment.verifier.pass_s
         self._decision_s = (deployment.predictor_s or 0.0) if method.learned else 0.0
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:

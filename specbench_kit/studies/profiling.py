@@ -73,7 +73,9 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
     from specbench_kit.reports.profile.report import build
     from specbench_kit.reports.render_html import write_page
 
-    folder, run, policy = finished.folder, finished.run, finished.policy
+    folder = finished.folder
+    run = finished.run
+    policy = finished.policy
     disturbed = disturbances(run.get("machine", []))
     profiles = [
         marked(complete_profile(result, run, policy), disturbed, forced=settings.force) for result in finished.results

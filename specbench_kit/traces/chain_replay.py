@@ -66,14 +66,16 @@ def replay_chains(
         record.rounds = list(_walk(trace, header.max_draft, lengths, clock, began_s))
         record.finish(trace.output_ids, trace.finish_reason, clock.now_s)
         if colocated is not None:
-            record.colocated_s, record.colocated_draft_s = _timed(colocated, record), colocated.drafting_s
+            record.colocated_s = _timed(colocated, record)
+            record.colocated_draft_s = colocated.drafting_s
         record.ends_s = [_timed(at_end, record) for at_end in at_ends]
         yield record
 
 
 def _timed(clock: SingleRequestClock, record: RequestRecord) -> float:
     """Return the seconds that the rounds of a request take by another clock."""
-    began_s, context = clock.now_s, len(record.prompt_ids)
+    began_s = clock.now_s
+    context = len(record.prompt_ids)
     clock.begin(record.request_id, context)
     for entry in record.rounds:
         clock.round(context, entry.drafted, entry.submitted, entry.accepted, entry.committed)
@@ -85,7 +87,9 @@ def _walk(
     trace: RequestTrace, max_draft: int, lengths: ChainLengths, clock: SingleRequestClock, began_s: float
 ) -> Iterator[RoundRecord]:
     """Yield the rounds of a request, each of which begins at the offset where the one before ended."""
-    offset, end, answer_length = 0, len(trace.output_ids), len(trace.output_ids) + len(trace.continuation)
+    offset = 0
+    end = len(trace.output_ids)
+    answer_length = len(trace.output_ids) + len(trace.continuation)
     while offset < end:
         drafted, submitted, accepted = (column[offset] for column in lengths[:3])
         if drafted > max_draft:
@@ -122,7 +126,8 @@ def _chain_lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> 
     recorded = trace.draft_lengths()
     longest = np.where(recorded < header.max_draft, np.minimum(longest, recorded), longest)
     right = correct_tokens(trace)
-    drafted, submitted = longest, longest
+    drafted = longest
+    submitted = longest
     expected: list[float | None] = [None] * len(offsets)
     if rule.stops is not None:
         # An oracle that reads the answer knows it only up to its end, as in a live run.

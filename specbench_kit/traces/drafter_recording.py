@@ -33,7 +33,8 @@ class DrafterTraceRecorder(TraceRecorder):
     """
 
     def __init__(self, target: Runner, drafting: Drafting, models: Mapping[str, Runner], max_draft: int) -> None:
-        self._target, self._max_draft = target, max_draft
+        self._target = target
+        self._max_draft = max_draft
         capacity = min((runner.capacity for runner in models.values()), default=NO_LIMIT)
         self._drafter = drafting.source(DrafterParts(models, Sampler(), ModelledClock(), False, capacity))
         self._layers = drafting.layers(models)
@@ -41,10 +42,13 @@ class DrafterTraceRecorder(TraceRecorder):
 
     @torch.inference_mode()
     def _draft_from_all_offsets(self, record: RequestRecord) -> RecordedDrafts:
-        prompt, output = record.prompt_ids, record.output_ids
+        prompt = record.prompt_ids
+        output = record.output_ids
         shape = len(output), self._max_draft
-        drafted, statistics = np.full(shape, NO_TOKEN, np.int32), np.zeros((*shape, len(STATISTICS)), np.float32)
-        sources, states = list[str](), self._states([*prompt, *output])
+        drafted = np.full(shape, NO_TOKEN, np.int32)
+        statistics = np.zeros((*shape, len(STATISTICS)), np.float32)
+        sources = list[str]()
+        states = self._states([*prompt, *output])
         request = Request(record.request_id, record.category, tuple(prompt), len(output))
         session = Session(request, RequestRandom(0, request.id), frozenset(), 0.0, record)
         for offset, token in enumerate(output):
@@ -76,7 +80,8 @@ class DrafterTraceRecorder(TraceRecorder):
         """
         if not self._layers:
             return None
-        slot, parts = self._target.acquire(), list[Tensor]()
+        slot = self._target.acquire()
+        parts = list[Tensor]()
         for first in range(0, len(text) - 1, TOKENS_AT_ONCE):
             tokens = text[first : min(first + TOKENS_AT_ONCE, len(text) - 1)]
             forward = self._target.forward([Append(slot, tokens, keep=len(tokens))], self._layers)

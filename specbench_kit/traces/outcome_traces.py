@@ -64,7 +64,8 @@ def trace_of_rounds(
     by the request's id, at the request's own rate (see `rate_of_right_tokens`), of which `rate`, that of all requests,
     is one observation.
     """
-    random, own_rate = Random(request_id), rate_of_right_tokens(rounds, rate)
+    random = Random(request_id)
+    own_rate = rate_of_right_tokens(rounds, rate)
     is_right: list[bool] = []
     for outcome in rounds:
         fully_accepted = outcome.accepted == outcome.drafted

@@ -26,7 +26,9 @@ class TraceRecorder:
     """Turns a finished greedy request into a trace; `draft` has one slot with room for `slot_length` tokens."""
 
     def __init__(self, target: Runner, draft: Runner, max_draft: int) -> None:
-        self._target, self._draft, self._max_draft = target, draft, max_draft
+        self._target = target
+        self._draft = draft
+        self._max_draft = max_draft
 
     def trace(self, record: RequestRecord, continuation: Sequence[int] = ()) -> RequestTrace:
         """Return the trace of one request that the target has answered.
@@ -45,7 +47,8 @@ class TraceRecorder:
 
     def _draft_from_all_offsets(self, record: RequestRecord) -> RecordedDrafts:
         """Return drafted tokens [offsets, max_draft] and their statistics [offsets, max_draft, 5]."""
-        prompt_ids, output_ids = record.prompt_ids, record.output_ids
+        prompt_ids = record.prompt_ids
+        output_ids = record.output_ids
         slot = self._draft.acquire()
         if len(prompt_ids) > 1:
             self._draft.forward([Append(slot, prompt_ids[:-1])])
@@ -84,7 +87,8 @@ class TraceRecorder:
         room = self._target.capacity - len(prefix)
         continuation = list(known)
         if len(continuation) < min(self._max_draft + 1, room):
-            slot, tokens = self._target.acquire(), [*prefix, *known]
+            slot = self._target.acquire()
+            tokens = [*prefix, *known]
             while len(continuation) < min(self._max_draft + 1, room):
                 best = self._target.forward([Append(slot, tokens)]).argmax()[0][0]
                 self._target.commit(slot, range(len(tokens)))

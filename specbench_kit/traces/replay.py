@@ -47,7 +47,8 @@ class ReplayVerifier:
     asynchronous = False
 
     def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
-        self._header, self._traces = header, traces
+        self._header = header
+        self._traces = traces
 
     def admit(self, session: Session) -> None:
         """Do nothing: no KV is kept."""
@@ -64,7 +65,8 @@ class ReplayVerifier:
         return lambda: verdicts
 
     def _judge(self, draft: Draft, nodes: list[int]) -> Verdict:
-        trace, start = self._traces[draft.request_id], draft.session.produced
+        trace = self._traces[draft.request_id]
+        start = draft.session.produced
         answer = trace.output_ids[start : start + len(nodes) + 1]
         answer += trace.continuation[: len(nodes) + 1 - len(answer)]
 
@@ -82,7 +84,8 @@ class ReplayVerifier:
 def recording_deployment(header: TraceHeader) -> Deployment:
     """Return the machine that a trace was recorded on; prompts take no time, since a trace does not tell it."""
     header.require(STEP_TIMES, "a replay takes the time of the recording machine")
-    device, origin = "the recording machine", "as measured for the trace, whatever the context"
+    device = "the recording machine"
+    origin = "as measured for the trace, whatever the context"
     return Deployment(
         RECORDED,
         drafter=Endpoint(device, TableModel((header.draft_s,)), origin=origin),
@@ -106,7 +109,8 @@ def prepare_for_replay(
 
     It has the thresholds that were tuned for another deployment where `tuned_for` names one.
     """
-    header, method = trace.header, _with_recorded_drafter(method, trace.header)
+    header = trace.header
+    method = _with_recorded_drafter(method, trace.header)
     drafting = method.drafting
     require_chain_method(method)
     if drafting.models and method.required_capability > Capability.TOKENS:
@@ -158,10 +162,12 @@ def replay(
     the deployment's range as well. At most one batch of traces is held in memory.
     """
     require_chain_method(method)
-    modelled, policy = deployment or recording_deployment(header), round_policy(method)
+    modelled = deployment or recording_deployment(header)
+    policy = round_policy(method)
     # A stop rule allows a fast path with the same records, unless a batch or a timeline needs the engine.
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
-    recorded, states = _takes_recorded_drafts(method, header, batch_size), None
+    recorded = _takes_recorded_drafts(method, header, batch_size)
+    states = None
     if recorded:
         states = states_on_the_way(method, modelled, header.state_layers, header.state_bytes)
     # The time of a hybrid drafter depends on which members drafted before.
@@ -172,7 +178,8 @@ def replay(
         return replay_chains(rule, header, traces, alone, colocated, at_ends)
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
-    drafter, verifier = _source(method, header, active, clock, batch_size), ReplayVerifier(header, active)
+    drafter = _source(method, header, active, clock, batch_size)
+    verifier = ReplayVerifier(header, active)
     engine = Engine(
         policy,
         *add_modelled_time(method, drafter, verifier, modelled, clock, states, ends),
@@ -215,7 +222,8 @@ def _replay_rounds(
 
 def _takes_recorded_drafts(method: Method, header: TraceHeader, batch_size: int) -> bool:
     """Return whether a replay takes the trace's drafts, and does not look tokens up anew in the recorded text."""
-    drafting, longest = method.drafting, method.longest_draft
+    drafting = method.drafting
+    longest = method.longest_draft
     if drafting != parse_drafter(header.drafter):
         return False
     if drafting.models:

@@ -47,7 +47,8 @@ class ReplayDrafter:
 
     def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
         self.drafts: list[Draft] = []
-        self._header, self._traces = header, traces
+        self._header = header
+        self._traces = traces
         self._recorded: dict[str, _RecordedDraft] = {}
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
@@ -109,7 +110,8 @@ class HybridReplayDrafter(ReplayDrafter):
 
     def forwards(self) -> Sequence[Forwarded]:
         """Return the forwards and look-ups of all members since the last call."""
-        forwards, self._forwards = self._forwards, []
+        forwards = self._forwards
+        self._forwards = []
         return forwards
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
@@ -134,7 +136,8 @@ class HybridReplayDrafter(ReplayDrafter):
 
     def _row(self, member: Drafting, draft: Draft) -> Row:
         """Return the new tokens and the tokens in KV of the forward that drafted a chain's newest token."""
-        name, context = draft.request_id, self._contexts[draft.request_id]
+        name = draft.request_id
+        context = self._contexts[draft.request_id]
         if draft.tree.last > 1:
             return 1, context + draft.tree.last - 2
         cached = self._cached[name].get(member.display_name)

@@ -29,7 +29,9 @@ STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
 """Statistics of each drafted token, in the order of `NodeStats`."""
 ROWS_PER_GROUP = 64
 METADATA = b"specbench_kit"
-DRAFT_STATISTICS, TOKEN_IDS, STEP_TIMES = "draft statistics", "token ids", "step times"
+DRAFT_STATISTICS = "draft statistics"
+TOKEN_IDS = "token ids"
+STEP_TIMES = "step times"
 ALTERNATIVES = {
     DRAFT_STATISTICS: "take a method that reads none, such as fixed-k, oracle or sglang-ema, or a trace of skit record",
     TOKEN_IDS: "take a trace that was recorded with them",
@@ -206,7 +208,8 @@ def columns(version: int = SCHEMA_VERSION) -> "pyarrow.Schema":
     """Return the Parquet schema of a trace; before version 5 it had no `sources`."""
     import pyarrow
 
-    tokens, numbers = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.float32())
+    tokens = pyarrow.list_(pyarrow.int32())
+    numbers = pyarrow.list_(pyarrow.float32())
     columns = [(name, pyarrow.string()) for name in TEXT]
     columns += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
     columns += [(name, numbers) for name in STATISTICS]

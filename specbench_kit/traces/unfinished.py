@@ -19,7 +19,8 @@ class UnfinishedTrace:
     """
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
-        self._path, self._folder = path, path.with_name(f"{path.name}.unfinished")
+        self._path = path
+        self._folder = path.with_name(f"{path.name}.unfinished")
         self._numbers = {name: number for number, name in enumerate(names)}
 
     @property

@@ -26,7 +26,8 @@ class TraceWriter:
     def __init__(self, path: Path, header: TraceHeader) -> None:
         import pyarrow.parquet
 
-        self._path, self._temporary = path, path.with_name(f".{path.name}.partial")
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.partial")
         content = {"schema_version": SCHEMA_VERSION, **msgspec.structs.asdict(header)}
         self._schema = columns().with_metadata({METADATA: msgspec.json.encode(content)})
         self._rows: list[RequestTrace] = []

@@ -135,7 +135,10 @@ class CascadeDrafter:
     ) -> None:
         self.drafts: list[Draft] = []
         self.clock: Clock = parts.clock
-        self._first, self._second, self._parts, self._k2 = first, second, parts, k2
+        self._first = first
+        self._second = second
+        self._parts = parts
+        self._k2 = k2
         self._forwards = forwards
         self._chains: dict[str, _Chain] = {}
         self._random: dict[str, RequestRandom] = {}
@@ -212,7 +215,8 @@ class CascadeDrafter:
                     path, bonus = walk(tree, guesses, best[number].__getitem__)
                 else:
                     # Streams of its own: the target's rule must not see the numbers that made the draft.
-                    name, request_random = chain.first.request_id, chain.first.session.random
+                    name = chain.first.request_id
+                    request_random = chain.first.session.random
                     random = self._random.setdefault(name, request_random.substream("cascade"))
                     rows = forward.probabilities[row : row + len(tree)]
                     path, bonus = rule_for(tree, guesses)(tree, guesses, rows, random)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from specbench_kit.models.runner import Runner
 
 NONE = "none"
-HEAD, MODEL = "head", "model"
+HEAD = "head"
+MODEL = "model"
 
 
 @drafters.register("first-of")

@@ -35,7 +35,10 @@ class HeadLevels:
 
     def __init__(self, runner: Runner, executor: ReadsStates, sampler: Sampler, clock: Clock) -> None:
         self.state_layers: Sequence[int] = executor.reads
-        self._runner, self._executor, self._sampler, self._clock = runner, executor, sampler, clock
+        self._runner = runner
+        self._executor = executor
+        self._sampler = sampler
+        self._clock = clock
         self._branches: dict[str, _Branch] = {}
         self._forwards: list[list[Row]] = []
 
@@ -81,7 +84,8 @@ class _Branch:
     """One request's slot of the head: the committed tokens from the second on, and below them what is in flight."""
 
     def __init__(self, runner: Runner) -> None:
-        self._runner, self.slot = runner, runner.acquire()
+        self._runner = runner
+        self.slot = runner.acquire()
         self.states_known = 0
         """The number of committed tokens whose hidden states are known."""
         self.logits = torch.empty(0)

@@ -87,7 +87,9 @@ class LookUpDrafter:
     def __init__(self, name: str, index: TextIndex, clock: Clock, capacity: int) -> None:
         self.drafts: list[Draft] = []
         self.clock = clock
-        self._name, self._index, self._capacity = name, index, capacity
+        self._name = name
+        self._index = index
+        self._capacity = capacity
         self._looked_up: dict[str, _LookedUp] = {}
 
     def awaits_answer(self, draft: Draft) -> bool:
@@ -125,7 +127,8 @@ class LookUpDrafter:
         self._index.forget(session.request.id)
 
     def _grow(self, draft: Draft) -> bool:
-        tree, looked_up = draft.tree, self._looked_up.get(draft.request_id)
+        tree = draft.tree
+        looked_up = self._looked_up.get(draft.request_id)
         # A cascade adds a token of its own where it rejects a guess: from there the text is looked up anew.
         if looked_up is None or looked_up.node != tree.last:
             tokens = [*draft.session.tokens, *(tree.tokens[node] for node in tree.path(tree.last))]
@@ -207,14 +210,16 @@ class _FirstOccurrences:
         self._texts: defaultdict[str, list[int]] = defaultdict(list)
 
     def learn(self, request_id: str, tokens: Sequence[int]) -> None:
-        text, after = self._texts[request_id], self._after[request_id]
+        text = self._texts[request_id]
+        after = self._after[request_id]
         for position in range(len(text), len(tokens)):
             text.append(tokens[position])
             for length in (n for n in self._lengths if n <= position):
                 after.setdefault(tuple(tokens[position - length : position]), position)
 
     def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
-        after, text = self._after[request_id], self._texts[request_id]
+        after = self._after[request_id]
+        text = self._texts[request_id]
         grams = (tuple(tokens[-length:]) for length in reversed(self._lengths))
         position = next((after[gram] for gram in grams if gram in after), len(text))
         return (Continuation(token) for token in text[position:])

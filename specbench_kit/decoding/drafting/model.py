@@ -46,7 +46,8 @@ class ModelDrafter:
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
         self.drafts: list[Draft] = []
         self.clock = clock
-        self._runner, self._sampler = runner, sampler
+        self._runner = runner
+        self._sampler = sampler
         self._capacity = capacity
         self._sample = sample
         self.on_forward: Callable[[Phase, Mapping[str, Row]], None] | None = None
@@ -62,7 +63,8 @@ class ModelDrafter:
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""
-        continued, self._continued = self._continued, {}
+        continued = self._continued
+        self._continued = {}
         self.drafts = [
             continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
         ]
@@ -159,7 +161,9 @@ class ModelDrafter:
 
     def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:
         """Return the nodes' tokens, after whatever committed tokens the slot still lacks."""
-        slot, tree, kv_nodes = self._slots[draft.request_id], draft.tree, draft.kv_nodes
+        slot = self._slots[draft.request_id]
+        tree = draft.tree
+        kv_nodes = draft.kv_nodes
         tokens: list[int] = []
         parents: list[int] = []
         base = self._runner.provisional(slot)
@@ -170,7 +174,8 @@ class ModelDrafter:
             kv_nodes[0] = base + len(tokens) - 1
             if tokens:
                 nodes = [node for node in nodes if node]  # the root is the last of the committed tokens
-        above, size = tree.parents, len(tree)
+        above = tree.parents
+        size = len(tree)
         # A node is entered before its children are looked at, so that one append may hold a node and its children.
         for kv_node, node in enumerate(nodes, base + len(tokens)):
             if node in kv_nodes or node >= size or above[node] not in kv_nodes:

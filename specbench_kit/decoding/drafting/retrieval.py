@@ -66,13 +66,15 @@ class Corpus:
 
     def _matches(self, tokens: Sequence[int], longest: int) -> Iterator[tuple[int, int]]:
         """Yield the places behind the longest match: the number of the text, and the position after the match."""
-        places, length = self._places.get(tuple(tokens[-LISTED_BY:]), []), SHORTEST_MATCH
+        places = self._places.get(tuple(tokens[-LISTED_BY:]), [])
+        length = SHORTEST_MATCH
         while length < min(longest, len(tokens)):
             token = tokens[-length - 1]
             longer = [(n, end) for n, end in places if end > length and self._texts[n][end - length - 1] == token]
             if not longer:
                 break
-            places, length = longer, length + 1
+            places = longer
+            length = length + 1
         yield from places
 
 
@@ -118,7 +120,8 @@ class RetrievalDrafter(LookUpDrafter):
 
     def __init__(self, options: RetrievalDrafting, parts: DrafterParts) -> None:
         super().__init__(options.display_name, options.index(), parts.clock, parts.capacity)
-        self._options, self._corpus = options, load_corpus(options.corpus)
+        self._options = options
+        self._corpus = load_corpus(options.corpus)
         self._retrieved: dict[str, list[RetrievedNode]] = {}
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
@@ -127,9 +130,11 @@ class RetrievalDrafter(LookUpDrafter):
         return super().begin(sessions)
 
     def _grow(self, draft: Draft) -> bool:
-        tree, name = draft.tree, draft.request_id
+        tree = draft.tree
+        name = draft.request_id
         if name not in self._retrieved:
-            tokens, options = draft.session.tokens, self._options
+            tokens = draft.session.tokens
+            options = self._options
             self._retrieved[name] = self._corpus.retrieve(tokens, options.span, options.nodes)
         if tree.last >= len(self._retrieved[name]):
             return False

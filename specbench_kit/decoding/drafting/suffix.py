@@ -128,7 +128,10 @@ class _Request:
     """The text of a running request, the part of it that is output, and the length of its prompt."""
 
     def __init__(self, prompt: int) -> None:
-        self.texts, self.text, self.output, self.prompt = _Texts(), list[int](), list[int](), prompt
+        self.texts = _Texts()
+        self.text = list[int]()
+        self.output = list[int]()
+        self.prompt = prompt
 
 
 class SuffixIndex:
@@ -138,7 +141,8 @@ class SuffixIndex:
     """
 
     def __init__(self, options: SuffixDrafting, remembered: int | None = None) -> None:
-        self._options, self._remembered = options, remembered
+        self._options = options
+        self._remembered = remembered
         self._running: dict[str, _Request] = {}
         self._outputs = _Texts()
         self._finished: list[list[int]] = []
@@ -157,7 +161,8 @@ class SuffixIndex:
 
     def best(self, request_id: str, tokens: Sequence[int]) -> _Match:
         """Return the match that scores highest; one with an empty draft if there is none."""
-        options, own = self._options, self._running[request_id].texts
+        options = self._options
+        own = self._running[request_id].texts
         matches = []
         for texts in (own, self._outputs) if options.shared else (own,):
             for length, places in texts.matches(tokens, options):
@@ -176,7 +181,8 @@ class SuffixIndex:
     def _forget_oldest(self, room: int) -> None:
         """Forget the oldest finished outputs until all fit in `room` tokens, and index the others anew."""
         running = [request.output for request in self._running.values()]
-        size, kept = sum(map(len, running)), 0
+        size = sum(map(len, running))
+        kept = 0
         for output in reversed(self._finished):
             size += len(output)
             if size > room:

@@ -40,7 +40,9 @@ class LevelDrafter:
     state_layers: Sequence[int] = ()
 
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock) -> None:
-        self._trees, self._sampler, self._clock = VirtualStages(runner), sampler, clock
+        self._trees = VirtualStages(runner)
+        self._sampler = sampler
+        self._clock = clock
         self._slots: dict[str, int] = {}
 
     def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:

@@ -90,7 +90,8 @@ class Flight:
     @property
     def occupancy(self) -> list[tuple[int, list[int]]]:
         """Every stage that has nodes, counted from 1, and their ids."""
-        occupancy, end = [], len(self.tokens)
+        occupancy = []
+        end = len(self.tokens)
         for stage, size in enumerate(self.sizes, 1):
             if size:
                 occupancy.append((stage, self.ids[end - size : end]))
@@ -115,7 +116,8 @@ class Flight:
 
     def below(self, node: int) -> list[int]:
         """Return a node and its descendants."""
-        inside, parents = [False] * len(self.tokens), self.parents
+        inside = [False] * len(self.tokens)
+        parents = self.parents
         inside[node] = True
         for later in range(node + 1, len(self.tokens)):
             inside[later] = inside[parents[later]]

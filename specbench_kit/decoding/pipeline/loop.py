@@ -55,18 +55,24 @@ class PipelineEngine(Loop):
         time: StepTime | None = None,
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
-        self.policy, self.drafter, self.stages = CheckedLevels(policy, name), drafter, stages
+        self.policy = CheckedLevels(policy, name)
+        self.drafter = drafter
+        self.stages = stages
         self.trace: list[StageWork] | None = None
         """Collects what every stage works on, if it is set to a list."""
-        self._sampler, self._depth, self._time = sampler, depth, time
+        self._sampler = sampler
+        self._depth = depth
+        self._time = time
         self._state_layers = () if drafter is None else drafter.state_layers
-        self._admission, self._phases = Admission(budget or StepBudget(), batch_size), PhaseShares(clock)
+        self._admission = Admission(budget or StepBudget(), batch_size)
+        self._phases = PhaseShares(clock)
         self._streams: dict[str, RequestStream] = {}
         self._steps = 0
 
     def admit(self, session: Session) -> None:
         """Give a new request its slot in every stage."""
-        watched, began = self.on_round is not None, self._phases.read(len(self._streams))
+        watched = self.on_round is not None
+        began = self._phases.read(len(self._streams))
         stream = RequestStream(session, self.stages.acquire(), self._depth, watched, began)
         self._streams[session.request.id] = stream
         if self._time is not None:
@@ -170,7 +176,8 @@ class PipelineEngine(Loop):
         return nodes
 
     def _record(self, stream: RequestStream) -> None:
-        tally, began = stream.tally, stream.began
+        tally = stream.tally
+        began = stream.began
         stream.began = totals = self._phases.read(len(self._streams))
         seconds = {phase: totals.get(phase, 0.0) - began.get(phase, 0.0) for phase in PHASES}
         record = RoundRecord(
@@ -201,13 +208,16 @@ class Admission:
     """
 
     def __init__(self, budget: StepBudget, batch_size: int) -> None:
-        self._budget, self._roots = budget, budget.roots(batch_size)
+        self._budget = budget
+        self._roots = budget.roots(batch_size)
         self._steps = 0
 
     def choose(self, streams: Sequence[RequestStream]) -> None:
         """Set the level that each request feeds with this step."""
         self._steps += 1
-        prompts, roots, growing = list[RequestStream](), list[RequestStream](), list[RequestStream]()
+        prompts = list[RequestStream]()
+        roots = list[RequestStream]()
+        growing = list[RequestStream]()
         for stream in streams:
             count = len(stream.to_enter)
             (prompts if count > 1 else roots if count else growing).append(stream)

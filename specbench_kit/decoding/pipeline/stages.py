@@ -64,7 +64,8 @@ class TreeSlot:
     """
 
     def __init__(self, runner: Runner) -> None:
-        self._runner, self._slot = runner, runner.acquire()
+        self._runner = runner
+        self._slot = runner.acquire()
         self._nodes: list[int] = []
         """The runner's provisional node for each node of the flight."""
         self._joined: list[int] = []
@@ -111,7 +112,8 @@ class TreeSlot:
     def compact(self) -> None:
         """Move the committed prefix and the nodes in flight together, over what was pruned."""
         self._runner.commit(self._slot, self._joined, self._nodes)
-        self._nodes, self._joined = list(range(len(self._nodes))), []
+        self._nodes = list(range(len(self._nodes)))
+        self._joined = []
 
     def release(self) -> None:
         """Free the slot."""
@@ -144,7 +146,8 @@ class TreeModel(TreeSlot):
 
     def logits(self, nodes: Sequence[int]) -> Tensor:
         """Return logits [nodes, vocabulary] after nodes that were computed together."""
-        logits, rows = self._rows[nodes[0]][0], [self._rows[node][1] for node in nodes]
+        logits = self._rows[nodes[0]][0]
+        rows = [self._rows[node][1] for node in nodes]
         return logits if len(rows) == len(logits) else logits[rows]
 
     def states(self, exiting: ExitingTokens) -> Tensor:
@@ -179,7 +182,8 @@ class VirtualStages:
 
     def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
         """Prune, and compute all levels in one forward."""
-        fed, rows = list[tuple[TreeModel, Level]](), list[Append]()
+        fed = list[tuple[TreeModel, Level]]()
+        rows = list[Append]()
         for slot, level, prune in feeds:
             tree = self._trees[slot]
             if prune is not None:

@@ -33,16 +33,20 @@ class RequestStream:
     """
 
     def __init__(self, session: Session, slot: int, stages: int, watched: bool, began: dict[Phase, float]) -> None:
-        self.session, self.slot = session, slot
+        self.session = session
+        self.slot = slot
         self.began = began
         """The totals of `PhaseShares` when the round began."""
         self.to_enter: Sequence[int] = session.tokens
         """Committed tokens that are yet to enter; the last of them becomes the root."""
         self.last_entry = 0
         """The step with which the root last entered."""
-        self.level, self.scores = Level(), list[float]()
+        self.level = Level()
+        self.scores = list[float]()
         self.prune: Prune | None = None
-        self._stages, self._watched, self._ids = stages, watched, 0
+        self._stages = stages
+        self._watched = watched
+        self._ids = 0
         self.flight, self.tally = self._empty()
 
     @property
@@ -55,14 +59,16 @@ class RequestStream:
         tokens, self.to_enter = self.to_enter[:limit], self.to_enter[limit:]
         if tokens and not self.to_enter:
             *prefix, root = tokens
-            self.level, self.scores = self._numbered([root], [-1], prefix), [0.0]
+            self.level = self._numbered([root], [-1], prefix)
+            self.scores = [0.0]
         else:
             self.level = Level(prefix=tokens)
         return len(tokens)
 
     def trim(self, limit: int) -> None:
         """Cut the level to its likeliest nodes; nodes that are not fed are drafted again if they are still needed."""
-        level, rows = self.level, self.level.best(limit, self.scores)
+        level = self.level
+        rows = self.level.best(limit, self.scores)
         self.tally.drafted -= len(level.tokens) - len(rows)
         self.level = Level(*([column[row] for row in rows] for column in (level.ids, level.tokens, level.parents)))
         self.scores = [self.scores[row] for row in rows]
@@ -70,7 +76,9 @@ class RequestStream:
     def refill(self, root: int) -> None:
         """Begin a new round with the last committed token alone."""
         self.flight, self.tally = self._empty()
-        self.to_enter, self.level, self.scores = [root], Level(), []
+        self.to_enter = [root]
+        self.level = Level()
+        self.scores = []
 
     def enter(self) -> None:
         """Move the level into the first stage, and every stage's nodes on to the next stage."""
@@ -92,7 +100,8 @@ class RequestStream:
 
         The stages prune with the next step; the flight is cut back here at once.
         """
-        tally, root = self.tally, self.flight.child(token)
+        tally = self.tally
+        root = self.flight.child(token)
         tally.commits_s.append(now_s - self.session.arrival_s)
         if tally.nodes is not None:
             tally.nodes.commit(token, None if root is None else self.flight.ids[root])
@@ -107,7 +116,8 @@ class RequestStream:
 
     def _set_level(self, children: Sequence[Child], kept: Sequence[int]) -> None:
         """Make the next level of those drafted nodes whose parents are kept."""
-        bottom, renumbered = self.flight.bottom, dict(zip(kept, count(), strict=False))
+        bottom = self.flight.bottom
+        renumbered = dict(zip(kept, count(), strict=False))
         fed = [(token, renumbered[bottom[row]], score) for row, token, score in children if bottom[row] in renumbered]
         tokens, parents, self.scores = map(list, zip(*fed, strict=True)) if fed else ([], [], [])
         self.level = self._numbered(tokens, parents)

@@ -25,7 +25,8 @@ class Channel:
     """
 
     def __init__(self, device: torch.device, device_group: dist.ProcessGroup | None = None) -> None:
-        self._device, self._device_group = device, device_group
+        self._device = device
+        self._device_group = device_group
         self._unsent: list[tuple[dist.Work | None, Tensor]] = []
         """What may still be on its way: a tensor must stay in memory until its send has ended."""
 
@@ -70,7 +71,8 @@ class Channel:
                 self.send_tensor(*outgoing)
             return self.receive_tensor(*incoming) if incoming is not None else None
         # Both directions as one batch: in a ring of ranks that each send first, NCCL would wait forever.
-        operations, received = [], None
+        operations = []
+        received = None
         if outgoing is not None:
             operations.append(dist.P2POp(dist.isend, outgoing[1].contiguous(), outgoing[0], self._device_group))
         if incoming is not None:
@@ -112,7 +114,8 @@ def join(rank: Rank, device: torch.device, store: Store | None = None) -> Channe
     dist.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.world, timeout=PATIENCE)
     devices = [("", "")] * rank.world
     dist.all_gather_object(devices, (socket.gethostname(), str(device)))
-    stages, on_gpus = devices[1:], all("cuda" in name for _, name in devices[1:])
+    stages = devices[1:]
+    on_gpus = all("cuda" in name for _, name in devices[1:])
     if not on_gpus or len(set(stages)) < len(stages):
         return Channel(device)
     return Channel(device, dist.new_group(list(range(1, rank.world)), backend="nccl"))

@@ -40,7 +40,8 @@ class ProcessStages:
     def __init__(self, stages: int, loaded: LoadedModel, sizes: dict[str, int]) -> None:
         require_cuttable(loaded.shell, stages)
         self._ranks = range(1, stages + 1)
-        self._vocabulary, self._width = sizes["vocabulary"], int(loaded.text_config.hidden_size)
+        self._vocabulary = sizes["vocabulary"]
+        self._width = int(loaded.text_config.hidden_size)
         self._free = list(range(sizes["slots"]))[::-1]
         self._workers: Workers | None = None
         self._broken = False
@@ -83,7 +84,8 @@ class ProcessStages:
         """Wait for the last stage's output, and return it."""
         if not layers:
             return StageOutput(self.receive_output(len(exiting)))
-        counts, read = [tokens.prefix + tokens.root for tokens in exiting], sorted(set(layers))
+        counts = [tokens.prefix + tokens.root for tokens in exiting]
+        read = sorted(set(layers))
         logits, states = self.split(self.receive_output(sum(counts), read), read)
         # A request's root is the last of its tokens.
         roots = [end - 1 for end, tokens in zip(accumulate(counts), exiting, strict=True) if tokens.root]
@@ -176,7 +178,8 @@ class Workers:
     """The processes that hold the stages. When one dies, the others are ended, which breaks every wait for them."""
 
     def __init__(self, stages: int, device: str, port: int) -> None:
-        self.died, self.death = Event(), ""
+        self.died = Event()
+        self.death = ""
         self._closing = False
         threads = max(1, torch.get_num_threads() // (stages + 1))
         self._processes = []
@@ -270,7 +273,8 @@ class PipelineTarget:
         feeds = []
         for row in rows:
             slot = self._slots[row.slot]
-            slot.prefix, slot.nodes = len(row.tokens) - row.keep, row.keep
+            slot.prefix = len(row.tokens) - row.keep
+            slot.nodes = row.keep
             parents = row.parents or range(-1, len(row.tokens) - 1)
             parents = [max(-1, parent - slot.prefix) for parent in parents[slot.prefix :]]
             nodes = list(row.tokens[slot.prefix :])
@@ -291,4 +295,6 @@ class PipelineTarget:
         """Make the provisional nodes `path` part of the prefix, and drop the others, with the next pass."""
         state = self._slots[slot]
         state.prune = Prune([node - state.prefix for node in path if node >= state.prefix], [])
-        state.length, state.prefix, state.nodes = state.length + len(path), 0, 0
+        state.length = state.length + len(path)
+        state.prefix = 0
+        state.nodes = 0

@@ -61,7 +61,8 @@ class Stage:
 
     def prune(self, slot: int, prune: Prune) -> None:
         """Drop nodes from KV and from the stage's output."""
-        tree, carried = self.trees[slot], self.output.get(slot, CarriedLevel())
+        tree = self.trees[slot]
+        carried = self.output.get(slot, CarriedLevel())
         # The stage has computed the flight's first nodes, and the newest of them are those of its output.
         first = len(tree) - len(carried.level.tokens)
         computed = tree.prune(prune)
@@ -129,7 +130,8 @@ class StageServer:
     """Does with one stage what rank 0 commands; a command's `do` names the method."""
 
     def __init__(self, stage: Stage, rank: Rank, channel: Channel) -> None:
-        self._stage, self._channel = stage, channel
+        self._stage = stage
+        self._channel = channel
         self._previous = rank.rank - 1 if rank.rank > 1 else None
         self._next = rank.rank + 1 if rank.rank < rank.stages else None
         self._trace: list[tuple[int, list[int]]] = []
@@ -173,7 +175,9 @@ class StageServer:
 
         Every stage sends before it receives, and sending does not wait: so no two stages wait for each other.
         """
-        channel, stage, output = self._channel, self._stage, self._stage.output
+        channel = self._channel
+        stage = self._stage
+        output = self._stage.output
         if self._next is not None:
             # The next stage needs no tokens, only how many there are: it computes from hidden states.
             shapes = [
@@ -189,7 +193,8 @@ class StageServer:
             }
         states = _joined(output.values())
         outgoing = (self._next, states) if self._next is not None and states is not None else None
-        incoming, counts = None, [carried.level.token_count for carried in arriving.values()]
+        incoming = None
+        counts = [carried.level.token_count for carried in arriving.values()]
         if self._previous is not None and arriving:
             passed = sum(layer < stage.executor.layers[0] for layer in layers)
             incoming = (self._previous, (sum(counts), (1 + passed) * stage.hidden_size), stage.dtype)

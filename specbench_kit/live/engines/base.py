@@ -71,7 +71,8 @@ class EngineAdapter(ABC):
 
     def __init__(self, base: str) -> None:
         require("@" not in base, f"leave user and password out of the address: a key is read from {API_KEY}")
-        self._base, self._key = base, api_key()
+        self._base = base
+        self._key = api_key()
         try:
             self._client = ServerClient(base, TIMEOUT_S, key=self._key)
         except (httpx.InvalidURL, ValueError) as error:
@@ -177,7 +178,8 @@ class ShapedTransport(httpx.BaseTransport):
     def take_server_s(self) -> float:
         """Return for how many seconds since the last call some request was at the server, or on the real network."""
         with self._lock:
-            spans, self._spans = sorted(self._spans), []
+            spans = sorted(self._spans)
+            self._spans = []
         total_s = latest_s = 0.0
         for began_s, ended_s in spans:
             total_s += max(0.0, ended_s - max(began_s, latest_s))
@@ -203,7 +205,9 @@ class _ShapedStream(httpx.SyncByteStream):
     """The content of an answer, read in a thread of its own so that the link delays parts that follow each other."""
 
     def __init__(self, response: httpx.Response, downlink: LinkDirection[Delivery], ended: Callable[[], None]) -> None:
-        self._response, self._downlink, self._ended = response, downlink, ended
+        self._response = response
+        self._downlink = downlink
+        self._ended = ended
         self._arrived: SimpleQueue[bytes | Exception | None] = SimpleQueue()
         self._abandoned = Event()
         Thread(target=self._read, name="answer", daemon=True).start()

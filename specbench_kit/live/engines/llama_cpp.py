@@ -36,7 +36,8 @@ DISABLED: JsonObject = {
     "grammar": "",
 }
 """The values that switch off what the kit's sampler does not do. The server's own defaults leave some of it on."""
-LIKELIEST, ALL = 64, 1 << 20
+LIKELIEST = 64
+ALL = 1 << 20
 """Tokens whose log-probabilities are asked for: usually, and where a token that matters is not among them."""
 SETTINGS = "generation_settings"
 RELATIVE_ERROR = 1e-6
@@ -96,7 +97,8 @@ class LlamaCpp(EngineAdapter):
     def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
         fields = sampling_fields(request.sampler)
         body = {"prompt": list(request.text), "n_predict": request.max_tokens, "stream": True, "return_tokens": True}
-        text, count = list(request.text), 0
+        text = list(request.text)
+        count = 0
         for event in self.stream("/completion", {**body, "cache_prompt": True, **fields, "seed": request.seed}):
             try:
                 tokens = [int(token) for token in event["tokens"]]
@@ -108,7 +110,8 @@ class LlamaCpp(EngineAdapter):
             for _ in range(missing if tokens else 0):
                 held_back += self._complete([[*text, *held_back]], fields)
             tokens = [*held_back, *tokens]
-            text, count = [*text, *tokens], count + len(tokens)
+            text = [*text, *tokens]
+            count = count + len(tokens)
             if tokens:
                 yield tokens
 

@@ -112,7 +112,8 @@ class Completions(EngineAdapter):
 
 
 SCORING = "/inference/v1/generate"
-PROBE_TEXT, PROBE_CHAIN = 512, 4
+PROBE_TEXT = 512
+PROBE_CHAIN = 4
 """Tokens of the text and of the draft by which the two routes are timed."""
 PROBES = 2
 LIKELIEST = 20

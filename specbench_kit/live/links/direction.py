@@ -18,7 +18,9 @@ class LinkDirection(Thread, Generic[M]):
 
     def __init__(self, link: Link, bytes_per_s: float, name: str, deliver: Callable[[M], None]) -> None:
         super().__init__(name=name, daemon=True)
-        self._link, self._bytes_per_s, self._deliver = link, bytes_per_s, deliver
+        self._link = link
+        self._bytes_per_s = bytes_per_s
+        self._deliver = deliver
         self._random = Random(f"{link.seed}/{name}")
         self._free_s = self._last_arrival_s = 0.0
         self._in_transit: deque[tuple[float, M]] = deque()

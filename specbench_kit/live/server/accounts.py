@@ -149,7 +149,8 @@ class Accounts:
         if name not in self._accounts:
             if len(self._accounts) >= REMEMBERED:
                 self._accounts = {known: account for known, account in self._accounts.items() if not account.idle}
-            limits, shares = self.limits, max(1, len(self.tokens))
+            limits = self.limits
+            shares = max(1, len(self.tokens))
             self._accounts[name] = Account(
                 name,
                 ByteRate(limits.token_bytes_per_s),

@@ -43,7 +43,8 @@ class BatchRunner(Thread):
         scorer: OutputScorer | None = None,
     ) -> None:
         super().__init__(name="verification", daemon=True)
-        slots, self._estimator = runner.executor.slots, estimator
+        slots = runner.executor.slots
+        self._estimator = estimator
         self.limits = BatchLimits(min(max_batch, slots))
         self._queue = scheduler.queue(estimator, self.limits)
         self._verifier = BatchVerifier(runner)
@@ -139,8 +140,10 @@ class BatchRunner(Thread):
     def _admit_arrivals(self) -> None:
         """Free closed sessions and hand the arrived rounds to the scheduler."""
         with self._changed:
-            arrived, self._arrived = self._arrived, deque()
-            closed, self._closed = self._closed, deque()
+            arrived = self._arrived
+            self._arrived = deque()
+            closed = self._closed
+            self._closed = deque()
         for session in closed:
             self.slots.release(session)
         for pending in arrived:
@@ -205,7 +208,9 @@ class BatchRunner(Thread):
         self, pending: PendingRound, verdicts: dict[PendingRound, Verdict], faults: dict[PendingRound, str]
     ) -> tuple[list[int], bytes]:
         """Commit a round's verdict and return its tokens and states to send, or move the round to the faults."""
-        session, tokens, states = pending.session, list[int](), b""
+        session = pending.session
+        tokens = list[int]()
+        states = b""
         try:
             if pending in verdicts:
                 states = states_to_send(pending, verdicts[pending], len(session.text.tokens))
@@ -235,7 +240,8 @@ class BatchRunner(Thread):
 
     def _go_on(self, pending: PendingRound, now_s: float) -> bool:
         """Queue the next round of a generation, here and not in the event loop, which would cost each token time."""
-        session, generation = pending.session, pending.generation
+        session = pending.session
+        generation = pending.generation
         if generation is None or session.closed or not generation.goes_on:
             if generation is not None and (generation.finished or generation.cancelled):
                 self._drafters.release(session)
@@ -248,7 +254,8 @@ class BatchRunner(Thread):
         self._drafters.release(session)
         if (waiting := self._waiting_of.get(session)) is not None:
             # Its waiting round must now compute the whole text.
-            waiting.new, waiting.cached = waiting.new + waiting.cached, 0
+            waiting.new = waiting.new + waiting.cached
+            waiting.cached = 0
             self._estimator.estimate(waiting)
             self._queue.changed(waiting)
 
@@ -296,7 +303,9 @@ class KvSlots:
     """The sessions whose KV the target holds, the least recently used one first; belongs to the verification thread."""
 
     def __init__(self, verifier: BatchVerifier, count: int, on_release: Callable[[ServerSession], None]) -> None:
-        self._verifier, self.count, self._on_release = verifier, count, on_release
+        self._verifier = verifier
+        self.count = count
+        self._on_release = on_release
         self._holders: OrderedDict[ServerSession, None] = OrderedDict()
         self.evictions = 0
         """How often a session lost its slot to another one."""

@@ -66,7 +66,9 @@ class ServerDrafter:
         drafting_s = (monotonic_s() - began_s) / len(rounds)
         for pending, draft, nodes in zip(rounds, drafts, chosen, strict=True):
             draft.tree.mark_sent()
-            pending.draft, pending.chosen, pending.draft_s = draft, nodes, drafting_s
+            pending.draft = draft
+            pending.chosen = nodes
+            pending.draft_s = drafting_s
             self.sessions.add(pending.session)
 
     def next_root(self, verdict: Verdict) -> int | None:
@@ -94,7 +96,8 @@ class ServerDrafters:
     """
 
     def __init__(self, offer: DraftingOffer, capacity: int) -> None:
-        self._offer, self._capacity = offer, capacity
+        self._offer = offer
+        self._capacity = capacity
         self._drafters: dict[tuple[str, Sampler, str], ServerDrafter] = {}
         self._of_session: dict[ServerSession, ServerDrafter] = {}
 

@@ -32,7 +32,8 @@ class ReceivedDistributions:
 
     def __init__(self, draft: messages.Draft, vocabulary: int) -> None:
         self.sampled = bool(draft.counts)
-        self._draft, self._vocabulary = draft, vocabulary
+        self._draft = draft
+        self._vocabulary = vocabulary
         self._ends = list(accumulate(draft.counts))
 
     @property
@@ -119,7 +120,9 @@ def _require_distributions(
     if len(draft.counts) != len(draft.tokens) or len(draft.ids) > len(draft.tokens) * limits.candidates:
         fault = f"{len(draft.counts)} distributions with {len(draft.ids)} entries for {len(draft.tokens)} tokens"
         raise Refusal(Status.BROKEN_DISTRIBUTION, fault)
-    counts, ids, probabilities = list(draft.counts), list(draft.ids), list(draft.probabilities)
+    counts = list(draft.counts)
+    ids = list(draft.ids)
+    probabilities = list(draft.probabilities)
     if sampler.greedy:
         fault = "a greedy session takes no distributions"
     elif list(parents) != list(range(len(parents))):

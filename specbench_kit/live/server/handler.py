@@ -36,8 +36,11 @@ class FrameHandler:
     def __init__(
         self, sessions: SessionTable, batch_runner: BatchRunner, welcome: messages.Welcome, tokens: Sequence[str]
     ) -> None:
-        self.sessions, self.batch_runner, self.welcome = sessions, batch_runner, welcome
-        self.limits, self.metrics = sessions.limits, ServerMetrics()
+        self.sessions = sessions
+        self.batch_runner = batch_runner
+        self.welcome = welcome
+        self.limits = sessions.limits
+        self.metrics = ServerMetrics()
         self.log = EventLog()
         self.reception = Reception(self.limits, welcome, self.metrics, Accounts(self.limits, tokens))
         self.generations = Generations(sessions, batch_runner, welcome.drafting)
@@ -105,7 +108,8 @@ class FrameHandler:
         degraded = self._require_capacity(session)
         require_times(frame)
         draft = read_draft(frame, text, session.sampler, self.limits, self.sessions.vocabulary)
-        session.round, session.last_answer = frame.round, None
+        session.round = frame.round
+        session.last_answer = None
         session.begin_round()
         round_s, remaining_s = (ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms))
         self.batch_runner.submit(
@@ -137,7 +141,8 @@ class FrameHandler:
 
         An account that has no more than its share of the rounds never meets the overload that others cause.
         """
-        waiting, most = self.batch_runner.waiting, self.limits.waiting
+        waiting = self.batch_runner.waiting
+        most = self.limits.waiting
         if self.stopping:
             raise Refusal(Status.GOING_AWAY, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
         overloads = waiting >= most and session.account.in_flight >= most // self.reception.accounts.active
@@ -223,7 +228,8 @@ class FrameHandler:
         self.metrics.refused.labels(Status.FAILED.name).inc()
         self.log.write("failed", session=session.name, account=session.account.name, error=verified.error)
         failed = messages.Refused(session=session.name, round=verified.pending.number)
-        failed.status, failed.reason = Status.FAILED, verified.error
+        failed.status = Status.FAILED
+        failed.reason = verified.error
         self.drop(session, "failed")
         return Down(refused=failed)
 
@@ -237,7 +243,9 @@ class Generations:
     """Begins, streams and ends the generations of all sessions. Everything here runs in the event loop."""
 
     def __init__(self, sessions: SessionTable, batch_runner: BatchRunner, methods: Sequence[str]) -> None:
-        self._sessions, self._batch_runner, self._methods = sessions, batch_runner, methods
+        self._sessions = sessions
+        self._batch_runner = batch_runner
+        self._methods = methods
         self._limits = sessions.limits
         self._held_back: set[ServerSession] = set()
         """Sessions whose generations are paused or parked."""
@@ -250,7 +258,8 @@ class Generations:
         if session.in_flight:
             self.cancel(session)
             raise Refusal(Status.IN_FLIGHT, f"round {session.round} is not answered yet", IN_FLIGHT_RETRY_MS)
-        text, base = session.text, frame.base
+        text = session.text
+        base = frame.base
         if not len(text.request.prompt_ids) <= base <= len(text.tokens):
             raise Refusal(Status.WRONG_BASE, f"after {base} tokens; the session has {len(text.tokens)}")
         if not 1 <= frame.max_tokens <= self._limits.context - base:
@@ -264,7 +273,8 @@ class Generations:
             raise Refusal(Status.BROKEN_DEADLINE, f"{frame.round_ms} ms; send 0 or more")
         round_s = frame.round_ms / 1e3 or DEFAULT_ROUND_S
         generation = Generation(frame.round, frame.max_tokens, frozenset(frame.ends), round_s, frame.method)
-        session.round, session.last_answer = frame.round, None
+        session.round = frame.round
+        session.last_answer = None
         missed = generation.cut(text.tokens[base:])
         if not generation.finished:
             session.begin_round(generation)
@@ -273,7 +283,9 @@ class Generations:
 
     def go_on_alone(self, session: ServerSession) -> bool:
         """Begin the rest of a silent device's response; return False if it has ended."""
-        text, bound, number = session.text, session.silence, session.round
+        text = session.text
+        bound = session.silence
+        number = session.round
         assert bound is not None
         assert number is not None
         generation = bound.generation(number, text.tokens, len(text.request.prompt_ids))
@@ -286,7 +298,8 @@ class Generations:
 
     def answer(self, verified: VerifiedRound, generation: Generation) -> None:
         """Stream the tokens of a round, and end or pause its generation."""
-        session, stream = verified.pending.session, verified.pending.session.stream
+        session = verified.pending.session
+        stream = verified.pending.session.stream
         session.used_s = monotonic_s()
         last = not verified.goes_on and (generation.finished or generation.cancelled)
         if last:
@@ -346,23 +359,27 @@ def _frame(
 
 
 def _add_times(frame: messages.Generated, verified: VerifiedRound) -> None:
-    verdict, batch = verified.verdict, verified.batch
+    verdict = verified.verdict
+    batch = verified.batch
     assert verdict is not None
-    frame.queue_us, frame.verify_us = round(verified.queue_s * 1e6), round(batch.verify_s * 1e6)
-    frame.batch_size, frame.batch_number = batch.size, batch.number
-    frame.cached, frame.computed = verified.cached, verdict.computed
-    frame.drafted, frame.submitted, frame.accepted = (
-        verdict.draft.tree.drafted,
-        len(verdict.submitted),
-        len(verdict.path),
-    )
+    frame.queue_us = round(verified.queue_s * 1e6)
+    frame.verify_us = round(batch.verify_s * 1e6)
+    frame.batch_size = batch.size
+    frame.batch_number = batch.number
+    frame.cached = verified.cached
+    frame.computed = verdict.computed
+    frame.drafted = verdict.draft.tree.drafted
+    frame.submitted = len(verdict.submitted)
+    frame.accepted = len(verdict.path)
     frame.draft_us = round(verified.pending.draft_s * 1e6)
     frame.padded.extend(verdict.padded)
 
 
 def verdict_frame(verified: VerifiedRound, credit: int) -> Down:
     """Return the answer to a draft that was verified."""
-    verdict, pending, batch = verified.verdict, verified.pending, verified.batch
+    verdict = verified.verdict
+    pending = verified.pending
+    batch = verified.batch
     assert verdict is not None
     return Down(
         verdict=messages.Verdict(

@@ -137,7 +137,8 @@ class EventLog:
     """Appends events to a file, one JSON object per line; without a file it drops them."""
 
     def __init__(self, path: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
-        self._path, self._most_bytes = path, most_bytes
+        self._path = path
+        self._most_bytes = most_bytes
         self._file = self._open()
 
     def write(self, event: str, **fields: object) -> None:

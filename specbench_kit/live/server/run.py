@@ -46,8 +46,10 @@ SWITCH_S = 0.0005
 
 def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str, object]]:
     """Return a server that does not listen yet, and facts about it to show."""
-    scheduler, tokens = parse_scheduler(settings.scheduler), settings.tokens()
-    log, listen = EventLog(settings.log), ListenAddress(settings.listen)
+    scheduler = parse_scheduler(settings.scheduler)
+    tokens = settings.tokens()
+    log = EventLog(settings.log)
+    listen = ListenAddress(settings.listen)
     if settings.tls_cert is not None and settings.tls_key is not None:
         own = read_certified_key(settings.tls_cert, settings.tls_key, ("--tls-cert", "--tls-key"))
         client_ca = settings.tls_client_ca

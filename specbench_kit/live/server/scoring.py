@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 MOST_SCORES = 1 << 27
 """Largest number of scores of an output in one shape, tokens x vocabulary; as float32 they take half a gigabyte."""
-MOST_WAITING, MOST_OF_ACCOUNT = 16, 4
+MOST_WAITING = 16
+MOST_OF_ACCOUNT = 4
 """Outputs that may wait to be scored, of all devices and of one account."""
 RETRY_MS = 200
 KEPT_S = 10.0
@@ -57,7 +58,8 @@ class OutputScorer:
     """Scores outputs one by one. `waiting` is changed by the event loop, everything else by the verification thread."""
 
     def __init__(self, runner: Runner, model: "PreTrainedModel | None" = None) -> None:
-        self.runner, self._model = runner, model
+        self.runner = runner
+        self._model = model
         self.waiting: deque[ScoringTask] = deque()
         self.most_tokens = 0 if model is None else MOST_SCORES // (runner.vocabulary or model.config.vocab_size)
         """Length of the longest output that is scored; 0 without a model."""
@@ -87,7 +89,8 @@ class OutputScorer:
 
     def score_next(self, pause: Callable[[], None]) -> None:
         """Score the output that waits longest and answer it; `pause` is called before each of its forwards."""
-        task, began_s = self.waiting[0], monotonic_s()
+        task = self.waiting[0]
+        began_s = monotonic_s()
         self._forwards = 0
 
         def before_forward() -> None:
@@ -130,9 +133,11 @@ class OutputScorer:
 def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits, scorer: OutputScorer) -> ScoringTask:
     """Return the task of a frame; raise Refusal for an output that cannot be scored. Called in the event loop."""
     loop = asyncio.get_running_loop()
-    runner, most_tokens = scorer.runner, scorer.most_tokens
+    runner = scorer.runner
+    most_tokens = scorer.most_tokens
     _require_lengths(frame, most_tokens, limits)
-    prompt, output = list(frame.prompt), list(frame.output)
+    prompt = list(frame.prompt)
+    output = list(frame.output)
     vocabulary = runner.vocabulary or 0
     for tokens in (prompt, output, [frame.expected]):
         require_tokens(tokens, vocabulary)
@@ -141,7 +146,8 @@ def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits
     if frame.position >= len(output) or output[frame.position] == frame.expected:
         raise Refusal(Status.BROKEN_TREE, f"the output does not differ at position {frame.position}")
     rows = (runner.executor.slots + 1) // 2  # such a batch is computed in at most as many slots as the server has
-    rounds, plain = read_rounds(frame.rounds), read_rounds(frame.plain)
+    rounds = read_rounds(frame.rounds)
+    plain = read_rounds(frame.plain)
     _require_rounds(rounds, len(prompt), len(output), limits)
     length = len(prompt)
     for step in rounds:

@@ -55,7 +55,8 @@ class DeviceStream:
     @property
     def overfull(self) -> bool:
         """Return True while so many bytes of answers are unread that no further frame is read."""
-        limits, of_token = self._handler.limits, self.caller.account.unread_bytes
+        limits = self._handler.limits
+        of_token = self.caller.account.unread_bytes
         return self._unread_bytes > limits.unread_bytes or of_token > limits.token_unread_bytes
 
     def written(self, answer: Down) -> None:
@@ -92,7 +93,8 @@ class DeviceStream:
 
     def pause_s(self, frame: Up) -> float:
         """Return for how long nothing more should be read, now that this frame was."""
-        size, now_s = frame.ByteSize(), monotonic_s()
+        size = frame.ByteSize()
+        now_s = monotonic_s()
         return max(self._rate.pause_s(size, now_s), self.caller.account.rate.pause_s(size, now_s))
 
     def receive(self, frame: Up) -> None:
@@ -128,7 +130,8 @@ class DeviceStream:
         """Answer a frame of a session with a refusal, and count and log it."""
         self._handler.metrics.refused.labels(refusal.status.name).inc()
         refused = messages.Refused(session=getattr(frame, kind).session[:LONGEST_NAME], status=refusal.status)
-        refused.reason, refused.retry_ms = refusal.reason, refusal.retry_ms
+        refused.reason = refusal.reason
+        refused.retry_ms = refusal.retry_ms
         refused.round = frame.generate.round if kind == "generate" else frame.draft.round
         self.answer(Down(refused=refused))
         self._refusals += 1
@@ -187,7 +190,8 @@ class VerificationService:
     """The server's side of all streams."""
 
     def __init__(self, handler: FrameHandler, listen: ListenAddress, log: EventLog | None = None) -> None:
-        self.handler, self._listen = handler, listen
+        self.handler = handler
+        self._listen = listen
         self.log = handler.log = log or EventLog()
         self.report: Callable[[ServerActivity], None] = lambda _: None
         """Called about every second with the server's activity."""
@@ -225,7 +229,10 @@ class VerificationService:
 
     async def _decode(self, _: AsyncIterator[Up], context: StreamContext) -> None:
         """Serve one stream from its hello to its end."""
-        handler, peer, stream, reason = self.handler, context.peer(), None, "ended"
+        handler = self.handler
+        peer = context.peer()
+        stream = None
+        reason = "ended"
         try:
             hello = await self._hello(context)
             stream = DeviceStream(handler, handler.reception.greet(hello, peer, _certified(context)), peer)
@@ -315,8 +322,10 @@ class VerificationService:
 
     async def _maintain(self) -> None:
         """Drop idle sessions, end idle streams and update the gauges, until the verification thread ends."""
-        handler, reported_s = self.handler, monotonic_s()
-        runner, metrics = handler.batch_runner, handler.metrics
+        handler = self.handler
+        reported_s = monotonic_s()
+        runner = handler.batch_runner
+        metrics = handler.metrics
         while True:
             await asyncio.sleep(MAINTENANCE_S)
             now_s = monotonic_s()

@@ -73,12 +73,14 @@ class ServerSession:
     def begin_round(self, generation: Generation | None = None) -> None:
         """Note that a round, or a whole generation, is under way."""
         self.account.in_flight += not self.in_flight
-        self.in_flight, self.generation = True, generation
+        self.in_flight = True
+        self.generation = generation
 
     def end_round(self) -> None:
         """Note that nothing is under way any more."""
         self.account.in_flight -= self.in_flight
-        self.in_flight, self.generation = False, None
+        self.in_flight = False
+        self.generation = None
 
     @property
     def expected_tokens(self) -> float:
@@ -118,7 +120,8 @@ class SessionTable:
         A session is resumed if the device's text is a prefix of its own: the device may have missed the last answers.
         Any other session of the owner with that name is replaced.
         """
-        sampler, existing = read_sampler(frame.sampling), self._sessions.get((caller.owner, frame.session))
+        sampler = read_sampler(frame.sampling)
+        existing = self._sessions.get((caller.owner, frame.session))
         layers = self._read_layers(frame.layers)
         if len(frame.sampling.request) > LONGEST_NAME:
             raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
@@ -126,7 +129,8 @@ class SessionTable:
         if len(frame.prompt) + len(frame.output) > self.limits.context:
             raise Refusal(Status.CONTEXT_FULL, f"this server holds {self.limits.context} tokens")
         if existing is not None:
-            text, received = existing.text, [*frame.prompt, *frame.output]
+            text = existing.text
+            received = [*frame.prompt, *frame.output]
             continues = list(text.request.prompt_ids) == list(frame.prompt) and text.tokens[: len(received)] == received
             if continues and (existing.sampler, existing.layers) == (sampler, layers):
                 return self.find(frame.session, caller.owner, now_s), None
@@ -217,7 +221,8 @@ def read_sampler(sampling: messages.Sampling) -> Sampler:
 
     Values beyond the bounds would make the target's distribution NaN, or are not meant by anybody.
     """
-    temperature, top_p = sampling.temperature, sampling.top_p or 1.0
+    temperature = sampling.temperature
+    top_p = sampling.top_p or 1.0
     lowest, highest = TEMPERATURES
     if not ((temperature == 0 or lowest <= temperature <= highest) and LEAST_TOP_P <= top_p <= 1):
         raise Refusal(

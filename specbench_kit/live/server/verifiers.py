@@ -94,7 +94,9 @@ def _verdict(
     pending: PendingRound, row: Append, forward: Forward, number: int, best: Sequence[Sequence[int]]
 ) -> Verdict:
     """Return the verdict on the round of row `number` of a forward."""
-    draft, nodes, session = pending.draft, pending.nodes, pending.session
+    draft = pending.draft
+    nodes = pending.nodes
+    session = pending.session
     if session.sampler.greedy:
         path, bonus = walk(draft.tree, nodes, best[number][-1 - len(nodes) :].__getitem__)
     else:

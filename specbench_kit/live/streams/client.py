@@ -27,11 +27,13 @@ from specbench_kit.live.streams.http import (
 from specbench_kit.live.streams.received import ReceivedStream
 
 CONNECT_S = 10.0
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 20.0
+FIRST_WAIT_S = 0.25
+LONGEST_WAIT_S = 20.0
 """The pause before a request is sent a second time, doubled before every further time; and the longest pause."""
 BUSY = (408, 429, 500, 502, 503, 504)
 """Answers after which the same request may succeed later."""
-FINISHED_S, DONE_S = 1.0, 0.05
+FINISHED_S = 1.0
+DONE_S = 0.05
 """How long a body may stay open after the event that finishes an answer, for its usage; and after `[DONE]`."""
 WHOLE = ("stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "")
 """Reasons for which a whole answer ends; some servers name none."""
@@ -45,7 +47,8 @@ class RequestFailedError(Exception):
 
     def __init__(self, reason: str, reasons: Sequence[str], unreachable: bool = False) -> None:
         super().__init__(reason)
-        self.reasons, self.unreachable = reasons, unreachable
+        self.reasons = reasons
+        self.unreachable = unreachable
 
     @property
     def attempts(self) -> int:
@@ -62,7 +65,9 @@ class _AttemptFailedError(Exception):
 
     def __init__(self, reason: str, *, final: bool = False, unreachable: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(reason)
-        self.final, self.unreachable, self.wait_s = final, unreachable, wait_s
+        self.final = final
+        self.unreachable = unreachable
+        self.wait_s = wait_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,8 @@ class StreamClient:
 
     def __post_init__(self) -> None:
         self.dialect = dialects.get(self.address.dialect)(self.address.model)
-        proxy, verify = proxy_of(self.address.base), certificates(self.address.base, self.ca_file)
+        proxy = proxy_of(self.address.base)
+        verify = certificates(self.address.base, self.ca_file)
         self._way = f" (through the proxy that {proxy.variable} names)" if proxy else ""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._connections = AsyncTransport(
@@ -148,10 +154,12 @@ class StreamClient:
 
     async def ask(self, generation: Generation) -> SentRequest:
         """Return a whole answer, of the first attempt that brings one; raise RequestFailedError if none does."""
-        body, wait_s = self.dialect.body(generation), FIRST_WAIT_S
+        body = self.dialect.body(generation)
+        wait_s = FIRST_WAIT_S
         reasons: list[str] = []
         while True:
-            received, sent_s = ReceivedStream(), monotonic_s()
+            received = ReceivedStream()
+            sent_s = monotonic_s()
             try:
                 await self._stream(body, received, sent_s)
             except _AttemptFailedError as failure:
@@ -168,7 +176,8 @@ class StreamClient:
 
     async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:
         """Send the request and collect its events; raise _AttemptFailedError if the answer is not whole."""
-        parser, state = EventParser(), "open"
+        parser = EventParser()
+        state = "open"
         clock = asyncio.get_running_loop().time
         try:
             # Bodies stay open after the answer's end at some servers: then it is what has arrived.

@@ -151,10 +151,13 @@ class Transport(httpx.BaseTransport):
 
     def __init__(self, make: Callable[[], httpx.BaseTransport] = httpx.HTTPTransport) -> None:
         self._make = make
-        self._current, self._retired, self._is_used = make(), list[httpx.BaseTransport](), False
+        self._current = make()
+        self._retired = list[httpx.BaseTransport]()
+        self._is_used = False
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        current, is_used = self._current, self._is_used
+        current = self._current
+        is_used = self._is_used
         try:
             response = current.handle_request(request)
         except STALE:
@@ -162,7 +165,8 @@ class Transport(httpx.BaseTransport):
                 raise
             if current is self._current:
                 self._retired.append(current)
-                self._current, self._is_used = self._make(), False
+                self._current = self._make()
+                self._is_used = False
             response = self._current.handle_request(request)
         self._is_used = True
         return response
@@ -178,10 +182,13 @@ class AsyncTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, make: Callable[[], httpx.AsyncBaseTransport]) -> None:
         self._make = make
-        self._current, self._retired, self._is_used = make(), list[httpx.AsyncBaseTransport](), False
+        self._current = make()
+        self._retired = list[httpx.AsyncBaseTransport]()
+        self._is_used = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        current, is_used = self._current, self._is_used
+        current = self._current
+        is_used = self._is_used
         try:
             response = await current.handle_async_request(request)
         except STALE:
@@ -196,7 +203,8 @@ class AsyncTransport(httpx.AsyncBaseTransport):
     def renew(self) -> None:
         """Use new connections from now on; the old ones are closed at the end, since requests may be using them."""
         self._retired.append(self._current)
-        self._current, self._is_used = self._make(), False
+        self._current = self._make()
+        self._is_used = False
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -212,7 +220,8 @@ class ServerClient:
     ) -> None:
         proxy = proxy_of(base) if transport is None else None
         verify = certificates(base)
-        self._base, self._key = base, key
+        self._base = base
+        self._key = key
         self._way = f" (through the proxy that {proxy.variable} names)" if proxy else ""
         self._http = httpx.Client(
             base_url=base,
@@ -286,7 +295,8 @@ class EventParser:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._events, self._head = 0, b""
+        self._events = 0
+        self._head = b""
 
     def feed(self, content: bytes) -> list[str]:
         """Return the data of every event whose line is complete now."""
@@ -298,7 +308,8 @@ class EventParser:
 
     def end(self) -> list[str]:
         """Return the data of a last line without a line break."""
-        line, self._rest = self._rest, b""
+        line = self._rest
+        self._rest = b""
         found = [data] if (data := _data(line)) else []
         self._events += len(found)
         return found

@@ -99,7 +99,8 @@ def _own_fields(generation: Generation) -> dict[str, Any]:
 
 
 def _facts(*documents: JsonObject | None) -> ServerFacts:
-    models, props = documents[0] or {}, documents[1] or {}
+    models = documents[0] or {}
+    props = documents[1] or {}
     names = [str(entry.get("id")) for entry in models.get("data") or ()]
     context = (props.get("default_generation_settings") or {}).get("n_ctx")
     build = props.get("build_info")

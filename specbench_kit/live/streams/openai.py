@@ -91,9 +91,13 @@ class StepCounts(Struct):
 
     def counts(self) -> DraftCounts:
         """Return rounds, drafted and accepted tokens, and first ones, from whichever fields state them."""
-        accepted, rounds, drafted, first = None, self.num_spec_steps, self.num_draft_tokens, None
+        accepted = None
+        rounds = self.num_spec_steps
+        drafted = self.num_draft_tokens
+        first = None
         if self.per_step_accepted is not None:
-            accepted, rounds = sum(self.per_step_accepted), rounds or len(self.per_step_accepted)
+            accepted = sum(self.per_step_accepted)
+            rounds = rounds or len(self.per_step_accepted)
             first = sum(count > 0 for count in self.per_step_accepted)
         elif self.acceptance_histogram is not None:
             histogram = self.acceptance_histogram
@@ -125,7 +129,8 @@ class Chunk(Struct):
 
     def event(self) -> StreamEvent:
         """Return the event that the chunk stands for."""
-        choice, usage = self.choices[0] if self.choices else Choice(), self.usage or Usage()
+        choice = self.choices[0] if self.choices else Choice()
+        usage = self.usage or Usage()
         delta = choice.delta or Delta()
         reasoning = delta.reasoning_content or delta.reasoning or ""
         text = choice.text or f"{reasoning}{delta.content or ''}"

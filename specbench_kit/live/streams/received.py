@@ -92,20 +92,27 @@ class ReceivedStream:
         """Return the answer; `count_tokens` is used where the server does not say how many tokens an event brought."""
         sizes: Sequence[int]
         if all(arrival.tokens is not None for arrival in self._arrivals):
-            sizes, counted_by = [arrival.tokens or 0 for arrival in self._arrivals], self._counted_by
+            sizes = [arrival.tokens or 0 for arrival in self._arrivals]
+            counted_by = self._counted_by
         elif count_tokens is not None:
-            sizes, counted_by = self._sizes_by_text(count_tokens), "tokenizer"
+            sizes = self._sizes_by_text(count_tokens)
+            counted_by = "tokenizer"
         elif self._total == len(self._arrivals):
-            sizes, counted_by = [1] * len(self._arrivals), "one per chunk"
+            sizes = [1] * len(self._arrivals)
+            counted_by = "one per chunk"
         elif self._total is not None and self._total > len(self._arrivals):
             lengths = [max(1, len(arrival.text)) for arrival in self._arrivals]
-            sizes, counted_by = divided(self._total, lengths), "usage at the end"
+            sizes = divided(self._total, lengths)
+            counted_by = "usage at the end"
         elif self._total is not None:
-            sizes, counted_by = divided(self._total, [1] * len(self._arrivals)), "usage at the end"
+            sizes = divided(self._total, [1] * len(self._arrivals))
+            counted_by = "usage at the end"
         else:
-            sizes, counted_by = [], "chunks"
+            sizes = []
+            counted_by = "chunks"
         if not any(sizes):
-            sizes, counted_by = [1] * len(self._arrivals), "chunks"
+            sizes = [1] * len(self._arrivals)
+            counted_by = "chunks"
         return StreamedAnswer(
             text=self._text,
             bursts=self._bursts(sizes),
@@ -119,7 +126,8 @@ class ReceivedStream:
 
     def _sizes_by_text(self, count_tokens: TokenCounter) -> list[int]:
         """Return the tokens that each event added to the tokenized text."""
-        ends, text = [0], ""
+        ends = [0]
+        text = ""
         for arrival in self._arrivals:
             text += arrival.text
             # A piece of text may join with the one before it to fewer tokens; the count never goes back.
@@ -142,8 +150,10 @@ def divided(total: int, weights: Sequence[int]) -> list[int]:
     """Return whole numbers that sum to `total`, in proportion to the weights; at least 1 each where possible."""
     if total < len(weights):
         return [1] * total + [0] * (len(weights) - total)
-    spare, weight_sum = total - len(weights), sum(weights)
-    ends, so_far = [0], 0
+    spare = total - len(weights)
+    weight_sum = sum(weights)
+    ends = [0]
+    so_far = 0
     for weight in weights:
         so_far += weight
         ends.append(round(spare * so_far / weight_sum))

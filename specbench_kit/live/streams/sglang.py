@@ -70,7 +70,8 @@ class SglangStream(StreamDialect):
 
     def read(self, data: str) -> StreamEvent:
         chunk = read_event(SglangChunk, data)
-        meta, ids = chunk.meta_info or MetaInfo(), chunk.output_ids
+        meta = chunk.meta_info or MetaInfo()
+        ids = chunk.output_ids
         # A server started with --stream-output sends what is new, any other the whole answer so far.
         is_whole = ids is None or len(ids) == meta.completion_tokens
         return StreamEvent(
@@ -87,6 +88,8 @@ class SglangStream(StreamDialect):
         )
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
-        model, server = documents[0] or {}, documents[1] or {}
-        path, version = model.get("model_path"), server.get("version")
+        model = documents[0] or {}
+        server = documents[1] or {}
+        path = model.get("model_path")
+        version = server.get("version")
         return ServerFacts(path and str(path), server.get("context_length"), version and str(version))

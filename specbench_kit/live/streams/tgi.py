@@ -63,7 +63,8 @@ class TgiStream(StreamDialect):
 
     def read(self, data: str) -> StreamEvent:
         chunk = read_event(TgiChunk, data)
-        token, details = chunk.token, chunk.details or TgiDetails()
+        token = chunk.token
+        details = chunk.details or TgiDetails()
         return StreamEvent(
             text=token.text if token and not token.special else "",
             token_ids=[token.id] if token else [],
@@ -79,5 +80,6 @@ class TgiStream(StreamDialect):
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
         info = documents[0] or {}
-        model, version = info.get("model_id"), info.get("version")
+        model = info.get("model_id")
+        version = info.get("version")
         return ServerFacts(model and str(model), info.get("max_total_tokens"), version and str(version))

@@ -62,7 +62,8 @@ class StreamedAnswer(Struct, frozen=True):
         Tokens of the last round after the answer's end were not sent, and do not count. Steps without a draft are not
         rounds at every server, so that rounds may have committed fewer tokens than were sent.
         """
-        after_first, drafts = max(0, self.tokens - 1), self.drafts
+        after_first = max(0, self.tokens - 1)
+        drafts = self.drafts
         if drafts is None or drafts.rounds is None or drafts.accepted is None:
             return after_first
         return min(after_first, drafts.rounds + drafts.accepted)

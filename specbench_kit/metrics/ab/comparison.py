@@ -219,7 +219,8 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
         tokens.append(counts)
     if not places:
         return None
-    turns, rows = [turn for _, turn in places], 1 + max(record.turn for record in records)
+    turns = [turn for _, turn in places]
+    rows = 1 + max(record.turn for record in records)
     span_sums, token_sums = (
         [np.bincount(turns, weights=[side[place] for place in places], minlength=rows) for side in columns]
         for columns in (seconds, tokens)
@@ -232,10 +233,13 @@ def _level(ratios: Mapping[str, Sequence[Ratio]]) -> float:
     # The figures of one load share its turns, so that a slow turn moves all of them; other loads have other turns.
     blocks = [np.column_stack([ratio.residuals for ratio in of_load]) for of_load in ratios.values() if of_load]
     rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
-    residuals, row, column = np.zeros((rows, columns)), 0, 0
+    residuals = np.zeros((rows, columns))
+    row = 0
+    column = 0
     for block in blocks:
         residuals[row : row + block.shape[0], column : column + block.shape[1]] = block
-        row, column = row + block.shape[0], column + block.shape[1]
+        row = row + block.shape[0]
+        column = column + block.shape[1]
     freedom = min((ratio.freedom for of_load in ratios.values() for ratio in of_load), default=1.0)
     return simultaneous_level(residuals, freedom)
 

@@ -69,7 +69,8 @@ class AbCondition:
         return lines
 
     def _value(self, load: LoadSummary, figures: ServerFigures) -> float | None:
-        metric, detail = self.terms.metric, self.terms.detail
+        metric = self.terms.metric
+        detail = self.terms.detail
         if metric in SPEEDUPS:
             entry = next((entry for entry in load.comparisons if entry.figure == SPEEDUPS[metric]), None)
             if entry is None or detail is None:

@@ -42,7 +42,8 @@ def turn_spans(records: Sequence[AnswerRecord]) -> dict[tuple[int, int], tuple[f
 
 def busy_seconds(records: Sequence[AnswerRecord]) -> float:
     """Return the time in which a server had turns to answer; turns of another tool's results may overlap."""
-    total_s, until_s = 0.0, -np.inf
+    total_s = 0.0
+    until_s = -np.inf
     for begin_s, end_s in sorted(turn_spans(records).values()):
         total_s += max(0.0, end_s - max(begin_s, until_s))
         until_s = max(until_s, end_s)

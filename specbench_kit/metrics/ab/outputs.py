@@ -31,7 +31,8 @@ def dialogues_of(records: Iterable[AnswerRecord], load: str, server: str) -> Dia
     """Return the known answers of a server under a load, up to the first turn of a dialogue that has none."""
     turns: dict[tuple[str, int], dict[int, StreamedAnswer]] = {}
     for record in records:
-        key, answer = record.key, record.answer
+        key = record.key
+        answer = record.answer
         if answer is not None and answer.text is not None and (key.load, key.server) == (load, server):
             turns.setdefault((key.request_id, key.repeat), {})[key.dialogue_turn] = answer
     return {
@@ -127,9 +128,12 @@ def gate_of(both: Agreement, own: Sequence[Agreement]) -> Gate:
 
 def divergence(place: tuple[str, int], turn: int, one: StreamedAnswer, other: StreamedAnswer) -> Divergence:
     """Return the first place at which two outputs of a turn of a dialogue differ."""
-    first, second, texts = one.token_ids, other.token_ids, (one.text or "", other.text or "")
+    first = one.token_ids
+    second = other.token_ids
+    texts = (one.text or "", other.text or "")
     shared = _first_difference(*texts)
-    before, rest = texts[0][max(0, shared - CONTEXT) : shared], [text[shared : shared + CONTEXT] for text in texts]
+    before = texts[0][max(0, shared - CONTEXT) : shared]
+    rest = [text[shared : shared + CONTEXT] for text in texts]
     if first is None or second is None:
         return Divergence(*place, shared, "character", before, rest[0], rest[1], turn)
     position = _first_difference(first, second)
@@ -171,7 +175,9 @@ def compare_samples(pairs: Pairs, level: float) -> SampleTest | None:
     if samples < FEWEST_PAIRS:
         return None
     random = np.random.default_rng(0)
-    names, tokens, lengths = list(known), [], []
+    names = list(known)
+    tokens = []
+    lengths = []
     for of_prompt in known.values():
         signs = random.choice([-1.0, 1.0], (1 + DRAWS, len(of_prompt)))
         signs[0] = 1.0

@@ -48,7 +48,8 @@ def _growth(records: Sequence[AnswerRecord]) -> tuple[float, float] | None:
             place = record.key.repeat, record.turn
             groups.setdefault(place, []).append((record.sent_s - record.late_s, record.answer.e2e_s))
     rows = 1 + max((turn for _, turn in groups), default=0)
-    products, squares = np.zeros(rows), np.zeros(rows)
+    products = np.zeros(rows)
+    squares = np.zeros(rows)
     for (_, turn), points in groups.items():
         arrived_s, took_s = np.array(points).T
         arrived_s = arrived_s - arrived_s.mean()
@@ -64,7 +65,8 @@ def _growth(records: Sequence[AnswerRecord]) -> tuple[float, float] | None:
 
 def _gain(lower: Sequence[AnswerRecord], higher: Sequence[AnswerRecord]) -> tuple[float, float] | None:
     """Return how many times higher the throughput at the higher load is, and the upper end of its interval."""
-    first, second = _throughput(lower), _throughput(higher)
+    first = _throughput(lower)
+    second = _throughput(higher)
     if first is None or second is None:
         return None
     # Both loads have turns of their own, whose errors are taken to be independent.
@@ -81,7 +83,8 @@ def _gain(lower: Sequence[AnswerRecord], higher: Sequence[AnswerRecord]) -> tupl
 def _throughput(records: Sequence[AnswerRecord]) -> Ratio | None:
     """Return the tokens per second in turns; the repeats of a turn are one unit."""
     rows = 1 + max((record.turn for record in records), default=0)
-    tokens, seconds = np.zeros(rows), np.zeros(rows)
+    tokens = np.zeros(rows)
+    seconds = np.zeros(rows)
     for record in records:
         tokens[record.turn] += record.answer.tokens if record.answer else 0
     for (_, turn), (begin_s, end_s) in turn_spans(records).items():

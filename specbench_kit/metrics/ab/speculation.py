@@ -98,7 +98,8 @@ def _described(
 ) -> Speculation:
     turns, tokens, number = zip(*rounds, strict=True) if rounds else ((), (), ())
     ratio = Ratio.of([np.bincount(turns, weights=tokens)], [np.bincount(turns, weights=number)]) if rounds else None
-    drafted, accepted = counts.drafted, counts.accepted
+    drafted = counts.drafted
+    accepted = counts.accepted
     return Speculation(
         source,
         acceptance_length=ratio_of_sums(sum(tokens), sum(number)),
@@ -114,7 +115,10 @@ def _described(
 
 def doubts_of(counts: DraftCounts, *, fell: bool = False, sent_tokens: int | None = None) -> list[str]:
     """Return what cannot be right in a server's counts; flawless ones are doubted where the drafts are many."""
-    rounds, drafted, accepted, first = counts.rounds, counts.drafted, counts.accepted, counts.accepted_first
+    rounds = counts.rounds
+    drafted = counts.drafted
+    accepted = counts.accepted
+    first = counts.accepted_first
     lines = ["its counters fell, as if it had been started again"] if fell else []
     if drafted is not None and accepted is not None and accepted > drafted:
         lines.append(f"it accepted {accepted} tokens and drafted {drafted}")

@@ -21,9 +21,12 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.models.weights.stored import mark_shell, restore_tables, stored_tensor
 
-CONFIG, WEIGHTS, OFFSETS = "config.json", "model.safetensors", "d2t"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+OFFSETS = "d2t"
 SIZE = "draft_vocab_size"
-OUTPUT, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
 SCALE = ".scale"
 BELOW = 10.0
 """The logit of a token that cannot be drafted lies this far below the smallest of those that can."""
@@ -171,7 +174,8 @@ def load_draft_for(folder: Path, target: Any, embedding: Callable[[], Tensor]) -
 
 def _widened(tensors: dict[str, Tensor], name: str) -> Tensor:
     """Return a weight; one in 8 bits is rounded to bf16, in which a CPU stores it."""
-    weight, scale = tensors[name], tensors.get(name + SCALE)
+    weight = tensors[name]
+    scale = tensors.get(name + SCALE)
     return weight if scale is None else (weight.float() * scale).to(torch.bfloat16)
 
 

@@ -88,8 +88,10 @@ class Forward:
         candidates: Candidates | None = None,
         padding: Sequence[Padding] = (),
     ) -> None:
-        self._given, self._hidden = parts, hidden or {}
-        self.statistics, self.candidates = statistics, candidates
+        self._given = parts
+        self._hidden = hidden or {}
+        self.statistics = statistics
+        self.candidates = candidates
         self.padding = padding
 
     def __getitem__(self, row: int) -> Tensor:
@@ -172,7 +174,9 @@ class Executor(ABC):
     """True if the executor holds the blocks of a GGUF file as they are."""
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
-        self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary
+        self.slots = slots
+        self.capacity = capacity
+        self.vocabulary = vocabulary
         self.device: torch.device = model.device
         self.state_bytes: int = model.config.get_text_config().hidden_size * model.dtype.itemsize
         """The size of one token's hidden state in one layer."""

@@ -215,7 +215,8 @@ class CudaGraphExecutor(TransformersExecutor):
 
     def _end_chain(self) -> None:
         """Start the steps of the chain that were put off: what comes now is no step of it."""
-        chain, self._chain = self._chain, None
+        chain = self._chain
+        self._chain = None
         if chain is not None and chain.started < chain.steps:
             self.launch(chain)
 

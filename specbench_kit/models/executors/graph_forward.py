@@ -17,12 +17,16 @@ class StaticKV(Cache):
 
     def __init__(self, store: KVStore, shape: Shape, cells: Tensor, slots: Tensor) -> None:
         super().__init__(layers=[])
-        self._store, self._shape, self._cells, self._slots = store, shape, cells, slots
+        self._store = store
+        self._shape = shape
+        self._cells = cells
+        self._slots = slots
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        shape, stored = self._shape, self._store.layers[layer_idx]
+        shape = self._shape
+        stored = self._store.layers[layer_idx]
         for kept, new in zip(stored, (key_states, value_states), strict=True):
             kept[self._slots, :, self._cells] = new.permute(0, 2, 1, 3)
         keys, values = (kept[shape.first : shape.first + shape.rows, :, : shape.length] for kept in stored)
@@ -41,7 +45,9 @@ class GraphMemory:
     """
 
     def __init__(self, store: KVStore, slots: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.store, self.slots, self.trash = store, slots, capacity - 1
+        self.store = store
+        self.slots = slots
+        self.trash = capacity - 1
         self.board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, device=device)
         self.host_board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, pin_memory=True)
         size = (slots, COLUMNS, FIELDS + DETAILS)
@@ -53,7 +59,8 @@ class GraphMemory:
         self.column = torch.zeros(1, dtype=torch.int64, device=device)
         self._keys = torch.arange(capacity, device=device)
         self._slots = torch.arange(slots, device=device)[:, None]
-        self._dtype, self._blocked = dtype, torch.finfo(dtype).min
+        self._dtype = dtype
+        self._blocked = torch.finfo(dtype).min
 
     @property
     def state(self) -> list[Tensor]:
@@ -85,9 +92,11 @@ class GraphMemory:
     def write(self, shape: Shape, columns: Tensor | slice, logits: Tensor, tokens: Tensor, details: Details) -> None:
         """Write what follows from logits [rows, columns, vocabulary] after some tokens [rows, columns] to the board."""
         results = [logits.argmax(-1), logits.sum(-1).isnan(), tokens]
-        packed, board = torch.stack([result.double() for result in results], -1), self.board
+        packed = torch.stack([result.double() for result in results], -1)
+        board = self.board
         if details.temperature:
-            packed, board = torch.cat((packed, describe(logits, details).double()), -1), self.details
+            packed = torch.cat((packed, describe(logits, details).double()), -1)
+            board = self.details
         board = board[shape.first : shape.first + shape.rows, :, : packed.shape[-1]]
         if isinstance(columns, slice):
             board[:, columns] = packed
@@ -103,12 +112,15 @@ class GraphComputations:
     """What graphs capture of one model: each returns logits, and hidden states by layer."""
 
     def __init__(self, model: Any, memory: GraphMemory, vocabulary: int | None) -> None:
-        self._model, self._memory, self._vocabulary = model, memory, vocabulary
+        self._model = model
+        self._memory = memory
+        self._vocabulary = vocabulary
 
     def forward(self, inputs: GraphInputs, layers: Sequence[int], details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute a forward from its inputs, and write the results of every column."""
         inputs.copy()
-        memory, shape = self._memory, inputs.shape
+        memory = self._memory
+        shape = inputs.shape
         tokens = memory.tokens(inputs)
         mask = memory.tree_mask(inputs) if shape.nodes else memory.chain_mask(inputs.cells, shape.length)
         logits, hidden = self._forward(shape, tokens, inputs.cells, inputs.places, mask, layers)
@@ -118,9 +130,11 @@ class GraphComputations:
     def chain(self, inputs: GraphInputs, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute a chain: a forward from its inputs, and further ones from the token that each has chosen."""
         inputs.copy()
-        memory, shape = self._memory, inputs.shape
+        memory = self._memory
+        shape = inputs.shape
         slots = slice(shape.first, shape.first + shape.rows)
-        tokens, last = memory.tokens(inputs), inputs.last[:, None]
+        tokens = memory.tokens(inputs)
+        last = inputs.last[:, None]
         mask = memory.chain_mask(inputs.cells, shape.length)
         logits, _ = self._forward(shape, tokens, inputs.cells, inputs.places, mask)
         logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))[:, 0]
@@ -136,12 +150,15 @@ class GraphComputations:
 
     def steps(self, shape: Shape, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute steps of a chain from the token and the cell of every slot, and leave those of the next step."""
-        memory, shape = self._memory, shape._replace(width=1)
+        memory = self._memory
+        shape = shape._replace(width=1)
         slots = slice(shape.first, shape.first + shape.rows)
-        token, cell = memory.token[slots], memory.cell[slots]
+        token = memory.token[slots]
+        cell = memory.cell[slots]
         all_logits: list[Tensor] = []
         for _ in range(steps):
-            own, cells = token[:, None].clone(), cell[:, None].clone()
+            own = token[:, None].clone()
+            cells = cell[:, None].clone()
             logits = self._forward(shape, own, cells, cells, memory.chain_mask(cells, shape.length))[0][:, 0]
             best = logits.argmax(-1)
             memory.write(shape, memory.column, logits[:, None], own, details)

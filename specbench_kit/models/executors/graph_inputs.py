@@ -40,8 +40,10 @@ class GraphInputs:
     """
 
     def __init__(self, shape: Shape, trash: int, device: torch.device) -> None:
-        self.shape, self._trash = shape, trash
-        rows, width = shape.rows, shape.width
+        self.shape = shape
+        self._trash = trash
+        rows = shape.rows
+        width = shape.width
         self._host = torch.zeros((rows, 3 * width + 2), dtype=torch.int64, pin_memory=True)
         self._card = torch.zeros((rows, 3 * width + 2), dtype=torch.int64, device=device)
         self.tokens, self.cells, self.places = (self._card[:, i * width : (i + 1) * width] for i in range(3))
@@ -57,13 +59,15 @@ class GraphInputs:
         """Write the rows of a forward; `linked` has their tokens, with pending ones by their number below 0."""
         if not self.was_read.query():
             self.was_read.synchronize()
-        numbers, width = self._numbers, self.shape.width
+        numbers = self._numbers
+        width = self.shape.width
         numbers[:] = 0
         numbers[:, width : 2 * width] = self._trash
         if self._host_ancestors is not None:
             self._host_ancestors.zero_()
         for row, tokens in zip(rows, linked, strict=True):
-            count, line = len(tokens), numbers[row.slot - self.shape.first]
+            count = len(tokens)
+            line = numbers[row.slot - self.shape.first]
             line[:count] = tokens
             line[width : width + count] = line[2 * width : 2 * width + count] = range(row.start, row.start + count)
             line[3 * width] = count - 1
@@ -79,7 +83,8 @@ class GraphInputs:
 
     def _fill_tree(self, row: Row, line: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
         assert self._host_ancestors is not None
-        table, width = self._host_ancestors.numpy()[row.slot - self.shape.first], self.shape.width
+        table = self._host_ancestors.numpy()[row.slot - self.shape.first]
+        width = self.shape.width
         paths = row.paths()
         if paths is None:
             table[: len(row.tokens), : len(row.tokens)] = np.tri(len(row.tokens), dtype=np.uint8)

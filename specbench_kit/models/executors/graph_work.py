@@ -39,7 +39,8 @@ class Results:
     """
 
     def __init__(self, logits: Tensor, hidden: dict[int, Tensor]) -> None:
-        self._logits, self._hidden = logits, hidden
+        self._logits = logits
+        self._hidden = hidden
 
     @cached_property
     def logits(self) -> Tensor:
@@ -167,7 +168,10 @@ class Work:
     """
 
     def __init__(self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int], details: Details) -> None:
-        self.executor, self.rows, self.layers, self.details = executor, rows, layers, details
+        self.executor = executor
+        self.rows = rows
+        self.layers = layers
+        self.details = details
         self.starts_chain = not layers and all(row.keep == 1 and row.parents is None for row in rows)
         self.steps = 1
         self.started = 0
@@ -226,7 +230,9 @@ class GraphForward(Forward):
 
     def __init__(self, work: Work, rows: Sequence[Row], step: int) -> None:
         # The base class's constructor is left out: it would need the results.
-        self.work, self.rows, self.step = work, rows, step
+        self.work = work
+        self.rows = rows
+        self.step = step
         self._masked = False
 
     # Not set in the constructor: a forward that refers to itself would not be freed as soon as nobody needs it, and its

@@ -35,7 +35,8 @@ class HeadExecutor(PaddedExecutor):
     """Runs any EAGLE head on any device."""
 
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
-        self.model, self.reads = model, model.config.layers
+        self.model = model
+        self.reads = model.config.layers
         self._tokens = model.tokens
         super().__init__(model, slots, capacity, vocabulary)
 
@@ -55,7 +56,8 @@ class HeadExecutor(PaddedExecutor):
         self.states.forget(slot)
 
     def compute(self, batch: ForwardInput) -> Computed:
-        model, layer = self.model, self.model.layer
+        model = self.model
+        layer = self.model.layer
         counts = [len(row.tokens) for row in self._rows]
         states = pad_sequence(list(self.states.read(self._rows).split(counts)), batch_first=True)
         read, residual = layer.enter(embedding(batch.tokens, model.embed_tokens.weight), states)

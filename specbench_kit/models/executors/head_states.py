@@ -20,7 +20,8 @@ class HeadStates:
     def __init__(self, slots: int, capacity: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self._table = torch.zeros((slots, 2, capacity, width), dtype=dtype, device=device)
         self._flat = self._table.flatten(0, 2)
-        self._capacity, self._lengths = capacity, [0] * slots
+        self._capacity = capacity
+        self._lengths = [0] * slots
 
     @property
     def bytes(self) -> int:

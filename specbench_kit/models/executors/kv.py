@@ -37,7 +37,8 @@ class KVStore:
         }
         parts = {size: iter(block) for size, block in blocks.items()}
         tensors = [next(parts[size]) for size in sizes]
-        self.device, self.blocks = device, list(blocks.values())
+        self.device = device
+        self.blocks = list(blocks.values())
         self.layers = list(zip(tensors[::2], tensors[1::2], strict=True))
 
     @staticmethod
@@ -61,8 +62,10 @@ class KVWindow:
     def __init__(self, store: KVStore, slots: list[int], starts: list[int], width: int) -> None:
         self.store = store
         self.length = max(starts) + width
-        self.width, self.slot_of_row = width, slots
-        self.first, self.start = slots[0], starts[0]
+        self.width = width
+        self.slot_of_row = slots
+        self.first = slots[0]
+        self.start = starts[0]
         self.adjacent = slots == list(range(self.first, self.first + len(slots)))
         self.level = min(starts) == max(starts)
         self.rows = slice(self.first, self.first + len(slots))
@@ -95,7 +98,8 @@ class MaskBuilder:
     """Builds the masks of one KV store: a token attends to its prefix, its ancestors and itself."""
 
     def __init__(self, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype, self.device = dtype, device
+        self.dtype = dtype
+        self.device = device
         self.blocked = torch.finfo(dtype).min
         self.capacity = capacity
         columns = torch.arange(2 * capacity + BAND, device=device)

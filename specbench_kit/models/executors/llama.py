@@ -49,13 +49,15 @@ class _Layer:
     """One decoder layer: query, key and value in one matrix, gate and up in another."""
 
     def __init__(self, layer: Any, normalise: _Normalise, pairs: Tensor) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
+        mlp = layer.mlp
         queries, keys = (_interleave(m.weight, pairs) for m in (attention.q_proj, attention.k_proj))
         qkv = torch.cat((queries, keys, attention.v_proj.weight))
         gate_up = torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))
         self.qkv = _Linear(normalise.absorb(layer.input_layernorm.weight, qkv))
         self.gate_up = _Linear(normalise.absorb(layer.post_attention_layernorm.weight, gate_up))
-        self.out, self.down = _Linear(attention.o_proj.weight), _Linear(mlp.down_proj.weight)
+        self.out = _Linear(attention.o_proj.weight)
+        self.down = _Linear(mlp.down_proj.weight)
 
 
 def _interleave(weight: Tensor, pairs: Tensor) -> Tensor:
@@ -70,8 +72,10 @@ class LlamaExecutor(PaddedExecutor):
     priority = 1
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
-        config, decoder = model.config, model.model
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        config = model.config
+        decoder = model.model
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
         self.head_dim = decoder.layers[0].self_attn.head_dim
         half = self.head_dim // 2
         pairs = torch.arange(self.head_dim).view(2, half).t().flatten()

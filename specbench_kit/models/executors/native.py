@@ -47,7 +47,8 @@ class NativeExecutor(Executor):
         if library is None:
             raise SkitError(f"executor '{name_of(self)}' {self.missing()}")
         self._library = library
-        config, outputs = model.config.get_text_config(), model.lm_head.out_features
+        config = model.config.get_text_config()
+        outputs = model.lm_head.out_features
         self._size = min(vocabulary or outputs, outputs)
         self._width = config.hidden_size
         self._kv_bytes = 8 * config.num_hidden_layers * config.num_key_value_heads * head_dim_of(model)
@@ -106,7 +107,8 @@ class NativeExecutor(Executor):
 
     def with_slots(self, slots: int, capacity: int) -> "NativeExecutor":
         executor = copy(self)
-        executor.slots, executor.capacity = slots, capacity
+        executor.slots = slots
+        executor.capacity = capacity
         try:
             executor._decoder = self._library.share_weights(self._decoder, slots, capacity)
         except ValueError as error:
@@ -135,8 +137,13 @@ class NativeForward(Forward):
         hidden: Mapping[int, Sequence[Tensor]],
     ) -> None:
         # The base class's constructor is left out: for a small model it would be most of the overhead of a forward.
-        self._hidden, self.statistics, self.candidates = hidden, logits.describe, logits.candidates
-        self._buffer, self._best, self._size, self.counts = logits, best, size, counts
+        self._hidden = hidden
+        self.statistics = logits.describe
+        self.candidates = logits.candidates
+        self._buffer = logits
+        self._best = best
+        self._size = size
+        self.counts = counts
 
     @cached_property
     def logits(self) -> Tensor:

@@ -22,8 +22,10 @@ class NativeHeadExecutor(NativeExecutor):
 
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, None)
-        self.reads, self.vocabulary = model.config.layers, vocabulary
-        self._tokens, self._token_ids = model.tokens, model.tokens.tolist()
+        self.reads = model.config.layers
+        self.vocabulary = vocabulary
+        self._tokens = model.tokens
+        self._token_ids = model.tokens.tolist()
         self._whole = model.config.layer.vocab_size
         self.states = HeadStates(slots, capacity, self._width, torch.float32, self.device)
 
@@ -72,7 +74,10 @@ class ReducedForward(Forward):
         self, forward: NativeForward, token_ids: Sequence[int], tokens: Tensor, whole: int, vocabulary: int | None
     ) -> None:
         super().__init__(())
-        self._forward, self._token_ids, self._tokens, self._whole = forward, token_ids, tokens, whole
+        self._forward = forward
+        self._token_ids = token_ids
+        self._tokens = tokens
+        self._whole = whole
         self._vocabulary = vocabulary or whole
         self._cut = self._vocabulary < whole
 
@@ -101,8 +106,10 @@ class NativeDraftExecutor(NativeExecutor):
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, None)
-        self.vocabulary, self._whole = vocabulary, model.lm_head.total
-        self._tokens, self._token_ids = model.lm_head.tokens, model.lm_head.tokens.tolist()
+        self.vocabulary = vocabulary
+        self._whole = model.lm_head.total
+        self._tokens = model.lm_head.tokens
+        self._token_ids = model.lm_head.tokens.tolist()
 
     @classmethod
     def refusal(cls, model: Any) -> str:

@@ -15,7 +15,8 @@ from specbench_kit.models.executors.native import NativeExecutor
 from specbench_kit.models.executors.native_head import NativeDraftExecutor, NativeHeadExecutor
 from specbench_kit.models.executors.native_weights import is_llama_like
 
-PAIRS, BYTES = 3, 4
+PAIRS = 3
+BYTES = 4
 """The library's numbers of the kinds of products."""
 MISSING = (
     "needs an x86 processor with AVX512-BF16 and AVX512-VNNI (Intel since Sapphire Rapids, AMD since Zen 4) and a C++ "

@@ -23,7 +23,8 @@ def is_llama_like(model: Any) -> bool:
 
 def computable(model: Any) -> bool:
     """Return whether the model's layers do what model.h does."""
-    config, attention = model.config.get_text_config(), _decoder(model).layers[0].self_attn
+    config = model.config.get_text_config()
+    attention = _decoder(model).layers[0].self_attn
     rope = getattr(config, "rope_parameters", None) or {}
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     return (
@@ -79,8 +80,10 @@ class Lent(Protocol):
 
 def make_decoder(library: Library, model: Any, kind: int, lend: Callable[[], Lent], slots: int, capacity: int) -> Any:
     """Return a decoder of the library with the weights as `lend` gives them; ValueError if memory does not suffice."""
-    config, decoder = model.config.get_text_config(), _decoder(model)
-    positions, head_dim = config.max_position_embeddings, head_dim_of(model)
+    config = model.config.get_text_config()
+    decoder = _decoder(model)
+    positions = config.max_position_embeddings
+    head_dim = head_dim_of(model)
     cosines, sines = decoder.rotary_emb(torch.zeros(1), torch.arange(positions)[None])
     halves = [table[0, :, : head_dim // 2].contiguous() for table in (cosines, sines)]
     shape = Shape(
@@ -135,7 +138,8 @@ class LentTensors:
 
 
 def _layer_weights(layer: Any, lent: Lent) -> LayerWeights:
-    attention, mlp = layer.self_attn, layer.mlp
+    attention = layer.self_attn
+    mlp = layer.mlp
     projections = attention.q_proj, attention.k_proj, attention.v_proj
     return LayerWeights(
         lent.matrix(*(projection.weight for projection in projections)),

@@ -57,7 +57,8 @@ class PaddedExecutor(Executor):
         return executor
 
     def _allocate(self, slots: int, capacity: int) -> None:
-        self.slots, self.capacity = slots, capacity
+        self.slots = slots
+        self.capacity = capacity
         # Rows of a batch are padded by less than BAND tokens, and the padding of a full slot is written past its end.
         self.store = KVStore(self.kv_layers, slots, capacity + BAND, self._dtype, self.device)
         self.masks = MaskBuilder(capacity + BAND, self._dtype, self.device)

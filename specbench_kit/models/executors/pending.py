@@ -20,7 +20,8 @@ class PendingToken:
     __slots__ = ("_token", "row", "source")
 
     def __init__(self, source: TokenSource, row: int) -> None:
-        self.source, self.row = source, row
+        self.source = source
+        self.row = row
         self._token: int | None = None
 
     def __int__(self) -> int:

@@ -27,7 +27,8 @@ class StageExecutor(TransformersExecutor):
         self, model: Any, stage: int, stages: int, device: torch.device, slots: int, capacity: int, vocabulary: int
     ) -> None:
         require_cuttable(model, stages)
-        self.first, self.last = stage == 1, stage == stages
+        self.first = stage == 1
+        self.last = stage == stages
         self.received: Mapping[int, Tensor] = {}
         """The previous stage's hidden states [tokens, hidden] by slot; they are set before a forward."""
         depth = model.config.num_hidden_layers
@@ -64,7 +65,8 @@ class StageExecutor(TransformersExecutor):
 
 def require_cuttable(model: Any, stages: int) -> None:
     """Raise SkitError for a model that cannot be cut into that many stages."""
-    kind, layers = model.config.model_type, model.config.num_hidden_layers
+    kind = model.config.model_type
+    layers = model.config.num_hidden_layers
     if kind not in ABLE:
         raise SkitError(f"models of type '{kind}' cannot be cut into processes; those of type {', '.join(ABLE)} can")
     if stages > layers:
@@ -74,9 +76,11 @@ def require_cuttable(model: Any, stages: int) -> None:
 
 
 def _cut(model: Any, stage: int, stages: int) -> None:
-    decoder, config = model.model, model.config
+    decoder = model.model
+    config = model.config
     layers = len(decoder.layers)
-    first, end = layers * (stage - 1) // stages, layers * stage // stages
+    first = layers * (stage - 1) // stages
+    end = layers * stage // stages
     decoder.layers = ModuleList(decoder.layers[first:end])
     for index, layer in enumerate(decoder.layers):
         layer.self_attn.layer_idx = index

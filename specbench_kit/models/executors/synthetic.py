@@ -69,7 +69,8 @@ class SyntheticExecutor(Executor):
 
     def _write(self, row: Row) -> list[_State]:
         """Store the hashes of the new tokens and return those of the kept ones."""
-        kv, block = self._kv[row.slot], self._agreement.block if self._agreement else 1
+        kv = self._kv[row.slot]
+        block = self._agreement.block if self._agreement else 1
         positions = range(row.start, row.start + len(row.tokens))
         if row.parents is None:
             above: Sequence[int] = range(row.start - 1, positions.stop - 1)
@@ -77,7 +78,8 @@ class SyntheticExecutor(Executor):
             above = [row.prefix + parent for parent in row.parents[len(row.parents) - len(row.tokens) :]]
         for position, before, token in zip(positions, above, row.tokens, strict=True):
             state = kv[before] if before >= 0 else _BEGINNING
-            path, length = _mixed(state.path + token + 1), state.length + 1
+            path = _mixed(state.path + token + 1)
+            length = state.length + 1
             kv[position] = _State(path, state.block if length % block else path, length)
         return kv[positions.stop - row.keep : positions.stop]
 
@@ -96,7 +98,8 @@ class SyntheticExecutor(Executor):
         shared = _uniform(state.path, _Purpose.SHARED) < agreement.shared
         chance = agreement.chance(_uniform(state.block if shared else state.path, _Purpose.CHANCE))
         shares, logits, other = _at(agreement, chance, self._size - len(agreement.ranks))
-        answer, rank = self._answer(state), self._rank(state, shares)
+        answer = self._answer(state)
+        rank = self._rank(state, shares)
         first = _hashed(state.path, _Purpose.OTHERS) % (self._size - 1)
         tokens = [(answer + 1 + (first + i) % (self._size - 1)) % self._size for i in range(len(logits) + 1)]
         tokens[rank] = answer

@@ -40,7 +40,8 @@ class _OneToken(KVWindow):
     """A window without a store: it keeps the keys and values of the only token."""
 
     def __init__(self) -> None:
-        self.length, self.width = 1, 1
+        self.length = 1
+        self.width = 1
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
@@ -51,7 +52,8 @@ class _OneToken(KVWindow):
 
     def layers(self) -> list[LayerKV]:
         """Return the size of what every layer wrote; nothing of layers between that wrote nothing."""
-        nothing, depth = torch.empty(1, 0, 1, 0), max(self._written, default=-1) + 1
+        nothing = torch.empty(1, 0, 1, 0)
+        depth = max(self._written, default=-1) + 1
         written = (self._written.get(layer, (nothing, nothing)) for layer in range(depth))
         return [LayerKV(keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in written]
 

@@ -10,7 +10,8 @@ from transformers import LlamaConfig
 from specbench_kit.core.errors import SkitError
 
 ALGORITHM = "eagle3"
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)

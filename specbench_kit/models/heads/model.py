@@ -15,9 +15,11 @@ class HeadAttention(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
-        width, bias = 2 * config.hidden_size, config.attention_bias
+        width = 2 * config.hidden_size
+        bias = config.attention_bias
         self.q_proj = nn.Linear(width, self.heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
@@ -112,7 +114,8 @@ class HeadModel(nn.Module):
 
 def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate by cosines and sines [rows, width, head_dim]."""
-    cosines, sines = rotation[0][:, None], rotation[1][:, None]
+    cosines = rotation[0][:, None]
+    sines = rotation[1][:, None]
     first, second = x.chunk(2, -1)
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 

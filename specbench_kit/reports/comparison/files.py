@@ -64,7 +64,11 @@ class _ReportFiles:
     def __init__(
         self, comparison: Comparison, folder: Path, formats: Sequence[str], decode: Decode | None, look: Look
     ) -> None:
-        self.comparison, self.folder, self.formats, self.decode, self.look = comparison, folder, formats, decode, look
+        self.comparison = comparison
+        self.folder = folder
+        self.formats = formats
+        self.decode = decode
+        self.look = look
         self.plot_formats = [suffix for suffix in FIGURES if suffix in formats]
         self.drawings: dict[str, str] = {}
         """SVG texts for the page, by the paths of the figures, less their suffixes."""
@@ -133,7 +137,8 @@ class _ReportFiles:
         if len(self.comparison.runs) > 1:
             return comparison_report.build(self.comparison, figures, self.look)
         (run,) = self.comparison.runs
-        averages, repeats = report.averages(self.comparison), report.repeats(self.comparison)
+        averages = report.averages(self.comparison)
+        repeats = report.repeats(self.comparison)
         exports = [name for name in LINKED if (self.folder / name).exists()]
         further = [*averages, *repeats, *figures]
         problems = self.comparison.problems

@@ -52,7 +52,8 @@ def acceptance(scene: Scene) -> Picture | None:
 
     def draw(axes: "Axes") -> None:
         for label, by_position in rates.items():
-            positions, percent = range(1, len(by_position) + 1), [100 * rate for rate in by_position]
+            positions = range(1, len(by_position) + 1)
+            percent = [100 * rate for rate in by_position]
             curve(axes, scene.styles[label], positions, percent, label)
         axes.set(xlabel="position in the draft (in a tree: depth)", ylabel="rounds that accepted it (%)")
         axes.set_ylim(bottom=0)
@@ -141,7 +142,8 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
         for part in scene.by_group() if make in OF_CURVES else [scene]:
             picture = make(part)
             if picture is not None and part.group:
-                name, title = f"{picture.name}-{part.group}", f"{picture.title}: {part.group}"
+                name = f"{picture.name}-{part.group}"
+                title = f"{picture.title}: {part.group}"
                 picture = replace(picture, name=name, title=title)
             if picture is not None:
                 yield picture
@@ -155,7 +157,8 @@ def speedups(scene: Scene) -> Picture | None:
 
     def draw(axes: "Axes") -> None:
         for level, label in enumerate(labels):
-            row, style = scene.rows[label], scene.styles[label]
+            row = scene.rows[label]
+            style = scene.styles[label]
             bounds = row["intervals"].get("speedup")
             bar = axes.plot(bounds or [row["speedup"]] * 2, [level, level], color=style.colour, linewidth=2)
             point = axes.plot(
@@ -219,7 +222,8 @@ def pareto(scene: Scene) -> Picture | None:
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points that no other beats in both cost and speed, cheapest first."""
-    best, front = float("-inf"), []
+    best = float("-inf")
+    front = []
     for cost, speed in sorted(points, key=lambda point: (point[0], -point[1])):
         if speed > best:
             best = speed

@@ -221,7 +221,8 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
         header: list[Column | str] = ["category", Column("requests", "count")]
         header += [Column(code(label), column.unit) for label in labels]
         blocks += [Paragraph(f"{title}:"), Table(header, rows)]
-    groups, columns = comparison.by_group, look.table_columns()
+    groups = comparison.by_group
+    columns = look.table_columns()
     return blocks + [Folded(f"All columns: {part.name}", _grouped(part.rows, groups, columns)) for part in parts]
 
 
@@ -253,7 +254,8 @@ def differences(comparison: Comparison) -> Blocks:
         for row in against.values()
     ]
     if all(row.get("baseline_ratio", 1) == 1 for row in against.values()):
-        columns, rows = columns[:3] + columns[4:], [cells[:3] + cells[4:] for cells in rows]
+        columns = columns[:3] + columns[4:]
+        rows = [cells[:3] + cells[4:] for cells in rows]
     if any(row.get("raw_times") for row in against.values()):
         basis = "Ratios of raw times over the same prompts: without baselines, a changed machine looks like a method."
     else:

@@ -79,7 +79,8 @@ def print_run(console: "Console", folder: Path) -> None:
 
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
     """Print a table with a row per method, what the intervals show, and all cautions."""
-    rows, winner = comparison.overall.values(), winner_of(comparison)
+    rows = comparison.overall.values()
+    winner = winner_of(comparison)
     notes = [
         "" if not winner else UNDECIDED_NOTE if winner in comparison.undecided else WINNER_NOTE,
         EVEN_NOTE if any(map(is_marked_even, rows)) else "",

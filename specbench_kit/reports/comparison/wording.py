@@ -37,7 +37,8 @@ def cautions(comparison: Comparison) -> list[str]:
             own = [*resumption_cautions(run.fields), *result]
             lines += [f"{code(series.label)}: {line}" for line in own]
     lines += derived_range.of_comparison(comparison)
-    reference, rows = comparison.reference, comparison.overall
+    reference = comparison.reference
+    rows = comparison.overall
     lines += colocation.cautions(code(reference), rows[reference])
     spread = max((row["repeat_spread"] for row in rows.values() if row.get("repeat_spread") is not None), default=0)
     if spread >= UNSTEADY:
@@ -62,7 +63,8 @@ def cautions(comparison: Comparison) -> list[str]:
 def decision_words(comparison: Comparison) -> str:
     """Return when a benchmark that goes on until it is decided was, or that it was not."""
     run = comparison.runs[0].fields
-    looks, decided = run.get("looks"), run.get("decided")
+    looks = run.get("looks")
+    decided = run.get("decided")
     if not looks:
         return ""
     if not decided:
@@ -100,7 +102,8 @@ def _partial_runs(comparison: Comparison) -> list[str]:
     lines = []
     for planned in dict.fromkeys(requests["planned"] for requests in partial):
         counts = [requests["finished"] for requests in partial if requests["planned"] == planned]
-        fewest, most = min(counts), max(counts)
+        fewest = min(counts)
+        most = max(counts)
         lines.append(partial_run(str(most) if fewest == most else f"{fewest} to {most}", planned))
     return lines
 

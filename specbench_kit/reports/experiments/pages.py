@@ -246,7 +246,8 @@ def _section(result: Summary) -> Blocks:
 
 def _numbers(result: Summary) -> Table:
     """Return all numbers, with ratios of ratios if all series are compared with one of them."""
-    rows, against = _rows(result), result["against"]
+    rows = _rows(result)
+    against = result["against"]
     if not against:
         return Table(COLUMNS, rows)
     titles = (f"{against} / series, published", "simulated", "ratio of ratios")
@@ -260,9 +261,13 @@ def _figure_path(result: Summary) -> str:
     return f"plots/{result['name'].replace('/', '-')}.svg"
 
 
-ROW_IN, LINE_IN, LEGEND_IN = 0.34, 0.05, 0.15
+ROW_IN = 0.34
+LINE_IN = 0.05
+LEGEND_IN = 0.15
 """The least height of an input's value, of one number's line in it, and of a line of the legend."""
-TICKS_OF_NARROW, TICKS_OF_WIDE, WIDE_SPAN = (1, 1.2, 1.5, 2, 3, 5, 7, 8, 9), (1, 2, 3, 5, 7), 3.0
+TICKS_OF_NARROW = (1, 1.2, 1.5, 2, 3, 5, 7, 8, 9)
+TICKS_OF_WIDE = (1, 2, 3, 5, 7)
+WIDE_SPAN = 3.0
 """Ticks per power of ten; the axis is wide if its largest ratio is over `WIDE_SPAN` times the smallest."""
 
 
@@ -275,7 +280,8 @@ def sensitivity(result: Summary) -> bytes:
 
     def paint(axes: "Axes") -> None:
         for index, name in enumerate(names):
-            colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
+            colour = COLOURS[index % len(COLOURS)]
+            marker = MARKERS[index // len(COLOURS) % len(MARKERS)]
             for row, move in enumerate(moves):
                 if name in move["ratios"]:
                     y = row + 0.7 * ((index + 0.5) / len(names) - 0.5)

@@ -118,7 +118,8 @@ def with_interval(pair: Row) -> str:
     """Return the simulated number with its 95% interval over seeds, or nothing without a number."""
     simulated = pair["simulated"] or {}
     text = significant(simulated.get("mean"), 4)
-    low, high = simulated.get("low"), simulated.get("high")
+    low = simulated.get("low")
+    high = simulated.get("high")
     if low is None or high is None or low == high:
         return text
     return f"{text} ({significant(low)} to {significant(high)})"

@@ -177,12 +177,14 @@ def _quoted(text: str) -> str:
 
 def _dialogues(run: RunFile) -> str:
     """Return how many requests the prompts make, where some are dialogues of several turns."""
-    requests, prompts = run.get("requests"), (run.get("dataset") or {}).get("count")
+    requests = run.get("requests")
+    prompts = (run.get("dataset") or {}).get("count")
     return f" dialogues of {count(requests)} turns, each a request" if requests and requests != prompts else ""
 
 
 def _setting(run: RunFile, summary: AbSummary) -> Blocks:
-    config, dataset = run.get("config") or {}, run.get("dataset") or {}
+    config = run.get("config") or {}
+    dataset = run.get("dataset") or {}
     repeats = config.get("repeats")
     servers = [
         (
@@ -218,7 +220,8 @@ PLOTS = "plots"
 
 def write(folder: Path, run: RunFile, summary: AbSummary) -> Path:
     """Write the report into the run's folder and return the path of its Markdown."""
-    figure, drawings = None, {}
+    figure = None
+    drawings = {}
     if any(entry.ratio is not None for load in summary.loads for entry in load.comparisons):
         picture = ratios(summary)
         name = f"{PLOTS}/{picture.name}"
@@ -234,7 +237,8 @@ def write(folder: Path, run: RunFile, summary: AbSummary) -> Path:
 
 
 def _where(run: RunFile) -> str:
-    dataset, config = run.get("dataset") or {}, run.get("config") or {}
+    dataset = run.get("dataset") or {}
+    config = run.get("config") or {}
     return (
         f"{dataset.get('count')} prompts of {dataset.get('name')}, up to {config.get('max_new_tokens')} output tokens"
     )

@@ -91,7 +91,8 @@ def _picture(rows: Sequence[Row], labels: Sequence[str], group: str) -> Picture:
     def paint(axes: "Axes") -> None:
         for label in labels:
             points = [row for row in rows if row["method"] == label]
-            x, y = [1e3 * row["tpot_s"] for row in points], [row["throughput"] for row in points]
+            x = [1e3 * row["tpot_s"] for row in points]
+            y = [row["throughput"] for row in points]
             style = styles[label]
             axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=short(label))
             for row, point in zip(points, zip(x, y, strict=True), strict=True):

@@ -80,7 +80,9 @@ def deviations(measured: Values, simulated: Values) -> dict[str, dict[str, float
     """
     result: dict[str, dict[str, float | bool | None]] = {}
     for column in COLUMNS:
-        real, modelled, off = measured[column.title], simulated[column.title], None
+        real = measured[column.title]
+        modelled = simulated[column.title]
+        off = None
         if real is not None and modelled is not None and (real or column.in_points):
             off = modelled - real if column.in_points else modelled / real - 1
         within = None if off is None or column.tolerance is None else abs(off) <= column.tolerance
@@ -199,7 +201,8 @@ def load_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
 
 def profile_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
     """Return what limits the comparison with the profile."""
-    lines, profile = [], run.get("profile") or {}
+    lines = []
+    profile = run.get("profile") or {}
     if disturbed := profile.get("disturbed"):
         lines.append(f"DISTURBED PROFILE: {'; '.join(disturbed)}, while '{profile['name']}' was measured.")
     if (r2 := profile.get("r2")) is not None and r2 < LEAST_SERVED_R2:

@@ -30,7 +30,8 @@ class ScoredTokens:
 def write_plots(folder: Path, summary: Summary, scored: Mapping[str, ScoredTokens], where: str) -> None:
     """Write all plots; `scored` holds test tokens by contender, `where` names the data in the titles."""
     folder.mkdir(parents=True, exist_ok=True)
-    tested, marks = f"{where}, test prompts", "marks: chosen thresholds"
+    tested = f"{where}, test prompts"
+    marks = "marks: chosen thresholds"
     with plot(folder / "speed.png", (8, 0.42 * len(summary["contenders"]) + 1.6)) as axes:
         _speed(axes, summary, f"Modelled speed against the best fixed length\n({tested}; 95% intervals over prompts)")
     with plot(folder / "roc.png", (6.4, 6)) as axes:
@@ -49,7 +50,8 @@ def _speed(axes: "Axes", summary: Summary, title: str) -> None:
     ordered = sorted(decoding.items(), key=lambda item: item[1]["against_best_fixed"]["value"])
     kinds = list(dict.fromkeys(contender["kind"] for contender in summary["contenders"]))
     for row, (_, metrics) in enumerate(ordered):
-        ratio, kind = metrics["against_best_fixed"], kinds.index(metrics["kind"])
+        ratio = metrics["against_best_fixed"]
+        kind = kinds.index(metrics["kind"])
         low, high = ratio["interval"] or (ratio["value"], ratio["value"])
         axes.plot([low, high], [row, row], color=COLOURS[kind], linewidth=2)
         axes.plot(ratio["value"], row, MARKERS[kind], color=COLOURS[kind])
@@ -126,13 +128,15 @@ def _acceptance(path: Path, curves: Mapping[str, Sequence[Summary]], where: str)
 
 
 def _line(axes: "Axes", index: int, x: "ArrayLike", y: "ArrayLike", label: str, marker: str | None = None) -> None:
-    colour, style = COLOURS[index % len(COLOURS)], LINES[index % len(LINES)]
+    colour = COLOURS[index % len(COLOURS)]
+    style = LINES[index % len(LINES)]
     axes.plot(x, y, color=colour, linestyle=style, label=label, marker=marker, markersize=5)
 
 
 def _mark(axes: "Axes", index: int, x: float, y: float) -> None:
     """Draw a hollow mark whose size grows with the index, so that marks at the same point stay visible."""
-    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    colour = COLOURS[index % len(COLOURS)]
+    marker = MARKERS[index % len(MARKERS)]
     axes.plot(x, y, marker, color=colour, markersize=8 + 2 * index, fillstyle="none", markeredgewidth=2)
 
 

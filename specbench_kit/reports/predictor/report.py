@@ -201,11 +201,15 @@ ENOUGH_SPLITS = 3
 def advice(summary: Summary) -> str:
     """Return the first sentence of the report: use the simplest method that is not shown to be slower."""
     leaders = summary["leaders"]
-    fixed, confidence, wisp = leaders["fixed"], leaders["threshold"], f"wisp:predictor={leaders['rule']}"
+    fixed = leaders["fixed"]
+    confidence = leaders["threshold"]
+    wisp = f"wisp:predictor={leaders['rule']}"
     enough_splits = summary["repeats"]["count"] >= ENOUGH_SPLITS
     ratios = summary["repeats"] if enough_splits else summary["choices"]
-    wisp_over_fixed, wisp_over_confidence = ratios["wisp_over_fixed"], ratios["wisp_over_confidence"]
-    confidence_over_fixed, plain_over_fixed = ratios["confidence_over_fixed"], summary["choices"]["plain_over_fixed"]
+    wisp_over_fixed = ratios["wisp_over_fixed"]
+    wisp_over_confidence = ratios["wisp_over_confidence"]
+    confidence_over_fixed = ratios["confidence_over_fixed"]
+    plain_over_fixed = summary["choices"]["plain_over_fixed"]
     if wisp_over_fixed["interval"] is None and not enough_splits:
         return f"Too few prompts to say what to use; a fixed length (`{fixed}`) is the simplest."
     if _is_faster(plain_over_fixed) and plain_over_fixed["value"] > wisp_over_fixed["value"]:
@@ -237,7 +241,8 @@ def advice(summary: Summary) -> str:
 
 def repeats_section(summary: Summary) -> Blocks:
     """Return how the result varies over random splits of the prompts and training seeds."""
-    heading, repeats = Heading("How certain is that?"), summary["repeats"]
+    heading = Heading("How certain is that?")
+    repeats = summary["repeats"]
     if repeats["count"] < 2:
         text = "One split and one training seed: `--repeats` shows how much the result depends on them."
         return [heading, Paragraph(text)]
@@ -331,7 +336,8 @@ def data_section(summary: Summary) -> Blocks:
 
 def feature_section(summary: Summary) -> Blocks:
     """Return the features, and how each is correlated with acceptance."""
-    names, matrix = summary["correlations"]["names"], summary["correlations"]["matrix"]
+    names = summary["correlations"]["names"]
+    matrix = summary["correlations"]["matrix"]
     used = next(iter(summary["families"].values()))["features"]
     accepted = matrix[names.index("accepted")]
     rows = [
@@ -402,7 +408,8 @@ def classification_section(summary: Summary) -> Blocks:
             )
         )
         counts.append((wording.label(name, kinds[name]), *(metrics["confusion"][cell] for cell in COUNTS)))
-    published, confusion = "WISP's MLP, published", wisp.MLP_CONFUSION
+    published = "WISP's MLP, published"
+    confusion = wisp.MLP_CONFUSION
     rows.append((published, ABSENT, ABSENT, *(getattr(confusion, rate_name) for rate_name in RATES), ABSENT))
     counts.append((published, *(getattr(confusion, cell) for cell in COUNTS)))
     note = (

@@ -12,8 +12,10 @@ FEW_PROMPTS = 20
 
 def classifier_adds(summary: Summary) -> str:
     """Return what the classifier adds to a tuned threshold on a single feature."""
-    name, feature = summary["recommended"], summary["leaders"]["feature"]
-    ratio, scores = summary["classifier_over_feature"], summary["classification"]
+    name = summary["recommended"]
+    feature = summary["leaders"]["feature"]
+    ratio = summary["classifier_over_feature"]
+    scores = summary["classification"]
     if ratio["interval"] is None:
         verdict = "too few prompts to tell."
     elif ratio["interval"][0] > 1:
@@ -29,7 +31,9 @@ def classifier_adds(summary: Summary) -> str:
 
 def potential_gain(summary: Summary) -> str:
     """Return what there is to gain, and which costs keep the recommended classifier from it."""
-    leaders, timing, longest = summary["leaders"], summary["timing"], summary["max_draft"]
+    leaders = summary["leaders"]
+    timing = summary["timing"]
+    longest = summary["max_draft"]
     fixed = summary["decoding"][leaders["fixed"]]["throughput"]
     oracle = times(summary["decoding"]["oracle"]["throughput"] / fixed)
     right, free, sent = (
@@ -83,7 +87,8 @@ def contender(summary: Summary, name: str) -> Summary:
 
 def cautions(run: RunFile, summary: Summary) -> list[str]:
     """Return what a reader must know before quoting a number."""
-    lines, failed = [], run["requests"]["failed"]
+    lines = []
+    failed = run["requests"]["failed"]
     if summary["split"]["test"]["prompts"] < FEW_PROMPTS:
         lines.append(f"FEW PROMPTS: all results come from {test_prompts(summary)}; record more before you conclude.")
     lines += [
@@ -130,7 +135,9 @@ def headline(summary: Summary) -> str:
     leaders = summary["leaders"]
     name = leaders["rule"]
     decoding = summary["decoding"][name]
-    ratio, gap, gain = decoding["against_best_fixed"], decoding["gap_closed"], decoding["acceptance_gain"]["value"]
+    ratio = decoding["against_best_fixed"]
+    gap = decoding["gap_closed"]
+    gain = decoding["acceptance_gain"]["value"]
     is_fixed = name in let_all_pass(summary)
     same = f", which is `fixed-k:k={contender(summary, name)['longest']}`," if is_fixed else ""
     # Only an interval that does not contain 1 shows a difference.

@@ -121,7 +121,8 @@ def _steps(path: Path, fit: Fit, where: str) -> None:
             for index, batch in enumerate(sorted({len(step.configuration.rows) for step in steps})):
                 line = [step for step in steps if len(step.configuration.rows) == batch]
                 contexts = [step.configuration.rows[0][1] for step in line]
-                colour, measured_ms = COLOURS[index], [step.seconds * 1e3 for step in line]
+                colour = COLOURS[index]
+                measured_ms = [step.seconds * 1e3 for step in line]
                 axes.plot(contexts, measured_ms, MARKERS[index], color=colour, label=str(batch), markersize=6)
                 fitted_ms = [_predict_ms(fit, step) for step in line]
                 axes.plot(contexts, fitted_ms, color=colour, linestyle=LINES[index], linewidth=1)

@@ -118,7 +118,8 @@ def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
 
 
 def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
-    measured, config = run["time_kind"] == "measured", run["config"]
+    measured = run["time_kind"] == "measured"
+    config = run["config"]
     rows = [
         (f"{role} model", model_sentence(model) + (", random weights" if model.get("weights") == "random" else ""))
         for role, model in run["models"].items()
@@ -197,7 +198,8 @@ def _derived_table(profile: Summary) -> Table:
     """Return the coefficients that were derived; those without a symbol are no seconds."""
     rows = []
     for name, value in profile["coefficients"].items():
-        symbol, bound = wording.SYMBOLS.get(name), profile["limits"].get(name)
+        symbol = wording.SYMBOLS.get(name)
+        bound = profile["limits"].get(name)
         if symbol:
             rows.append((code(symbol), wording.UNITS[name], seconds(value), seconds(bound) if bound else ABSENT))
         else:
@@ -262,7 +264,8 @@ def _regime_table(profile: Summary) -> Table:
 
 
 def _limit(profile: Summary) -> Blocks:
-    heading, sentence = Heading(f"{profile['role'].capitalize()}: physical limit"), wording.verdict_of(profile)
+    heading = Heading(f"{profile['role'].capitalize()}: physical limit")
+    sentence = wording.verdict_of(profile)
     blocks: list[Block] = [heading, Paragraph(f"{sentence[0].upper()}{sentence[1:]}.")]
     if profile["verdict"]["kind"] == "unchecked":
         return blocks

@@ -50,7 +50,8 @@ def build(
     `exports` are the files in the run's folder that it links to, `further` blocks precede the example, and `problems`
     are lines on what could not be read.
     """
-    name, overall = method_label({"method": summary["method"], **run}), summary["overall"]
+    name = method_label({"method": summary["method"], **run})
+    overall = summary["overall"]
     sides: dict[str, Row] = {name: overall}
     if summary.get("baseline"):
         sides[BASELINE] = summary["baseline"]["overall"]
@@ -87,7 +88,8 @@ def build(
 
 def engine_sentence(run: RunFile) -> str:
     """Return the engine in which the policy drafted, and what a call of it took there."""
-    engine, overhead = run["engine"], run.get("overhead") or {}
+    engine = run["engine"]
+    overhead = run.get("overhead") or {}
     name = f"{engine.get('name')} {engine.get('version')}"
     if not overhead.get("calls"):
         return name
@@ -100,7 +102,8 @@ def engine_sentence(run: RunFile) -> str:
 
 def setting(run: RunFile) -> list[tuple[str, str]]:
     """Return what was run on what, as rows of a table of facts."""
-    config, models = run.get("config") or {}, run.get("models") or {}
+    config = run.get("config") or {}
+    models = run.get("models") or {}
     limits = f"{config.get('max_new_tokens')} new tokens per request, {wording.batch_sentence(config)}"
     repeats = f", every request asked {config['repeats']} times" if (config.get("repeats") or 1) > 1 else ""
     return [

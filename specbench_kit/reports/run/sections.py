@@ -112,7 +112,8 @@ def categories(summary: Summary) -> Blocks:
 
 def positions(overall: Row) -> Blocks:
     """Return how often each draft position was accepted, up to the last that ever was."""
-    rates, conditional = overall["acceptance_at"], overall["acceptance_at_conditional"]
+    rates = overall["acceptance_at"]
+    conditional = overall["acceptance_at_conditional"]
     if not rates:
         return []
     blocks: list[Block] = [Heading("Acceptance by position")]
@@ -207,7 +208,8 @@ MOST_ROWS = 20
 
 def lossless_section(run: RunFile, summary: Summary) -> Blocks:
     """Return the verdict, with all outputs that diverge and what the judgement of them rests on."""
-    sampling, lossless = summary.get("sampling") or {}, summary.get("lossless") or {}
+    sampling = summary.get("sampling") or {}
+    lossless = summary.get("lossless") or {}
     if sampling.get("rule") == "match":
         lossless = sampling
     blocks: list[Block] = [Heading("Losslessness"), Paragraph(f"**{wording.lossless_sentence(run, summary)}**")]
@@ -259,7 +261,8 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
 def _published_format_sentence(run: RunFile) -> str:
     """Return how to compare outputs with transformers' own, if the target computed in another format than published."""
     formats = (run.get("number_formats") or {}).get("target") or {}
-    computed, published = formats.get("computed"), formats.get("published")
+    computed = formats.get("computed")
+    published = formats.get("published")
     if published not in LOADED_AS_PUBLISHED or published == computed or (run.get("config") or {}).get("temperature"):
         return ""
     return (
@@ -332,7 +335,8 @@ def _stages_sentence(run: RunFile) -> str:
 
 def _gain(summary: Summary) -> list[tuple[str, str]]:
     """Return how much longer a token of autoregressive decoding takes in this deployment, next to the paper's range."""
-    own_s, baseline = summary["pipeline"]["tbt"]["mean"], summary.get("baseline")
+    own_s = summary["pipeline"]["tbt"]["mean"]
+    baseline = summary.get("baseline")
     plain_s = baseline["overall"]["itl"]["mean"] if baseline else None
     if not own_s or not plain_s:
         return []
@@ -380,7 +384,8 @@ def answer_cautions(summaries: Sequence[Summary]) -> list[str]:
     sides = [side for match in matches for side in (match["target"], match["method"]) if side and side.get("cut")]
     if not sides:
         return []
-    worst, limit = max(sides, key=lambda side: side["cut"] / side["judged"]), int(matches[0]["max_new_tokens"])
+    worst = max(sides, key=lambda side: side["cut"] / side["judged"])
+    limit = int(matches[0]["max_new_tokens"])
     return [
         f"CUT ANSWERS: {count(worst['cut'])} of {count(worst['judged'])} answers were cut at the limit of {limit} "
         "tokens, and a cut answer may lack its result: "

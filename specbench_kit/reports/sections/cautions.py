@@ -21,7 +21,8 @@ PLAIN_STEP = ((1, 512),)
 
 def setting_cautions(run: RunFile) -> list[str]:
     """Return what in the setting of a run limits its numbers."""
-    dataset, lines = run.get("dataset") or {}, machine.cautions(run)
+    dataset = run.get("dataset") or {}
+    lines = machine.cautions(run)
     if dataset.get("source") == "sample":
         name = dataset.get("name")
         lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
@@ -101,7 +102,9 @@ def shorter_drafts(limits: Mapping[str, JsonObject]) -> list[str]:
 
 
 def _model_cautions(models: RunFile) -> list[str]:
-    target, draft, lines = models.get("target") or {}, models.get("draft") or {}, []
+    target = models.get("target") or {}
+    draft = models.get("draft") or {}
+    lines = []
     if ignored := target.get("ignored_settings"):
         settings = ", ".join(f"{name} {value}" for name, value in ignored.items())
         lines.append(f"IGNORED: the target's generation config sets {settings}; outputs are made without it.")
@@ -125,7 +128,8 @@ def _model_cautions(models: RunFile) -> list[str]:
 
 def _predictor_cautions(run: RunFile) -> list[str]:
     """Return how a method's predictor or head relates to the run's prompts and deployment, where that is doubtful."""
-    lines, method = [], run.get("method")
+    lines = []
+    method = run.get("method")
     if trained_on := run.get("seen_prompts"):
         of_all = count((run.get("dataset") or {}).get("count"))
         lines.append(
@@ -138,7 +142,8 @@ def _predictor_cautions(run: RunFile) -> list[str]:
             f"FIXED LENGTH: the predictor of {method} lets every token pass (threshold 0), so that it drafts as "
             f"fixed-k:k={predictor.get('max_draft')} does."
         )
-    tuned_for, deployment = predictor.get("deployment"), deployment_name(run) or LOCAL
+    tuned_for = predictor.get("deployment")
+    deployment = deployment_name(run) or LOCAL
     if tuned_for and tuned_for != deployment and not (tuned_for == LOCAL and deployment == RECORDED):
         lines.append(
             f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned_for}', but time is that of "
@@ -180,7 +185,9 @@ def partial_run(finished: str, planned: int) -> str:
 
 def result_cautions(summary: Summary) -> list[str]:
     """Return what in the result of a run limits its numbers."""
-    lossless, requests, lines = summary.get("lossless") or {}, summary["requests"], []
+    lossless = summary.get("lossless") or {}
+    requests = summary["requests"]
+    lines = []
     if lossless.get("errors"):
         lines.append(
             f"NOT LOSSLESS: {lossless['errors']} of {lossless['compared']} outputs differ from autoregressive output "

@@ -42,7 +42,9 @@ def states_row(hidden_states: Summary | None) -> list[tuple[str, str]]:
 
 def description(deployment: RunFile) -> list[tuple[str, str]]:
     """Return names and values of a deployment, as `run.json` holds it."""
-    drafter, verifier, server_drafter = deployment["drafter"], deployment["verifier"], deployment.get("colocated")
+    drafter = deployment["drafter"]
+    verifier = deployment["verifier"]
+    server_drafter = deployment.get("colocated")
     stages = f", {verifier['stages']} pipeline stages" if verifier["stages"] > 1 else ""
     decision = seconds(deployment["predictor_s"]) if deployment["predictor_s"] else ""
     if decision and (origin := deployment.get("predictor_origin")):

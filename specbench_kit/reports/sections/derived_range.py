@@ -82,7 +82,8 @@ def _span(row: Row, metric: str) -> str:
 
 def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
     """Return whether the verdicts on the reference and its rivals hold, and that on it and plain decoding."""
-    rows, reference = comparison.overall, comparison.reference
+    rows = comparison.overall
+    reference = comparison.reference
     shown = [
         series.label
         for series in comparison.series

@@ -64,7 +64,8 @@ def speedup_doubt(summary: Summary) -> str:
 
 def of_comparison(comparison: Comparison) -> str:
     """Return the result of several runs in a sentence, which calls nothing faster than the intervals show."""
-    label, overall = comparison.reference, comparison.overall
+    label = comparison.reference
+    overall = comparison.overall
     rivals = [
         series.label
         for series in comparison.series
@@ -119,7 +120,8 @@ def _first_names(names: Sequence[str]) -> str:
 
 def of_profile(profile: Summary) -> str:
     """Return what was profiled, and how good the fit is."""
-    test, train = profile["test"], profile["train"]
+    test = profile["test"]
+    train = profile["train"]
     subject = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
     if profile["source"] in DERIVED:
         step = next(time for time in profile["times"] if (time["requests"], time["new"]) == (1, 1))

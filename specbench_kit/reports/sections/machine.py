@@ -17,7 +17,8 @@ def warnings(*runs: RunFile) -> list[str]:
 
     Of several runs the worst readings are named.
     """
-    samples, lines = _samples(runs, hold=False), []
+    samples = _samples(runs, hold=False)
+    lines = []
     if samples:
         found = f"DISTURBED MACHINE: {'; '.join(disturbances(samples))}{_load(samples)}{_control(samples)}"
         lines.append(f"{found}. THE TIMES BELOW ARE NOT VALID: run it again.")

@@ -53,7 +53,8 @@ PARTS = {
     "attention": "attention",
 }
 """The titles of the parts of a derived time."""
-REACHED_R2, REACHED_GAP = 0.95, 0.05
+REACHED_R2 = 0.95
+REACHED_GAP = 0.05
 """R² on test configurations, and its loss from training to test, that WISP's profiles reach (Appendix C)."""
 
 
@@ -120,7 +121,8 @@ def _fit_cautions(profile: Summary) -> list[str]:
     if negative:
         named = " and ".join(f"{SYMBOLS[name]} ({seconds(value)})" for name, value in negative.items())
         lines.append(f"NEGATIVE: least squares make {named} negative; the profile is the best fit without negatives.")
-    r2, gap = profile["test"]["r2"], profile["generalisation_gap"]
+    r2 = profile["test"]["r2"]
+    gap = profile["generalisation_gap"]
     if r2 is None or r2 < REACHED_R2:
         lines.append(f"POOR FIT: R² on the test configurations is {score(r2)}, below {REACHED_R2}.")
     if gap is not None and gap >= REACHED_GAP:
@@ -129,7 +131,8 @@ def _fit_cautions(profile: Summary) -> list[str]:
 
 
 def _measurement_cautions(run: RunFile, profile: Summary) -> list[str]:
-    lines, workload = [], run["workload"][profile["role"]]
+    lines = []
+    workload = run["workload"][profile["role"]]
     if workload["factor"] < 1:
         lines.append(
             f"SHORTER REQUESTS: lengths were multiplied by {significant(workload['factor'])} to fit this machine's "
@@ -153,7 +156,8 @@ def _limit_cautions(run: RunFile, profile: Summary) -> list[str]:
     if slow := profile["verdict"].get("slow"):
         named = ", ".join(f"{significant(ratio)} in {name} ones" for name, ratio in slow.items())
         lines.append(f"SLOW: batches are predicted to take many times the device's least possible time: {named}.")
-    memory, weights = run.get("device_memory_bytes"), profile.get("weight_bytes") or 0
+    memory = run.get("device_memory_bytes")
+    weights = profile.get("weight_bytes") or 0
     if memory and weights > memory:
         lines.append(f"TOO LARGE: the weights take {weights / 1e9:.1f} GB, and the device has {memory / 1e9:.0f} GB.")
     return lines

@@ -91,7 +91,8 @@ def dataset_sentence(dataset: RunFile) -> str:
 
 def _asked(dataset: RunFile) -> str:
     """Return whether prompts were chat messages or raw text; an empty text if the run does not say it."""
-    chat, prompts = dataset.get("chat"), dataset.get("count")
+    chat = dataset.get("chat")
+    prompts = dataset.get("count")
     if chat is None:
         return ""
     if chat == 0:
@@ -101,7 +102,8 @@ def _asked(dataset: RunFile) -> str:
 
 def batch_sentence(config: RunFile) -> str:
     """Return the batch size, and how many requests of a batch were decoded together if those were fewer."""
-    batch_size, decoded = config.get("batch_size"), config.get("effective_batch_size")
+    batch_size = config.get("batch_size")
+    decoded = config.get("effective_batch_size")
     if decoded in (None, batch_size):
         return f"batch size {batch_size}"
     return f"batch size {batch_size} (EFFECTIVELY {decoded}: the other requests wait, and their times include it)"
@@ -121,7 +123,8 @@ def formats_sentence(formats: Mapping[str, RunFile]) -> str:
     """Return the format in which each model computed, and that of its files where it is another one."""
     parts = []
     for role, format_of_model in formats.items():
-        computed, published = format_of_model.get("computed"), format_of_model.get("published")
+        computed = format_of_model.get("computed")
+        published = format_of_model.get("published")
         other = f" (published in {published})" if published and published != computed else ""
         parts.append(f"{role}: {computed}{other}")
     return ", ".join(parts)
@@ -141,7 +144,8 @@ def trace_sentence(trace: RunFile) -> str:
 
 def time_sentence(run: RunFile) -> str:
     """Return how durations were obtained."""
-    kind, name = run.get("time_kind", ""), deployment_name(run)
+    kind = run.get("time_kind", "")
+    name = deployment_name(run)
     if kind == "measured":
         return f"measured by {run['imported']['tool']}" if "imported" in run else "measured by this machine's clock"
     if kind == "modelled":
@@ -151,7 +155,8 @@ def time_sentence(run: RunFile) -> str:
 
 def time_kind(run: RunFile) -> str:
     """Return `measured time`, or `modelled time` with the deployment's name."""
-    name, kind = deployment_name(run), run.get("time_kind", "unlabelled")
+    name = deployment_name(run)
+    kind = run.get("time_kind", "unlabelled")
     return f"{kind} time ({name})" if name else f"{kind} time"
 
 

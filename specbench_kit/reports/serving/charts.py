@@ -64,7 +64,8 @@ def chart(rows: Sequence[Row]) -> Chart:
     lines = []
     for key, members in groups.items():
         # Lines of one series share a colour and differ in dashes and markers.
-        hue, number = series.index(key[0]), series.index(key[0]) + lines_of_series[key[0]]
+        hue = series.index(key[0])
+        number = series.index(key[0]) + lines_of_series[key[0]]
         style = Style(OF_METHODS[hue % len(OF_METHODS)], LINES[number % len(LINES)], MARKERS[number % len(MARKERS)])
         lines_of_series[key[0]] += 1
         lines.append(ChartLine(", ".join(filter(None, [str(key[0]), axis_values(members[0], fixed)])), style, members))

@@ -79,7 +79,8 @@ def bars(
     axes: "Axes", chart: Chart, estimates: Mapping[str, Sequence[Row | None]], names: Sequence[str]
 ) -> dict[tuple[str, int], float]:
     """Draw a group of bars per name, with intervals; return the middle of each bar by line and group."""
-    width, middles = 0.8 / len(chart.lines), {}
+    width = 0.8 / len(chart.lines)
+    middles = {}
     for number, line in enumerate(chart.lines):
         heights: list[tuple[float, Row]] = []
         for group, estimate in enumerate(estimates[line.label]):
@@ -87,8 +88,10 @@ def bars(
             middles[line.label, group] = middle
             if estimate is not None:
                 heights.append((middle, estimate))
-        x, y = [middle for middle, _ in heights], [estimate["mean"] for _, estimate in heights]
-        colour, hatch = line.style.colour, HATCHES[number % len(HATCHES)]
+        x = [middle for middle, _ in heights]
+        y = [estimate["mean"] for _, estimate in heights]
+        colour = line.style.colour
+        hatch = HATCHES[number % len(HATCHES)]
         axes.bar(x, y, width * 0.92, label=line.label, color=colour, hatch=hatch, edgecolor=BLACK, linewidth=0.5)
         for middle, estimate in heights:
             if estimate["low"] is not None:
@@ -160,7 +163,8 @@ def pictures(run: RunFile, summary: Summary) -> Iterator[Picture]:
     )
     yield _waiting(lines)
     note = "The time of a round's batch over the round's time alone. Solid: mean; faint: 95th percentile."
-    mean, p95 = f"{OVERALL}.interference.mean", f"{OVERALL}.interference.p95"
+    mean = f"{OVERALL}.interference.mean"
+    p95 = f"{OVERALL}.interference.p95"
     yield _pair("interference", "Interference", note, lines, mean, p95, 1, "batch time / time alone")
     if any(_missed_deadlines(row) for row in rows):
         note = (
@@ -270,7 +274,8 @@ def _over_time(lines: Chart, name: str) -> Picture:
         for line in lines.lines:
             series = line.rows[-1]["figures"]["over_time"]
             points = [(x, y) for x, y in zip(series["at_s"], series[name], strict=True) if y is not None]
-            x, y = [x for x, _ in points], [y for _, y in points]
+            x = [x for x, _ in points]
+            y = [y for _, y in points]
             axes.plot(x, y, label=line.label, color=line.style.colour, linestyle=line.style.line)
         axes.set(xlabel="simulated time (s)", ylabel=label)
         axes.set_ylim(bottom=0)
@@ -332,7 +337,8 @@ def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
                 points = sorted((trial["load"], 100 * trial["rate"]) for trial in trials)
                 if points:
                     x, y = zip(*points, strict=True)
-                    label, style = line.label if row is line.rows[0] else None, line.style
+                    label = line.label if row is line.rows[0] else None
+                    style = line.style
                     axes.plot(
                         x,
                         y,
@@ -362,10 +368,13 @@ def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
 
 def write_reports(folder: Path, run: RunFile, summary: Summary) -> None:
     """Write `report.md`, `report.html`, and `plots/` as PNG and SVG."""
-    figures, drawings, config = [], {}, run["config"]
+    figures = []
+    drawings = {}
+    config = run["config"]
     where = f"{config['seeds']} seeds of {config['duration_s']:g} simulated s, {time_kind(run)}"
     for picture in pictures(run, summary):
-        drawn, path = draw(picture, where, ("png", "svg")), f"plots/{picture.name}"
+        drawn = draw(picture, where, ("png", "svg"))
+        path = f"plots/{picture.name}"
         try:
             for suffix, content in drawn.items():
                 replace_file(folder / f"{path}.{suffix}", content)

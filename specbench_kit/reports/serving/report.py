@@ -197,7 +197,8 @@ def _figures(row: Row, columns: Sequence[ServingColumn], prefix: str) -> list[Ce
 
 
 def _capacity(summary: Summary) -> Blocks:
-    rows, rule = summary["rows"], summary["rule"]
+    rows = summary["rows"]
+    rule = summary["rule"]
     axes = ["slo", *(axis for axis in row_axes(rows) if axis != "slo")]
     cells: list[list[Cell]] = []
     for row in rows:
@@ -229,7 +230,8 @@ def _published(run: RunFile, summary: Summary) -> Blocks:
         return []
     inputs = [(entry["name"], entry["value"], entry["effect"]) for entry in run["preset"]["assumed"]]
     assumed: Blocks = [Heading("Assumed inputs"), Table(("input", "assumed", "effect of another value"), inputs)]
-    against, pairs = run["preset"]["against"], summary.get("published")
+    against = run["preset"]["against"]
+    pairs = summary.get("published")
     if not pairs:
         return assumed
     columns = [*wording.PUBLISHED_COLUMNS, *(wording.ratio_columns(against) if against else [])]
@@ -292,9 +294,11 @@ def setting(run: RunFile) -> Blocks:
 def series(run: RunFile) -> Blocks:
     """Return system, scheduler, method, acceptance and KV memory of every series."""
     dataset = (run["dataset"] or {}).get("name", "a dataset")
-    rows, memory = [], []
+    rows = []
+    memory = []
     for entry in run["series"]:
-        typical, kv = entry["typical"], entry["kv"]
+        typical = entry["typical"]
+        kv = entry["kv"]
         acceptance = entry["acceptance"] and code(entry["acceptance"])
         rows.append(
             (

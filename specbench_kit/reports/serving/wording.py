@@ -173,7 +173,8 @@ def livelocks(summary: Summary) -> list[str]:
     lines = []
     for row in _simulated(summary):
         server = row["figures"]["server"]
-        idle_s, busy = server["idle_while_waiting_s"]["mean"], server["utilisation"]["mean"]
+        idle_s = server["idle_while_waiting_s"]["mean"]
+        busy = server["utilisation"]["mean"]
         if idle_s > 60 and busy < 0.5:
             lines.append(
                 f"LIVELOCK: {row['series']} at {row['devices']} devices: requests waited at an idle server for "
@@ -211,7 +212,8 @@ def ratio_columns(against: str) -> list[str]:
 
 def published_cells(pair: Row) -> list[Cell]:
     """Return published and simulated number, their ratio, then the ratios to the reference series and theirs."""
-    unit, ratios = unit_of(pair), pair["ratio_of_ratios"] or {}
+    unit = unit_of(pair)
+    ratios = pair["ratio_of_ratios"] or {}
     published = f"{pair['bound']} {Column(unit=unit).text(pair['value'])}".strip()
     return [
         pair["series"],
@@ -269,7 +271,8 @@ MOST_WINNERS = 6
 
 def _most_served(rows: Sequence[Row], where: str) -> str:
     best, next_best, is_shown = _best_two(rows, "capacity", most=True)
-    most, second = best["capacity"], next_best["capacity"]
+    most = best["capacity"]
+    second = next_best["capacity"]
     served = f"serves {capacity(best)}"
     if not most["mean"]:
         return f"At {where} none of them serves any {best['unit']}."
@@ -312,7 +315,8 @@ def _best_two(rows: Sequence[Row], path: str, *, most: bool) -> tuple[Row, Row, 
 
 def headlines(run: RunFile, summary: Summary) -> list[str]:
     """Return which series is best or, where that cannot be asked, the result of every series in one sentence."""
-    rows, lines = summary["rows"], winners(run, summary)
+    rows = summary["rows"]
+    lines = winners(run, summary)
     if lines:
         return lines
     by_series: dict[str, list[Row]] = {}

@@ -42,7 +42,8 @@ def chrome_trace(timeline: Timeline, metadata: Mapping[str, object]) -> dict[str
     for span in timeline.spans:
         process, thread = threads[span.resource]
         # Both ends in whole nanoseconds, so that rounding lets no neighbours overlap.
-        start_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
+        start_ns = round(span.start_s * 1e9)
+        end_ns = round(span.end_s * 1e9)
         events.append(
             {
                 "ph": "X",
@@ -104,7 +105,8 @@ def _duration_s(span: Span) -> float:
 
 def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dict[str, list[Span]]:
     """Return the spans of the request in these rounds, by the resource's name without the request's."""
-    start_s, end_s = rounds[0].start_s, rounds[-1].end_s
+    start_s = rounds[0].start_s
+    end_s = rounds[-1].end_s
     shown = [
         span
         for span in spans
@@ -120,7 +122,8 @@ def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dic
 
 
 def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Span]) -> None:
-    start_s, end_s = rounds[0].start_s, rounds[-1].end_s
+    start_s = rounds[0].start_s
+    end_s = rounds[-1].end_s
     labels = {span.label for spans in rows.values() for span in spans}
     for label in sorted(labels, key=[*STYLES, *sorted(labels)].index):
         face, hatch = STYLES.get(label, OTHER)
@@ -139,7 +142,8 @@ def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Spa
     for span in rounds:
         begin_ms = (span.start_s - start_s) * 1e3
         axes.axvline(begin_ms, color="black", linewidth=0.8, linestyle=":")
-        middle_ms, text = begin_ms + _duration_s(span) * 500, span.label.removeprefix("round ")
+        middle_ms = begin_ms + _duration_s(span) * 500
+        text = span.label.removeprefix("round ")
         axes.text(middle_ms, -0.66, text, ha="center", va="center", fontsize=9)
     axes.set(xlabel="ms", xlim=(0, (end_s - start_s) * 1e3), ylim=(len(rows) - 0.5, -0.9))
     axes.set_yticks(range(len(rows)), list(rows))

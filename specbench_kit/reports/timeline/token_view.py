@@ -108,7 +108,8 @@ def _index_row(page: TokenPage) -> str:
 
 
 def _numbers(record: RequestRecord) -> list[str]:
-    tokens, rounds = len(record.output_ids), len(record.rounds)
+    tokens = len(record.output_ids)
+    rounds = len(record.rounds)
     return [str(tokens), str(rounds), significant(tokens / rounds)]
 
 
@@ -180,7 +181,8 @@ def _tree(detail: RoundDetail, show: TokenText) -> str:
         if node is None:
             lines.append(_line("bonus", depth, ORIGINS["bonus"].mark, show(detail.bonus), ""))
         else:
-            mark, probability = ORIGINS[origins[node]].mark, f"{100 * detail.probabilities[node]:.0f}%"
+            mark = ORIGINS[origins[node]].mark
+            probability = f"{100 * detail.probabilities[node]:.0f}%"
             lines.append(_line(origins[node], depth, mark, show(detail.tokens[node]), probability))
     if hidden:
         lines.append(f'<span class="line">and {len(hidden)} more that were not committed</span>')
@@ -225,7 +227,8 @@ def token_text(tokenizer: "PreTrainedTokenizerBase") -> TokenText:
 
     @cache
     def show(token: int) -> str:
-        text, piece = str(tokenizer.decode([token])), str(tokenizer.convert_ids_to_tokens(token))
+        text = str(tokenizer.decode([token]))
+        piece = str(tokenizer.convert_ids_to_tokens(token))
         if "\ufffd" in text:
             return piece
         # Tokenizers that mark the beginning of a word drop the space before a text's first word.

@@ -31,7 +31,8 @@ WIDTH_IN = 4.8
 """Small enough to be read on a phone, and in one column of a paper."""
 SIZES = {"screen": (WIDTH_IN, 9.0), "column": (3.15, 7.5), "page": (6.4, 8.0)}
 """Width in inches and font size in points: on a screen, and in one or both columns of an article."""
-TITLE_IN, LINE_IN = 0.26, 0.12
+TITLE_IN = 0.26
+LINE_IN = 0.12
 PNG_DPI = 200
 
 
@@ -149,7 +150,8 @@ Box = tuple[float, float, float, float]
 
 GAP_PT = 7.0
 MARK_PT = 5.0
-WIDTH, HEIGHT = 0.62, 1.25
+WIDTH = 0.62
+HEIGHT = 1.25
 """Space for a letter and for a line, as multiples of the font size: a little more than they need."""
 
 
@@ -196,7 +198,8 @@ def _positions(x: float, y: float, width: float, height: float) -> Iterator[tupl
         (0, rise),
         (0, -rise),
     ):
-        start, middle = x + across, y + up
+        start = x + across
+        middle = y + up
         yield (start, middle - height / 2, start + width, middle + height / 2), (across, up)
 
 
@@ -233,7 +236,8 @@ def _point_texts(axes: "Axes", artist: "Artist") -> list[str]:
     if label.startswith("_"):
         return []
     points: Iterable[tuple[float, float]] = getattr(artist, "get_xydata", getattr(artist, "get_offsets", list))()
-    x_name, y_name = axes.get_xlabel(), axes.get_ylabel()
+    x_name = axes.get_xlabel()
+    y_name = axes.get_ylabel()
     return [
         f"{label}\n{x_name}: {significant(x)}\n{y_name}: {significant(y)}"
         for x, y in points

@@ -48,13 +48,15 @@ class Watch:
     """Observes the machine from its creation until `end`."""
 
     def __init__(self, probe: Probe, device: torch.device) -> None:
-        self._probe, self._device = probe, device
+        self._probe = probe
+        self._device = device
         self._before = probe.system()
 
     def end(self, lanes: Mapping[str, LaneTimes]) -> dict[str, Any]:
         """Return the readings since the start for JSON: those of each lane, the load average, and steal as a share."""
         after = self._probe.system()
-        wanted_s, stolen_s = after.wanted_s - self._before.wanted_s, after.stolen_s - self._before.stolen_s
+        wanted_s = after.wanted_s - self._before.wanted_s
+        stolen_s = after.stolen_s - self._before.stolen_s
         readings = {
             "device": str(self._device),
             "threads": torch.get_num_threads(),

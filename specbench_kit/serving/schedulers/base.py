@@ -67,12 +67,16 @@ class BatchBuilder:
     ) -> None:
         self.requests: list[WaitingRound] = []
         self.seconds = estimator.idle_s
-        self._sums, self._error_s = NOTHING, 0.0
-        self._deadline_of, self._free_s = deadline_of, free_s
+        self._sums = NOTHING
+        self._error_s = 0.0
+        self._deadline_of = deadline_of
+        self._free_s = free_s
         self._deadline_s = inf
         self._free_kv_tokens = limits.kv_tokens
         self._max_requests = limits.requests
-        self._estimator, self._additive, self._idle_s = estimator, estimator.additive, estimator.idle_s
+        self._estimator = estimator
+        self._additive = estimator.additive
+        self._idle_s = estimator.idle_s
 
     def fits(self, request: WaitingRound) -> bool:
         """Return True if one more request, and its KV, fits."""
@@ -83,7 +87,8 @@ class BatchBuilder:
         # The inner loop of every simulation: `fits` is written out, since a call takes as long as the comparison.
         if len(self.requests) >= self._max_requests or request.new + request.cached > self._free_kv_tokens:
             return False
-        seconds, deadline_s = self._seconds_with(request), self._deadline_of(request)
+        seconds = self._seconds_with(request)
+        deadline_s = self._deadline_of(request)
         if deadline_s > self._deadline_s:
             deadline_s = self._deadline_s
         if seconds > self._free_s and now_s + seconds > deadline_s:
@@ -106,7 +111,8 @@ class BatchBuilder:
         deadline_s = min(map(self._deadline_of, requests), default=inf)
         if tokens > self._free_kv_tokens or now_s + seconds > min(deadline_s, self._deadline_s):
             return False
-        self._free_kv_tokens, self.seconds = self._free_kv_tokens - tokens, seconds
+        self._free_kv_tokens = self._free_kv_tokens - tokens
+        self.seconds = seconds
         self._deadline_s = min(deadline_s, self._deadline_s)
         self._count(requests)
         self.requests += requests
@@ -165,7 +171,8 @@ class Queue(ABC):
     """The requests that wait at one server."""
 
     def __init__(self, estimator: Estimator, limits: BatchLimits) -> None:
-        self.estimator, self.limits = estimator, limits
+        self.estimator = estimator
+        self.limits = limits
 
     @abstractmethod
     def __len__(self) -> int:

@@ -32,7 +32,8 @@ class Chunked(Scheduler):
 class _ChunkedQueue(Queue):
     def __init__(self, tokens: int, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._tokens, self._order = tokens, count()
+        self._tokens = tokens
+        self._order = count()
         self._prompts: deque[WaitingRound] = deque()
         self._running: dict[int, WaitingRound] = {}
         self._began: dict[int, int] = {}
@@ -91,4 +92,5 @@ class _ChunkedQueue(Queue):
                 return
             self._began[prompt.client] = next(self._order)
             chosen[self._prompts.popleft()] = tokens = min(prompt.new, free_tokens)
-            free_tokens, free_slots = free_tokens - tokens, free_slots - 1
+            free_tokens = free_tokens - tokens
+            free_slots = free_slots - 1

@@ -38,7 +38,8 @@ class Estimator:
     """Expected seconds of batches; `idle_s` are those of a batch without requests."""
 
     def __init__(self, model: LatencyModel, error: EstimatorError = EXACT, seed: int = 0) -> None:
-        self._model, self._error = error.model or model, error
+        self._model = error.model or model
+        self._error = error
         self._random = Random(f"{seed}/estimator")
         self.additive = self._model.additive
         self.idle_s = error.factor * self._model.of_sums(NOTHING)

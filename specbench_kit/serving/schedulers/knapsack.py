@@ -45,7 +45,8 @@ class Knapsack(Scheduler):
 class _KnapsackQueue(Queue):
     def __init__(self, options: Knapsack, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._options, self._deadline_of = options, DEADLINES[options.by]
+        self._options = options
+        self._deadline_of = DEADLINES[options.by]
         self._waiting: list[WaitingRound] = []
 
     def __len__(self) -> int:
@@ -55,7 +56,8 @@ class _KnapsackQueue(Queue):
         self._waiting.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        deadline_of, guard_s = self._deadline_of, self._options.guard_s
+        deadline_of = self._deadline_of
+        guard_s = self._options.guard_s
 
         def worth(batch: BatchBuilder) -> tuple[int, float, float]:
             critical = sum(deadline_of(request) - request.isolated_s - guard_s <= now_s for request in batch.requests)

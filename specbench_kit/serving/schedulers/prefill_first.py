@@ -59,7 +59,8 @@ class _PrefillFirstQueue(Queue):
 
     def _prefill_batch(self) -> BatchBuilder:
         """Take the prompts that fit beside everything that is running."""
-        batch, tokens = self.new_batch(), 0
+        batch = self.new_batch()
+        tokens = 0
         slots = self.limits.requests - len(self._running)
         free_kv_tokens = self.limits.kv_tokens - self._running_kv_tokens
         while self._prompts and len(batch.requests) < slots:

@@ -36,7 +36,8 @@ class _StaticQueue(Queue):
     def __init__(self, options: Static, estimator: Estimator, limits: BatchLimits) -> None:
         size = min(options.size, limits.requests)
         super().__init__(estimator, BatchLimits(size, limits.kv_tokens))
-        self._size, self._timeout_s = size, options.timeout_s
+        self._size = size
+        self._timeout_s = options.timeout_s
         self._lines: list[deque[WaitingRound]] = [deque() for _ in range(options.groups)]
 
     def __len__(self) -> int:

@@ -39,7 +39,8 @@ class WispPaper(Scheduler):
 class _PaperQueue(Queue):
     def __init__(self, options: WispPaper, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._options, self._free_s = options, options.amortise * estimator.idle_s
+        self._options = options
+        self._free_s = options.amortise * estimator.idle_s
         self._waiting: list[WaitingRound] = []
 
     def __len__(self) -> int:
@@ -72,7 +73,8 @@ class _PaperQueue(Queue):
         def utility(request: WaitingRound) -> float:
             return request.expected_tokens / max(request.isolated_s - self.estimator.idle_s, 1e-12)
 
-        critical_s, late_ids = now_s + self._options.guard_s, set(map(id, late))
+        critical_s = now_s + self._options.guard_s
+        late_ids = set(map(id, late))
         feasible = [request for request in self._waiting if id(request) not in late_ids]
         critical = [request for request in feasible if request.deadline_s - request.isolated_s <= critical_s]
         uncritical = [request for request in feasible if request.deadline_s - request.isolated_s > critical_s]

@@ -68,7 +68,8 @@ class WispPromise(Scheduler):
 class _PromiseQueue(Queue):
     def __init__(self, options: WispPromise, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._options, self._free_s = options, options.amortise * estimator.idle_s
+        self._options = options
+        self._free_s = options.amortise * estimator.idle_s
         self._feasible = FeasibleQueue(estimator.idle_s)
         self._late: list[WaitingRound] = []
         """By deadline: the last one is the least late."""
@@ -103,8 +104,10 @@ class _PromiseQueue(Queue):
 
     def _spare_s(self, now_s: float) -> float:
         """Return how many seconds of late requests fit before the next feasible ones, less the reserve."""
-        options, batch_size = self._options, self.limits.requests
-        end_s, spare_s = now_s + self.estimator.idle_s, inf
+        options = self._options
+        batch_size = self.limits.requests
+        end_s = now_s + self.estimator.idle_s
+        spare_s = inf
         for request in islice(self._feasible, options.foreseen * batch_size):
             end_s += self._added_s(request)
             spare_s = min(spare_s, request.response_deadline_s - end_s)
@@ -145,7 +148,8 @@ class FeasibleQueue:
         self._longest_s = 0.0
         """The longest isolated time of any request so far: nobody with a deadline beyond that can be late."""
         self._new: list[WaitingRound] = []
-        self._by_deadline, self._deadlines_s = _object_array([]), _deadline_array([])
+        self._by_deadline = _object_array([])
+        self._deadlines_s = _deadline_array([])
         self._by_utility: list[Entry] = []
 
     def __iter__(self) -> Iterator[WaitingRound]:
@@ -156,7 +160,8 @@ class FeasibleQueue:
     def add(self, requests: Sequence[WaitingRound]) -> None:
         """Add requests that have arrived."""
         self._new += requests
-        idle_s, heap = self._idle_s, self._by_utility
+        idle_s = self._idle_s
+        heap = self._by_utility
         for order, request in zip(self._order, requests, strict=False):
             heappush(heap, (-request.expected_tokens / (request.isolated_s - idle_s or 1e-12), order, request))
         self._longest_s = max(self._longest_s, max(map(_isolated_s, requests), default=0.0))
@@ -176,8 +181,10 @@ class FeasibleQueue:
 
     def add_urgent(self, batch: BatchBuilder, now_s: float, guard_s: float) -> bool:
         """Add the requests whose latest start is within `guard_s` to the batch; return True if all of them fitted."""
-        critical_s, all_added = now_s + guard_s, True
-        end, checked = self._count_due(critical_s + self._longest_s), 0
+        critical_s = now_s + guard_s
+        all_added = True
+        end = self._count_due(critical_s + self._longest_s)
+        checked = 0
         remaining: list[WaitingRound] = []
         while all_added and checked < end:
             part = self._by_deadline[checked : min(end, checked + max(batch.free_slots, FIRST_LOOK))].tolist()
@@ -194,7 +201,8 @@ class FeasibleQueue:
 
     def add_by_utility(self, batch: BatchBuilder, now_s: float) -> None:
         """Add the requests of the highest utility to the batch, up to the first that does not fit."""
-        heap, look = self._by_utility, FIRST_LOOK
+        heap = self._by_utility
+        look = FIRST_LOOK
         while True:
             best: list[Entry] = []
             while heap and len(best) < min(look, batch.free_slots):

@@ -74,7 +74,8 @@ class Driver:
 
         Raise ServerLostError if a server goes away.
         """
-        limit, has_begun = TimeLimit(self.settings.minutes), False
+        limit = TimeLimit(self.settings.minutes)
+        has_begun = False
         limit.start()
         # The times of a resumed run go on after those that it holds.
         self.began_s -= max((record.ended_s for record in store.records.values()), default=0.0)
@@ -129,7 +130,8 @@ class Driver:
                 f"attempts: {lost}"
             )
         after = read_counters(await client.counters()) if counted else {}
-        moved, fell = change(counted, after), have_fallen(counted, after)
+        moved = change(counted, after)
+        fell = have_fallen(counted, after)
         if moved is not None or fell:
             counts = moved or DraftCounts()
             store.append_counters(
@@ -138,10 +140,12 @@ class Driver:
 
     def note_busy(self, process_s: float, wall_s: float) -> None:
         """Count how busy this process was; short turns are counted together, since the share of one says nothing."""
-        process_s, wall_s = self._stretch_s[0] + process_s, self._stretch_s[1] + wall_s
+        process_s = self._stretch_s[0] + process_s
+        wall_s = self._stretch_s[1] + wall_s
         self._stretch_s = process_s, wall_s
         if wall_s >= STRETCH_S:
-            self.busy_share, self._stretch_s = max(self.busy_share, process_s / wall_s), (0.0, 0.0)
+            self.busy_share = max(self.busy_share, process_s / wall_s)
+            self._stretch_s = (0.0, 0.0)
 
     async def _ask_all(
         self,
@@ -155,7 +159,8 @@ class Driver:
 
         The turns of a dialogue are requests one after the other, and in its place.
         """
-        places, begin_s = asyncio.Semaphore(max(1, at_once)), monotonic_s()
+        places = asyncio.Semaphore(max(1, at_once))
+        begin_s = monotonic_s()
 
         async def ask(prompt: Prompt, arrival_s: float) -> list[_Outcome]:
             while (wait_s := begin_s + arrival_s - monotonic_s()) > 0:
@@ -188,7 +193,8 @@ class Driver:
     def _generation(
         self, prompt: Prompt, history: tuple[tuple[str, str], ...], max_tokens: int, repeat: int = 0
     ) -> Generation:
-        settings, turn = self.settings, len(history)
+        settings = self.settings
+        turn = len(history)
         self._labels += 1
         return Generation(
             prompt=prompt.turns[turn],
@@ -205,7 +211,8 @@ class Driver:
         key = AnswerKey(turn.load.label, server, outcome.prompt.id, turn.repeat, outcome.dialogue_turn)
         late_s = outcome.late_s if turn.load.rate is not None else 0.0
         if outcome.sent is None:
-            failure, sent_s = outcome.failure, outcome.began_s - self.began_s
+            failure = outcome.failure
+            sent_s = outcome.began_s - self.began_s
             reasons = list(failure.reasons) if failure else []
             return AnswerRecord(key, turn.number, sent_s, None, str(failure), len(reasons) + 1, late_s, reasons)
         answer = outcome.sent.received.answer(self.count_tokens)

@@ -63,7 +63,8 @@ def compare_files(settings: AbSettings) -> AbOutcome:
 
 def _read(paths: Sequence[Path]) -> tuple[list[ImportedLoad], list[str]]:
     """Return the loads of all files of one side, and the formats of the files."""
-    loads, tools = list[ImportedLoad](), list[str]()
+    loads = list[ImportedLoad]()
+    tools = list[str]()
     for path in paths:
         try:
             content = path.read_text(encoding="utf-8")

@@ -62,7 +62,8 @@ async def _compare(
         environment = provenance.collect(settings.argv)
         store = _open_store(settings, dataset, servers, environment)
         plan = _plan(settings, loads, requests_of(dataset.prompts))
-        watch, problem = Watch(probe_here(), torch.device("cpu")), None
+        watch = Watch(probe_here(), torch.device("cpu"))
+        problem = None
         lock.acquire(store.folder)
         try:
             taken: list[Load] = []
@@ -122,7 +123,8 @@ def _require_options(settings: AbSettings, client: StreamClient) -> None:
 
 
 async def _describe(client: StreamClient) -> ServerDescription:
-    facts, address = await client.facts(), client.address
+    facts = await client.facts()
+    address = client.address
     client.dialect.model = address.model or facts.model or ""
     return ServerDescription(
         address.name, address.base, address.dialect, client.dialect.model or None, facts.context, facts.version

@@ -13,7 +13,8 @@ from specbench_kit.live.streams.address import USAGE, ServerAddress, parse_serve
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.serving.number_lists import numbers_of
 
-LOAD, GOALS = "Load", "Targets and checks"
+LOAD = "Load"
+GOALS = "Targets and checks"
 ARRIVALS_S = 10.0
 """Seconds of arrivals in one turn under --rate, unless --turn says otherwise."""
 

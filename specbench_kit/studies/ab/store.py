@@ -71,7 +71,10 @@ def request_seed(seed: int, request_id: str, repeat: int, dialogue_turn: int = 0
 
 T = TypeVar("T")
 CounterKey = tuple[str, str, int, int]
-ANSWERS, COUNTERS, RUN, SUMMARY = "answers.jsonl", "counters.jsonl", "run.json", "summary.json"
+ANSWERS = "answers.jsonl"
+COUNTERS = "counters.jsonl"
+RUN = "run.json"
+SUMMARY = "summary.json"
 SCHEMA_VERSION = 1
 HINT = "finished answers are kept; make room, then go on with --resume"
 

@@ -88,7 +88,8 @@ class GoldAnswers:
     ) -> None:
         golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
         self._golds = {name: replace(gold, rule=rule or gold.rule) for name, gold in golds.items()}
-        self._max_new_tokens, self._draft = max_new_tokens, draft
+        self._max_new_tokens = max_new_tokens
+        self._draft = draft
 
     def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
         """Return the part `exact_match` of a summary, or nothing if no prompt has a reference answer."""

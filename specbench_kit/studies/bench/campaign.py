@@ -87,14 +87,16 @@ def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
     for method in bench.lanes.values():
         if method.needs_reference:
             continue
-        engine, started = bench.engine(method), read_processor_time()
+        engine = bench.engine(method)
+        started = read_processor_time()
         engine.submit(request)
         # The first step holds the prompt, which a request has once and not once per TRIAL_TOKENS.
         records = list(engine.step())
         first = read_processor_time()
         while not engine.idle:
             records += engine.step()
-        first_s, rest_s = first.since(started).wall_s, read_processor_time().since(first).wall_s
+        first_s = first.since(started).wall_s
+        rest_s = read_processor_time().since(first).wall_s
         per_request_s += first_s
         per_token_s += rest_s / max(1, sum(len(record.output_ids) for record in records) - 1)
     requests = sum(count_turns(dataset) for dataset in datasets) * bench.settings.repeats

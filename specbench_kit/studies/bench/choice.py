@@ -12,7 +12,8 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
 
 BASELINE = "autoregressive"
-ALL, GROUP = "all", "group:"
+ALL = "all"
+GROUP = "group:"
 
 
 def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:

@@ -111,7 +111,8 @@ def write_report(
     run_records: RunRecords | None = None,
 ) -> None:
     """Write a run's report into its own folder; the records are read from there unless they are given."""
-    directory, summary = conclusion.directory, conclusion.summary
+    directory = conclusion.directory
+    summary = conclusion.summary
     records = run_records or RunRecords.read(directory)
     if records.records:
         run = BenchmarkRun(directory.path, directory.run, records.records, records.baseline, summary)
@@ -124,7 +125,9 @@ def write_report(
 def _summarise(
     directory: RunDirectory, run_records: RunRecords, output_judge: OutputJudge, oracle: float | None
 ) -> dict[str, Any]:
-    run, records, baseline = directory.run, run_records.records, run_records.baseline
+    run = directory.run
+    records = run_records.records
+    baseline = run_records.baseline
     method = parse_method(run["method"])
     failed = sum(record.finish_reason == "error" for record in records)
     deployment = run.get("deployment")
@@ -176,7 +179,9 @@ def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, 
     return folder, comparison
 
 
-TIMELINE, PLOTS, TOKENS = "timeline.json", "plots", "tokens"
+TIMELINE = "timeline.json"
+PLOTS = "plots"
+TOKENS = "tokens"
 MAX_PAGES = 100
 """Requests that get a page: the first ones that finish."""
 
@@ -210,14 +215,16 @@ class RunExports:
         """Write all exports; a timeline covers what was decoded since the run was last resumed."""
         run = self._run.run
         if self.timeline is not None and self.timeline.spans:
-            method, time = method_label(run), time_kind(run)
+            method = method_label(run)
+            time = time_kind(run)
             trace = chrome_trace(self.timeline, {"method": method, "dataset": run["dataset"]["name"], "time": time})
             self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
             write_pictures(self._run.folder(PLOTS), self.timeline, f"{method}, {time}")
         if self._details is None:
             return
         records = self._run.records()
-        show, pages = token_pages.token_text(tokenizer), token_pages.pages(records, self._run.details())
+        show = token_pages.token_text(tokenizer)
+        pages = token_pages.pages(records, self._run.details())
         for page in pages:
             assert tokenizer is not None  # pages exist only after decoding with models
             prompt = tokenizer.decode(page.record.prompt_ids)

@@ -21,7 +21,8 @@ class Conversation:
 
     def __init__(self, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int) -> None:
         self.prompt = prompt
-        self._tokenizer, self._max_new_tokens = tokenizer, max_new_tokens
+        self._tokenizer = tokenizer
+        self._max_new_tokens = max_new_tokens
         self._messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
         self._turn = 0
 
@@ -55,7 +56,8 @@ class Conversation:
 
 def max_conversation_tokens(prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int) -> int:
     """Return an upper bound of the tokens of a whole conversation, answers included."""
-    conversation, length = Conversation(prompt, tokenizer, max_new_tokens), 0
+    conversation = Conversation(prompt, tokenizer, max_new_tokens)
+    length = 0
     while request := conversation.next_request():
         length = len(request.prompt_ids)
         conversation.answer("")
@@ -73,7 +75,8 @@ class ConversationScript:
 
     def take(self) -> Iterator[Request]:
         """Yield the requests that became ready since the last call."""
-        ready, self._ready = self._ready, []
+        ready = self._ready
+        self._ready = []
         yield from ready
 
     def finish(self, record: RequestRecord) -> None:

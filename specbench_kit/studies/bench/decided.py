@@ -19,9 +19,11 @@ FIRST_LOOK = 10
 
 def count_looks(requests: int) -> int:
     """Return how often the table of so many requests of each method is looked at, the end included."""
-    looks, number = 1, FIRST_LOOK
+    looks = 1
+    number = FIRST_LOOK
     while number < requests:
-        looks, number = looks + 1, 2 * number
+        looks = looks + 1
+        number = 2 * number
     return looks
 
 

@@ -27,7 +27,8 @@ class LocalOutputJudge:
     """Judges outputs with the models that produced them."""
 
     def __init__(self, pair: Pair, target: Runner) -> None:
-        self._pair, self._shapes = pair, RecomputedLogits(target, pair.target.shell)
+        self._pair = pair
+        self._shapes = RecomputedLogits(target, pair.target.shell)
 
     def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
         """Compare the outputs with the baseline, or sampled drafts with the target's distribution."""
@@ -72,7 +73,8 @@ class ServedOutputJudge:
     """Judges outputs of a server's target by the evidence that the server gives; without a server there is none."""
 
     def __init__(self, bitwise: bool, make_judge: MakeJudge | None = None) -> None:
-        self._bitwise, self._make_judge = bitwise, make_judge
+        self._bitwise = bitwise
+        self._make_judge = make_judge
 
     def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
         """Compare the outputs with the baseline; sampled drafts cannot be judged without the target's probabilities."""

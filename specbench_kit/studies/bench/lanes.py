@@ -90,7 +90,8 @@ class MethodLane:
     def _submit_ready(self, *, first: bool = False) -> None:
         taken = self.script.take()
         # What goes first stays first where its reference is not there yet.
-        waiting, self._waiting = [*taken, *self._waiting] if first else [*self._waiting, *taken], []
+        waiting = [*taken, *self._waiting] if first else [*self._waiting, *taken]
+        self._waiting = []
         for request in waiting:
             if self.after is not None and request.id not in self.after:
                 self._waiting.append(request)

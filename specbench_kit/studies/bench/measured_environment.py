@@ -54,7 +54,10 @@ class MeasuredEnvironment:
         report: ProgressCallback,
         probe: Probe,
     ) -> None:
-        self._pair, self._models, self._report, self._probe = pair, models, report, probe
+        self._pair = pair
+        self._models = models
+        self._report = report
+        self._probe = probe
         self._resumes = settings.resume
         self._profiling = ProfileSettings(
             target=settings.target,
@@ -120,7 +123,8 @@ class MeasuredEnvironment:
         return Latencies(drafting, verification)
 
     def _find(self, part: ProfiledPart, *, disturbed: bool) -> Profile | None:
-        weights, device = self._models[part.model]["hash"], self._profiling.device
+        weights = self._models[part.model]["hash"]
+        device = self._profiling.device
         return loading.find_measured(weights, part.role, device, form=part.form, disturbed=disturbed)
 
     def _measure(self, part: ProfiledPart, clock: MeasuringClock) -> None:
@@ -142,7 +146,8 @@ class MeasuredEnvironment:
         profile = structs.replace(profile, name=name, samples=f"{name}.csv", note=note)
         file = loading.data_folder() / f"{name}.csv"
         file.unlink(missing_ok=True)
-        samples, blocks = Samples.open(file), list[dict[str, Any]]()
+        samples = Samples.open(file)
+        blocks = list[dict[str, Any]]()
         with machine_recorded(self._probe, rig, part, samples, blocks.append):
             measured = measure_part(rig, part, factor, samples, inf, self._report)
         self.machine += blocks

@@ -141,7 +141,10 @@ class _Replays:
     ) -> None:
         self._ends = [end for _, end in corners(deployment)]
         self.missing: dict[str, str] = {}
-        self._settings, self._trace, self._deployment, self._progress = settings, trace, deployment, progress
+        self._settings = settings
+        self._trace = trace
+        self._deployment = deployment
+        self._progress = progress
 
     def records(self, spec: str, method: Method, timeline: Timeline | None = None) -> Iterator[RequestRecord]:
         """Yield the records of a method, each with the seconds of its request at every end."""
@@ -183,7 +186,8 @@ class _Replays:
         timeline: Timeline | None = None,
         ends: Sequence[Deployment] = (),
     ) -> Iterator[RequestRecord]:
-        settings, trace = self._settings, self._trace
+        settings = self._settings
+        trace = self._trace
         try:
             yield from replay(
                 method,
@@ -203,7 +207,9 @@ class _ProgressCounter:
     """Counts the records of all methods and reports each."""
 
     def __init__(self, report: Callable[[Progress], None], planned: int) -> None:
-        self._report, self._planned, self._done = report, planned, 0
+        self._report = report
+        self._planned = planned
+        self._done = 0
 
     def count(self, method: str, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
         tokens = 0

@@ -150,7 +150,8 @@ class ServerOnly:
             self._clocks_s[lane.name] = record.finished_s or 0.0
 
         def complete(record: RequestRecord) -> None:
-            server, counts = records[record.request_id], self.counts[lane.name]
+            server = records[record.request_id]
+            counts = self.counts[lane.name]
             record.colocated_s = server.e2e_s
             record.colocated_draft_s = sum(step.draft_s for step in server.rounds)
             counts["compared"] += 1
@@ -158,7 +159,8 @@ class ServerOnly:
 
         name = f"{lane.name}, server-only"
         server_lane = MethodLane(name, engine, script, lane.decode, [keep], repeat=lane.repeat)
-        lane.after, lane.sinks = records, [complete, *lane.sinks]
+        lane.after = records
+        lane.sinks = [complete, *lane.sinks]
         return [server_lane, lane]
 
     def warm_up(self, spec: str, request: Request) -> None:
@@ -221,7 +223,8 @@ class Benchmark:
 
         The `limit` starts with the first request that no earlier run has decoded, so that each resumption gets on.
         """
-        planned, done = self.planned, self.done
+        planned = self.planned
+        done = self.done
         if done == planned or limit.is_over:
             return
         earlier = {spec: self._finished(spec) for spec in self._stores}
@@ -325,7 +328,8 @@ class Benchmark:
 
     def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> MethodLane:
         """Return one method's lane in a repeat; the baseline fills `references`, which some methods read."""
-        bench, method = self.bench, self.bench.lanes[spec]
+        bench = self.bench
+        method = self.bench.lanes[spec]
         sinks = [self._guard(spec, sink, stored) for sink, stored in self._stores[spec]]
         if spec == BASELINE:
             references.update(self._finished_in(spec, repeat))
@@ -358,7 +362,8 @@ class Benchmark:
         return ConversationScript(conversations, self._finished_in(BASELINE, repeat))
 
     def _conversations(self, prompts: Sequence[Prompt]) -> list[Conversation]:
-        tokenizer, limit = self.bench.pair.tokenizer, self.settings.max_new_tokens
+        tokenizer = self.bench.pair.tokenizer
+        limit = self.settings.max_new_tokens
         return [Conversation(prompt, tokenizer, limit) for prompt in prompts]
 
     def _guard(self, spec: str, sink: Sink, stored: StoredRecords) -> Sink:
@@ -427,7 +432,8 @@ class Benchmark:
         assert request is not None
         for spec, method in self.bench.lanes.items():
             server_only.warm_up(spec, request)
-            engine, rounds = self.bench.engine(method), 0
+            engine = self.bench.engine(method)
+            rounds = 0
             engine.submit(request)
             while not engine.idle:
                 rounds += sum(len(record.rounds) for record in engine.step())

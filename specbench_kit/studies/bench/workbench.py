@@ -109,7 +109,8 @@ class Workbench:
 
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
         """Return a decoding loop of the method whose clock starts at `started_s`."""
-        settings, server = self.settings, self.server
+        settings = self.settings
+        server = self.server
         if server is not None and method.pipeline is None and not method.uses_drafter:
             return self._streamed(server, "", started_s)
         if server is not None:

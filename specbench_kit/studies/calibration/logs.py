@@ -161,7 +161,8 @@ def _aiperf(row: JsonObject, label: str) -> LoggedRequest:
         record = convert(_AiperfRecord, row)
     except ValueError as error:
         raise SkitError(f"{label}: not a record of AIPerf ({error})") from error
-    at_s, metrics = record.metadata.request_start_ns / 1e9, record.metrics
+    at_s = record.metadata.request_start_ns / 1e9
+    metrics = record.metrics
     first_s, last_s = (
         at_s + value.value / {"ns": 1e9, "us": 1e6, "ms": 1e3}.get(value.unit, 1.0)
         for value in (metrics.time_to_first_token, metrics.request_latency)

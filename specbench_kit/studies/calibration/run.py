@@ -52,8 +52,10 @@ class Calibration:
 
 def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibration:
     """Fit the speed to the first third of the log and save the profile."""
-    card, subject = find_device(settings.gpu), find_subject(settings.target, "target")
-    shapes, dtype = require_architecture(subject), settings.dtype
+    card = find_device(settings.gpu)
+    subject = find_subject(settings.target, "target")
+    shapes = require_architecture(subject)
+    dtype = settings.dtype
     dtype = card.default_dtype if dtype == "auto" else dtype
     card.peak(dtype)  # which refuses a dtype that the device cannot compute in
     interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
@@ -137,7 +139,8 @@ TITLES = {
 
 def blocks(outcome: Calibration) -> list[Block]:
     """Return the numbers and a table of the requests that were not fitted: simulated over measured."""
-    speed, profile = outcome.speed, outcome.profile
+    speed = outcome.speed
+    profile = outcome.profile
     numbers = (
         f"**{profile.model} on {profile.device}: {speed.compute:.0%} of the peak, {speed.bandwidth:.0%} of the "
         f"bandwidth, {1e3 * speed.step_s:.2f} ms a step and {1e6 * speed.request_s:.0f} us a request besides.**"
@@ -155,8 +158,11 @@ def blocks(outcome: Calibration) -> list[Block]:
 
 FITTED = ("compute", "bandwidth", "step_s", "request_s")
 """The numbers that are fitted: shares of peak and bandwidth, and seconds of the host per step and per request."""
-LEAST, MOST = (0.2, 0.2, 0.0, 0.0), (1.0, 1.0, 0.02, 0.001)
-ITERATIONS, STEP, INSIDE = 12, 0.02, 0.05
+LEAST = (0.2, 0.2, 0.0, 0.0)
+MOST = (1.0, 1.0, 0.02, 0.001)
+ITERATIONS = 12
+STEP = 0.02
+INSIDE = 0.05
 """Iterations, the step of a derivative, and how far inside its bounds each number begins."""
 EVALUATIONS = ITERATIONS * (len(FITTED) + 1)
 """The most simulations that a fit takes: one per iteration, and one for each number that is fitted."""
@@ -188,7 +194,9 @@ def fit_speed(
 
     The corner and the idle time per layer stay those of measured kernels, with which the fit starts.
     """
-    done, part, first = 0, served.during_first(fitted), slice(fitted)
+    done = 0
+    part = served.during_first(fitted)
+    first = slice(fitted)
 
     def apart(scaled: Sequence[float]) -> list[float]:
         nonlocal done
@@ -196,7 +204,8 @@ def fit_speed(
         report(min(done, EVALUATIONS), EVALUATIONS)
         simulated = part.simulated(server.latency(_speed(start, scaled)))
         metrics = agreement(simulated, part.measured, first)
-        means, tails = [log(metric.mean) for metric in metrics], [log(metric.tail) for metric in metrics]
+        means = [log(metric.mean) for metric in metrics]
+        tails = [log(metric.tail) for metric in metrics]
         # Single requests tell apart what their means leave open: a long prompt from a long answer.
         single = [np.log(simulated[name][first] / measured_s[first]) for name, measured_s in part.measured.items()]
         single_weight = SINGLE_WEIGHT / fitted**0.5

@@ -85,7 +85,8 @@ def _read_record(line: str, row: JsonObject) -> VerifiedRequest | None:
     if not row.get("spec_decode_acceptance"):
         return None
     try:
-        acceptance, record = parse_acceptance(row["spec_decode_acceptance"]), convert(AIPerfRecord, row)
+        acceptance = parse_acceptance(row["spec_decode_acceptance"])
+        record = convert(AIPerfRecord, row)
         if record.metadata is None or record.metadata.x_request_id is None:
             raise ValueError("metadata.x_request_id is missing")
         metrics = record.metrics or AIPerfMetrics()
@@ -134,7 +135,8 @@ def _metadata(record: RequestRecord, started_s: float) -> dict[str, object]:
 
 def _metrics(record: RequestRecord) -> dict[str, object]:
     """Return the metrics that have a value; AIPerf leaves the others out, too."""
-    prompt, tokens = len(record.prompt_ids) or None, len(record.output_ids)
+    prompt = len(record.prompt_ids) or None
+    tokens = len(record.output_ids)
     metrics: Mapping[str, tuple[object, str]] = {
         "input_sequence_length": (prompt, "tokens"),
         "time_to_first_token": (_milliseconds(record.ttft_s), "ms"),

@@ -102,7 +102,8 @@ def dialogues(records: Sequence[RequestRecord]) -> dict[str, list[RequestRecord]
     by_prompt: dict[str, list[RequestRecord]] = {}
     for record in records:
         name, _, turn = record.request_id.rpartition("/")
-        first, second = by_id.get(f"{name}/1"), by_id.get(f"{name}/2")
+        first = by_id.get(f"{name}/1")
+        second = by_id.get(f"{name}/2")
         is_turn = False
         if name and turn.isdigit() and first and second:
             # An id may contain a slash of its own, so that the prompts decide.

@@ -43,7 +43,8 @@ class GoldenLengths(Format):
         sent = np.array([len(steps) for steps in drafts], dtype=np.float64)
         interval = interval_of_ratio(accepted, sent)
         bounds = f"{1 + interval[0]:.2f} to {1 + interval[1]:.2f}" if interval else "unknown"
-        dataset, config = run.run.get("dataset") or {}, run.run.get("config") or {}
+        dataset = run.run.get("dataset") or {}
+        config = run.run.get("config") or {}
         target, draft = ((run.run["models"].get(name) or {}).get("name", "unnamed") for name in ("target", "draft"))
         lines = [
             f"# Measured with specbench-kit, {run.run['method']}, draft model {json.dumps(draft)}.",

@@ -157,7 +157,8 @@ def export_run(path: Path, name: str, out: Path) -> None:
     """Write a run directory as a file of that format."""
     from specbench_kit.runs.directory import RunDirectory
 
-    file_format, run = formats.get(name)(), RunDirectory.find(path)
+    file_format = formats.get(name)()
+    run = RunDirectory.find(path)
     if not run.records():
         raise SkitError(f"{run.path / 'requests.jsonl'} holds no finished request: there is nothing to export")
     file_format.save(run, out)

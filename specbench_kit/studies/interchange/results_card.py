@@ -28,9 +28,11 @@ class ResultsCard(Format):
     tool = "model hubs"
 
     def write(self, run: "RunDirectory") -> str:
-        numbers, dataset = numbers_of(run), _quoted((run.run.get("dataset") or {}).get("name"))
+        numbers = numbers_of(run)
+        dataset = _quoted((run.run.get("dataset") or {}).get("name"))
         models = [str(model.get("name") or "unnamed") for model in (run.run.get("models") or {}).values() if model]
-        method, time = run.run["method"], run.run.get("time_kind")
+        method = run.run["method"]
+        time = run.run.get("time_kind")
         lines = ["model-index:", f"- name: {_quoted(' + '.join(models))}", "  results:", "  - task:"]
         title = _quoted(f"speculative decoding, {method}, {time} time")
         lines += ["      type: text-generation", f"      name: {title}"]

@@ -82,7 +82,8 @@ def _records(line: str, row: JsonObject) -> Iterator[RequestRecord]:
 
 
 def _record(identity: str, category: str, text: str, choice: JsonObject, turn: int) -> RequestRecord:
-    tokens, wall_s = int(choice["new_tokens"][turn]), float(choice["wall_time"][turn])
+    tokens = int(choice["new_tokens"][turn])
+    wall_s = float(choice["wall_time"][turn])
     if not 0 <= wall_s < inf:
         raise ValueError(f"wall_time must be seconds, not {wall_s}")
     return RequestRecord.from_document(
@@ -106,7 +107,8 @@ def _accept_lengths(choice: JsonObject) -> list[list[int]]:
 
     A turn ends where its steps end, which some engines count from 0; if the steps do not add up, where its tokens end.
     """
-    lengths, turns = [int(length) for length in choice["accept_lengths"]], len(choice["turns"])
+    lengths = [int(length) for length in choice["accept_lengths"]]
+    turns = len(choice["turns"])
     steps = [int(count) for count in choice.get("decoding_steps", choice.get("idxs", ()))]
     for counts in (steps, [count + 1 for count in steps]):
         if len(counts) == turns and sum(counts) == len(lengths):

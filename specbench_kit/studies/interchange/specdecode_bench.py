@@ -33,7 +33,8 @@ class SpecDecodeBench(Format):
         max_draft = max(1, *(length for lengths in accepted for length in lengths))
         requests = []
         for (line, row), lengths in zip(rows, accepted, strict=True):
-            request_id, output_ids = str(row.get("id", line)), row["generated_token_ids"][: len(lengths)]
+            request_id = str(row.get("id", line))
+            output_ids = row["generated_token_ids"][: len(lengths)]
             sides = row["prompt_token_ids"], output_ids
             requests.append(trace_of_lengths(request_id, path.stem, *sides, lengths, max_draft))
         return ForeignTrace(requests, max_draft, draft=name)

@@ -128,7 +128,8 @@ def _notes(
 ) -> list[str]:
     complete = sum(step.accepted == step.drafted for request in verified for step in request.rounds)
     undrafted = sum(request.output_tokens - 1 for request in verified) - sum(len(trace.output_ids) for trace in traces)
-    unordered, left_out = sum(not request.ordered for request in verified), len(requests) - len(verified)
+    unordered = sum(not request.ordered for request in verified)
+    left_out = len(requests) - len(verified)
     lines = {
         "rounds end with a token that was not drafted, as all before it were accepted: whether it would have been "
         "right is drawn from the request's rate, and matters to other draft lengths than the recorded ones": complete,

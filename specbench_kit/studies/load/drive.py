@@ -145,7 +145,8 @@ class LoadDriver:
         self._random = CounterRng(f"{self.seed}/{scenario.deployment.link.seed}", scenario.devices)
         self._nonce = token_hex(8)
         self._recorder = ResultRecorder(self._devices)
-        self._began_s, self._answers = 0.0, AnswerCounts()
+        self._began_s = 0.0
+        self._answers = AnswerCounts()
 
     def run(self) -> DrivenLoad:
         """Run until the scenario's end; raise SkitError if the connection is lost before."""
@@ -209,7 +210,8 @@ class LoadDriver:
 
     def _session(self, device: int, response: int) -> _DeviceSession:
         """Return the session of a device's response; a new response closes the one before and opens its own."""
-        name, previous = f"{self._nonce}/{device}/{response}", self._sessions.get(device)
+        name = f"{self._nonce}/{device}/{response}"
+        previous = self._sessions.get(device)
         if previous is not None and previous.name == name:
             return previous
         if previous is not None:
@@ -225,7 +227,9 @@ class LoadDriver:
 
     def _take_frames(self, frames: Sequence[tuple[float, Down]]) -> None:
         """Note when refused rounds are to be sent again, and let the devices go on whose rounds were verified."""
-        rounds, verdicts, arrivals_s = list[_SentRound](), list[messages.Verdict](), list[float]()
+        rounds = list[_SentRound]()
+        verdicts = list[messages.Verdict]()
+        arrivals_s = list[float]()
         for arrived_s, frame in frames:
             kind = frame.WhichOneof("kind")
             if kind == "refused":
@@ -247,7 +251,9 @@ class LoadDriver:
         """Count an answer, and note if it is not the one that was recorded."""
         if verdict.status not in (Status.OK, Status.DEGRADED):
             raise SkitError(f"the server answered {Status(verdict.status).name} to a draft: let nobody else use it")
-        draft, session, counts = sent.frame.draft, self._sessions[sent.device], self._answers
+        draft = sent.frame.draft
+        session = self._sessions[sent.device]
+        counts = self._answers
         counts.rounds += 1
         counts.degraded += verdict.status == Status.DEGRADED
         offset = draft.base - len(session.request.prompt_ids)
@@ -264,7 +270,8 @@ class LoadDriver:
         The server reports queue and verification. The remaining time of a round is its way over the network, of which
         half is counted before and half after the verification.
         """
-        devices, arrived_s = np.array([sent.device for sent in rounds]), np.array(arrivals_s)
+        devices = np.array([sent.device for sent in rounds])
+        arrived_s = np.array(arrivals_s)
         outcomes = [
             (len(sent.frame.draft.tokens), len(verdict.path)) for sent, verdict in zip(rounds, verdicts, strict=True)
         ]

@@ -93,7 +93,8 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     description = {**_describe(settings, config, trace, deployment, welcome), **_describe_profile(profile), **overhead}
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
-    rows, machine = list[JsonObject](), list[JsonObject]()
+    rows = list[JsonObject]()
+    machine = list[JsonObject]()
     for done, (point, scenario) in enumerate(scenarios.items()):
         progress(str(point), done, len(scenarios))
         row, readings = _run_load(scenario, point, settings, connection, requests, overhead, folder)
@@ -122,7 +123,8 @@ def _run_load(
     folder: Path,
 ) -> tuple[JsonObject, JsonObject]:
     """Run one load, and return its row of the summary and the readings of the machine."""
-    watch, before = Watch(probe_here(), torch.device("cpu")), read_processor_time()
+    watch = Watch(probe_here(), torch.device("cpu"))
+    before = read_processor_time()
     driven = LoadDriver(scenario, settings.seed, connection, requests).run()
     speed = server_speed(scenario, driven, overhead)
     # The server may run on another machine, so that nothing is known of its processor seconds.
@@ -203,7 +205,8 @@ def make_scenario(config: JsonObject, point: LoadPoint, trace: TraceFile, deploy
 
 def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) -> dict[str, object]:
     """Return the summary's row of a load or of its simulation: metrics, and percentiles of the round trips."""
-    metrics, rounds = compute_metrics(scenario, result), result.rounds
+    metrics = compute_metrics(scenario, result)
+    rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
     percentiles = {
@@ -264,7 +267,8 @@ def server_speed(scenario: Scenario, load: DrivenLoad, overhead: Mapping[str, fl
     answer sent per request. It is corrected by the answers of the previous batch that were really being sent when each
     batch began.
     """
-    batches, verifier = load.result.batches, scenario.deployment.verifier
+    batches = load.result.batches
+    verifier = scenario.deployment.verifier
     started_s, ended_s, estimated_end_s, size = (
         batches[name] for name in ("started_s", "ended_s", "expected_s", "size")
     )

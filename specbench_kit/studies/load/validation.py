@@ -44,10 +44,12 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
     the errors of the profile and of the simulator can thus be told apart. In both, the scheduler's estimates are off
     from the profile as far as the server's own were.
     """
-    run, summary = _read(folder / "run.json"), _read(folder / "summary.json")
+    run = _read(folder / "run.json")
+    summary = _read(folder / "summary.json")
     if run.get("command") != "load":
         raise SkitError(f"{folder} is no run of skit load")
-    trace, seed = TraceFile(folder / TRACE), run["config"]["seed"]
+    trace = TraceFile(folder / TRACE)
+    seed = run["config"]["seed"]
     rows = list[dict[str, object]]()
     for done, measured in enumerate(summary["rows"]):
         point = LoadPoint(measured["devices"], measured.get("rate"))
@@ -73,7 +75,8 @@ def _scenario(run: JsonObject, point: LoadPoint, trace: TraceFile, estimate: flo
 
     The scheduler estimates `estimate` times the profile's seconds, as the server's own did.
     """
-    frame_s, wire_s = run.get("frame_s", 0.0), run.get("wire_s", 0.0) + _busy_s(run, point.devices)
+    frame_s = run.get("frame_s", 0.0)
+    wire_s = run.get("wire_s", 0.0) + _busy_s(run, point.devices)
     deployment = restore(run["deployment"])
     # `wire_s` contains the sending of one message each way, which the simulated network adds as `frame_s`.
     link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * frame_s))

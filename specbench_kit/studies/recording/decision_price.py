@@ -58,7 +58,8 @@ def measure_drafting(
     if drafting.capability >= Capability.STATISTICS:
         per_token_s[scoring] = []
     counted = {"", *(member.display_name for member in drafting.members if member.models)}
-    draft, others = models.get(DRAFT), {name: runner for name, runner in models.items() if name != DRAFT}
+    draft = models.get(DRAFT)
+    others = {name: runner for name, runner in models.items() if name != DRAFT}
     for turn in range(TURNS):
         for method, seconds in per_token_s.items():
             engine = live_engine(

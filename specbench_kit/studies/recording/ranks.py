@@ -69,7 +69,8 @@ def _rounded(shares: Sequence[float]) -> tuple[float, ...]:
 @torch.inference_mode()
 def ranks_of(draft: Runner, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[int]:
     """Return, for each output token, the number of tokens to which the draft model gives a higher probability."""
-    slot, tokens = draft.acquire(), [*prompt_ids, *output_ids[:-1]]
+    slot = draft.acquire()
+    tokens = [*prompt_ids, *output_ids[:-1]]
     logits = draft.forward([Append(slot, tokens, keep=len(output_ids))]).logits
     targets = torch.tensor(output_ids, device=logits.device)[:, None]
     ranks: list[int] = (logits > logits.gather(1, targets)).sum(1).tolist()

@@ -149,7 +149,8 @@ def _cut(answered: RequestRecord, limit: int, decode: Callable[[list[int]], str]
     """Cut an answer to its limit, and return the tokens that were decoded behind it."""
     behind = answered.output_ids[limit:]
     if behind:
-        answered.output_ids, answered.finish_reason = answered.output_ids[:limit], "length"
+        answered.output_ids = answered.output_ids[:limit]
+        answered.finish_reason = "length"
         answered.text = decode(answered.output_ids)
     return behind
 
@@ -161,7 +162,8 @@ def _write(path: Path, header: TraceHeader, traces: Iterable[RequestTrace], text
     with TraceWriter(path, header) as writer:
         for trace in traces:
             writer.append(trace if text else redactor.redact(trace))
-            requests, offsets = requests + 1, offsets + len(trace.output_ids)
+            requests = requests + 1
+            offsets = offsets + len(trace.output_ids)
     return requests, offsets
 
 
@@ -263,14 +265,17 @@ def _add_times(
     """Measure the steps of all models and return the header with them, and with the readings of the machine."""
     max_draft = header.max_draft
     prompt = _first_fitting_prompt(dataset, pair, target.capacity - max_draft)
-    watch, before = Watch(probe_here(), pair.target.device), read_processor_time()
+    watch = Watch(probe_here(), pair.target.device)
+    before = read_processor_time()
     # A draft model alone is timed by its forwards, other drafters in the decoding loop.
     draft = models[DRAFT] if drafting.models == (DRAFT,) and not drafting.members else None
     steps = measure_steps(target, draft, prompt.prompt_ids, max_draft)
     times = decision_price.measure_drafting(target, drafting, models, prompt, max_draft)
-    statistics_s, origin = times.decision_s, decision_price.IN_THE_LOOP
+    statistics_s = times.decision_s
+    origin = decision_price.IN_THE_LOOP
     if statistics_s is None:
-        statistics_s, origin = measure_statistics(pair.vocabulary, str(target.device)), "timed alone"
+        statistics_s = measure_statistics(pair.vocabulary, str(target.device))
+        origin = "timed alone"
     machine = [watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})]
     return structs.replace(
         header,

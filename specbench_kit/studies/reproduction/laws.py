@@ -129,7 +129,8 @@ def lone_client_s(tokens: float, tokens_per_s: float, rtt_s: float, draft_s: flo
 
 def acceptance_after_filter(acceptance: float, recall: float, specificity: float) -> float:
     """Return the acceptance rate of the tokens that a predictor lets pass."""
-    accepted, rejected = acceptance * recall, (1 - acceptance) * (1 - specificity)
+    accepted = acceptance * recall
+    rejected = (1 - acceptance) * (1 - specificity)
     return accepted / (accepted + rejected)
 
 

@@ -120,7 +120,8 @@ def _sensitivity(
 
     one_seed = {"seeds": 1} if experiment.command in SEED_BY_SEED else {}
     options = _changed(experiment, {**experiment.options, **one_seed, **experiment.sensitivity}, changes)
-    step, planned = f"{experiment.name}, inputs", len(inputs) + 1
+    step = f"{experiment.name}, inputs"
+    planned = len(inputs) + 1
     report(step, 0, planned)
     before = run_silently(options)
     moves: list[JsonObject] = []
@@ -257,7 +258,8 @@ class NoisyProfile:
 
     def fit(self, seed: int) -> Fit:
         """Return a fit of the profile's own form to one draw of noisy times."""
-        profile, random = load(self.profile), np.random.default_rng(seed)
+        profile = load(self.profile)
+        random = np.random.default_rng(seed)
         model = MODELS[profile.form](**profile.coefficients)
         times = [(configuration, model.seconds(configuration.rows)) for configuration in verification()]
         noise = random.normal(size=(len(times), 2))

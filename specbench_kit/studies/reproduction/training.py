@@ -90,7 +90,8 @@ class PredictorExperiment:
     def _describe_examples(self) -> dict[str, object]:
         """Return the number of tokens, how many were accepted, and each feature's correlation with acceptance."""
         parts = self.parts.values()
-        tokens, accepted = sum(map(len, parts)), sum(int(part.labels.sum()) for part in parts)
+        tokens = sum(map(len, parts))
+        accepted = sum(int(part.labels.sum()) for part in parts)
         table = correlations(self.parts["training"])
         return {
             "tokens": tokens,

@@ -242,8 +242,10 @@ def find_trace(run: RunDescription, replay: Path | None) -> Path:
 
 def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset:
     """Load the run's prompts; raise SkitError if the prompts of that name have changed."""
-    described, config = run["dataset"], run["config"]
-    limit, seed = config.get("limit"), config["seed"]
+    described = run["dataset"]
+    config = run["config"]
+    limit = config.get("limit")
+    seed = config["seed"]
     loaded = load(_find_prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=limit, seed=seed)
     dataset = leave_out(loaded, frozenset(described.get("left_out") or ()), limit, seed)
     if dataset.digest != described["digest"]:
@@ -257,7 +259,8 @@ def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset
 def require_same_models(run: RunDescription, models: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise SkitError unless the models have the run's content, or its commit if they come from the hub."""
     for role in run["models"]:
-        loaded, expected = models[role]["hash"], run["models"][role]["hash"]
+        loaded = models[role]["hash"]
+        expected = run["models"][role]["hash"]
         if loaded != expected:
             raise SkitError(
                 f"the {role} {models[role]['name']} is not that of the run (hash {loaded[:12]}, not {expected[:12]}): "

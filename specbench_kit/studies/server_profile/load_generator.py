@@ -83,7 +83,8 @@ class LoadGenerator:
     connection: Connection
 
     def __post_init__(self) -> None:
-        self._numbers, self._nonce = count(), token_hex(8)
+        self._numbers = count()
+        self._nonce = token_hex(8)
         self._sessions: dict[str, _ProfilingSession] = {}
         self._due = deque[tuple[float, _ProfilingSession]]()
         """Sessions that are to send a draft, each with the time for it, the earliest first."""
@@ -98,7 +99,8 @@ class LoadGenerator:
                 self._send(session, load)
             for _ in range(load.sessions):
                 self._receive(load)
-        end_s, rounds = monotonic_s() + seconds, list[ObservedRound]()
+        end_s = monotonic_s() + seconds
+        rounds = list[ObservedRound]()
         self._due.extend((0.0, session) for session in self._sessions.values())
         while self._sessions:
             session, answered = self._receive(load)
@@ -125,7 +127,8 @@ class LoadGenerator:
         self.connection.send(Up(close=messages.Close(session=session.name)))
 
     def _send(self, session: _ProfilingSession, load: SessionLoad) -> None:
-        session.round, session.sent_s = session.round + 1, monotonic_s()
+        session.round = session.round + 1
+        session.sent_s = monotonic_s()
         draft = messages.Draft(session=session.name, round=session.round, base=session.base, tokens=[1] * load.drafted)
         self.connection.send(Up(draft=draft))
 
@@ -162,9 +165,11 @@ class LoadGenerator:
 
 def observed_batches(rounds: Iterable[ObservedRound]) -> list[ObservedBatch]:
     """Return the batches in which rounds were verified."""
-    batches, by_number = [], _by_batch(rounds)
+    batches = []
+    by_number = _by_batch(rounds)
     for number, batch in by_number.items():
-        arrivals_s, began_s = [answered.arrived_s for answered in batch], _began_s(batch)
+        arrivals_s = [answered.arrived_s for answered in batch]
+        began_s = _began_s(batch)
         spacing_s = (max(arrivals_s) - min(arrivals_s)) / (len(batch) - 1) if len(batch) > 1 else None
         leaving = sum(answered.arrived_s > began_s for answered in by_number.get(number - 1, []))
         batches.append(ObservedBatch([answered.row for answered in batch], batch[0].verify_s, spacing_s, leaving))
@@ -177,7 +182,8 @@ def batch_gaps(rounds: Iterable[ObservedRound]) -> list[BatchGap]:
     A gap lies between the first answer of one batch and the beginning of the next. Both are seen one way over the
     network later, so that this way cancels out.
     """
-    gaps, by_number = list[BatchGap](), _by_batch(rounds)
+    gaps = list[BatchGap]()
+    by_number = _by_batch(rounds)
     for number, batch in by_number.items():
         if (previous := by_number.get(number - 1)) is not None:
             seconds = _began_s(batch) - min(answered.arrived_s for answered in previous)

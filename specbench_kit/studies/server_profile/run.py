@@ -40,11 +40,17 @@ from specbench_kit.studies.server_profile.load_generator import (
 )
 from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
-SESSIONS, DRAFTED, CONTEXTS = (2, 4, 8, 16, 24), (1, 4, 8), (64, 256)
-COLD_SESSIONS, COLD_CONTEXTS, COLD_DRAFTED = (2, 8), (48, 128), 4
-TEST_LOADS, SEED = 8, "profile-server"
+SESSIONS = (2, 4, 8, 16, 24)
+DRAFTED = (1, 4, 8)
+CONTEXTS = (64, 256)
+COLD_SESSIONS = (2, 8)
+COLD_CONTEXTS = (48, 128)
+COLD_DRAFTED = 4
+TEST_LOADS = 8
+SEED = "profile-server"
 """Loads that test the fit and are not fitted, and what they are drawn with."""
-REPETITIONS, PASSES = 2, 3
+REPETITIONS = 2
+PASSES = 3
 """Measurements of every load, and passes of the reweighted least squares."""
 PAUSE_S = 0.02
 """Pause of a single device and in half of the loads: a machine that was idle for so long takes time to wake up."""
@@ -66,13 +72,16 @@ class ServerProfileOutcome:
 def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) -> ServerProfileOutcome:
     """Measure the server under all loads, fit a profile, and write its file."""
     connection = _connect(settings)
-    generator, welcome = LoadGenerator(connection), connection.welcome
+    generator = LoadGenerator(connection)
+    welcome = connection.welcome
     train, test = _loads(min(settings.sessions, welcome.limits.slots), welcome.limits.context)
     batches: dict[SessionLoad, list[ObservedBatch]] = {load: [] for load in [*train, *test]}
-    single, gaps = list[ObservedRound](), list[BatchGap]()
+    single = list[ObservedRound]()
+    gaps = list[BatchGap]()
     warm: dict[int, list[list[ObservedRound]]] = {}
     # Every load several times in a mixed order: a machine that is slow for a while then slows all of them alike.
-    random, loads = Random(SEED), [*train, *test]
+    random = Random(SEED)
+    loads = [*train, *test]
     order = [load for _ in range(REPETITIONS) for load in random.sample(loads, len(loads))]
     watch = Watch(probe_here(), torch.device("cpu"))
     for done, load in enumerate(order):
@@ -88,7 +97,8 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     connection.close()
     progress("done", len(order), len(order))
     disturbed = disturbances([watch.end({})])
-    trained, tested = [batches[load] for load in train], [batches[load] for load in test]
+    trained = [batches[load] for load in train]
+    tested = [batches[load] for load in test]
     times = _fit(trained)
     fit = {
         **_accuracy(times, trained, tested),
@@ -135,7 +145,8 @@ def _loads(max_sessions: int, max_context: int) -> tuple[list[SessionLoad], list
     def fitting(contexts: Iterable[int]) -> list[int]:
         return [context for context in contexts if context + 2 * GROWTH < max_context] or [max_context // 4]
 
-    sessions, contexts = sorted({min(number, max_sessions) for number in SESSIONS}), fitting(CONTEXTS)
+    sessions = sorted({min(number, max_sessions) for number in SESSIONS})
+    contexts = fitting(CONTEXTS)
     grid = [(n, drafted, context) for context in contexts for drafted in DRAFTED for n in sessions]
     train = [SessionLoad(*point, pause_s=PAUSE_S * (index % 2)) for index, point in enumerate(grid)]
     train += [

@@ -27,7 +27,8 @@ from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.serving.simulation_grid import guards
 
-DEVICES, RATE = "devices", "requests/s"
+DEVICES = "devices"
+RATE = "requests/s"
 RATE_STEP = 0.01
 """Requests per second in one step of a search over rates."""
 OPEN_DEVICES = 1024
@@ -120,7 +121,8 @@ def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapa
     def capacity(step: int, *, bounded: bool = False) -> SeedCapacity:
         return SeedCapacity(load_of(scenario, step), tuple(trials.values()), bounded)
 
-    low, high = 0, min(FIRST_TRY, rule.most)
+    low = 0
+    high = min(FIRST_TRY, rule.most)
     while True:
         while holds(high):
             low = high
@@ -160,7 +162,8 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
         raise SkitError(
             f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer"
         )
-    load, holds = scenario.devices if load is None else load, steady and bool(rate <= rule.epsilon)
+    load = scenario.devices if load is None else load
+    holds = steady and bool(rate <= rule.epsilon)
     latency_s = distribution(finished_response_s(scenario, result))
     return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady, latency_s)
 

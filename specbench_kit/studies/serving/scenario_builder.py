@@ -73,7 +73,8 @@ class ScenarioBuilder:
 
     def scenario(self, point: GridPoint) -> Scenario:
         """Return the scenario at a point of the grid."""
-        settings, series = self.settings, point.series
+        settings = self.settings
+        series = point.series
         method = parse_method(series.method)
         return Scenario(
             self.deployment(series),
@@ -140,7 +141,8 @@ class ScenarioBuilder:
         """Return the kinds of devices in --fleet; those without an acceptance of their own have the series'."""
         kinds = []
         for name, share, acceptance in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
-            deployment, source = self._with_link(find(name).build()), self.source(series)
+            deployment = self._with_link(find(name).build())
+            source = self.source(series)
             if acceptance:
                 source = parse_acceptance(acceptance, series.method, deployment)
             kinds.append(DeviceKind(name, share, deployment, source))
@@ -175,7 +177,8 @@ class ScenarioBuilder:
         return self._definitions[name]
 
     def _estimator_error(self, point: GridPoint) -> EstimatorError:
-        name, model = self.settings.estimator_profile, None
+        name = self.settings.estimator_profile
+        model = None
         if name is not None:
             served = verifier_profile(self._definition(point.series))
             if served is None:

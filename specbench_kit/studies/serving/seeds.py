@@ -27,7 +27,8 @@ def estimate(values: Sequence[float], least: float | None = None, most: float | 
     if len(values) < 2:
         return SeedEstimate(mean)
     half = student(LEVEL, len(values) - 1) * stdev(values) / sqrt(len(values))
-    low, high = mean - half, mean + half
+    low = mean - half
+    high = mean + half
     return SeedEstimate(mean, low if least is None else max(least, low), high if most is None else min(most, high))
 
 

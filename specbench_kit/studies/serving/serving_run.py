@@ -242,7 +242,8 @@ def compute_shares(rows: Sequence[JsonObject]) -> Iterator[JsonObject]:
     """Yield the share of missed deadlines that is attributed to the batch itself."""
     for row in rows:
         causes = row["figures"]["violations"]
-        compute, queue = causes["compute_dominant"]["mean"], causes["queue_dominant"]["mean"]
+        compute = causes["compute_dominant"]["mean"]
+        queue = causes["queue_dominant"]["mean"]
         if compute + queue:
             yield {**row, "figures": {}, "compute_share": {"mean": compute / (compute + queue)}}
 
@@ -253,7 +254,8 @@ def _point(row: JsonObject) -> tuple[tuple[str, object], ...]:
 
 FIGURES = ("throughput", "violation_rate")
 """The figures whose range is told."""
-SEARCHED_SERIES, SEARCHED_SETTINGS = 2, 4
+SEARCHED_SERIES = 2
+SEARCHED_SETTINGS = 4
 """The best series of so many settings of a search for capacity are searched at the ends as well, and no others."""
 COARSE = 0.03
 """Relative precision of a capacity at an end, which takes fewer simulations than a finer one."""
@@ -328,7 +330,8 @@ def _setting(point: GridPoint) -> str:
 
 def _capacity_row(row: CapacityRow, ends: dict[GridPoint, dict[str, float]]) -> JsonObject:
     """Return a series' capacity at every end, its range, and what share of the best series' it is there."""
-    own, point = ends[row.point], row.point
+    own = ends[row.point]
+    point = row.point
     best = next(other for other in ends if _setting(other) == _setting(point))
     ratios = [own[end] / ends[best][end] for end in own if best != point and ends[best].get(end)]
     return {

@@ -142,7 +142,8 @@ def guards(rows: Sequence[JsonObject], metric: str, *, smaller_is_better: bool) 
 
 
 def _as_good(row: JsonObject, exact: JsonObject, metric: str, smaller_is_better: bool) -> bool:
-    own, reference = look_up(row, metric), look_up(exact, metric)
+    own = look_up(row, metric)
+    reference = look_up(exact, metric)
     if not own or not reference:
         return False
     bound = reference["high" if smaller_is_better else "low"]

@@ -54,7 +54,8 @@ def run_curves(
         else:
             with Campaign(sized, [source], lambda *_: None) as campaign:
                 campaign.run(report)
-                conclusions, missing = campaign.conclude(), campaign.bench.left_out
+                conclusions = campaign.conclude()
+                missing = campaign.bench.left_out
         left_out |= missing
         points += _points(conclusions, size)
         runs += [conclusion.directory.path.name for conclusion in conclusions]

@@ -94,7 +94,8 @@ def replay_grid(
     settings: SweepSettings, points: Sequence[SweepPoint], trace: TraceFile | None, report: CountCallback
 ) -> list[SweepRow]:
     """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
-    grid, rows = _Grid(settings, trace), list[SweepRow]()
+    grid = _Grid(settings, trace)
+    rows = list[SweepRow]()
     for done, point in enumerate(points):
         report(done, len(points))
         rows += grid.rows(point)
@@ -146,7 +147,8 @@ class _Grid:
     def _decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
         if self.trace is None:
             return synthetic_prompts(self.settings).decode(spec, deployment, draft)
-        size, seed = self.settings.batch_size, self.settings.seed
+        size = self.settings.batch_size
+        seed = self.settings.seed
         method = prepare_for_replay(parse_method(spec), self.trace, deployment, size)
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)
         return list(records)

@@ -78,7 +78,8 @@ def _finish(
     from specbench_kit.reports.sweep.report import build
 
     axes = settings.axes()
-    run, summary = _describe(settings, trace, points), summarise(rows, axes)
+    run = _describe(settings, trace, points)
+    summary = summarise(rows, axes)
     caption = f"{run['dataset']['name']}, {run['requests']} requests, deployment {run['deployment']['name']}"
     write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], caption)
     write_map(folder / "plots", summary["fastest"], axes, caption)

@@ -27,7 +27,8 @@ from specbench_kit.studies.training.timing import Timing
 
 Kind = Literal["classifier", "feature", "threshold", "fixed", "plain", "oracle", "variant"]
 
-DEFAULT_THRESHOLD, DEFAULT_LENGTH = 0.4, 20
+DEFAULT_THRESHOLD = 0.4
+DEFAULT_LENGTH = 20
 """Default options of the method `threshold`."""
 
 
@@ -170,7 +171,8 @@ class ContenderTuner:
 
     def _confidence_thresholds(self) -> Iterator[Contender]:
         """Yield the method `threshold`, which submits the token that it stops at: tuned, and with its defaults."""
-        max_draft, policy_s = self.validation.max_draft, self.timing.statistics_s
+        max_draft = self.validation.max_draft
+        policy_s = self.timing.statistics_s
         confidence = replace(_feature_judge("confidence", max_draft), rule=ThresholdRule(send_last=True))
         tuned = self._tuned(confidence, policy_s)
         default = replace(confidence, threshold=DEFAULT_THRESHOLD, longest=min(DEFAULT_LENGTH, max_draft))

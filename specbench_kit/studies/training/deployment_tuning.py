@@ -80,8 +80,10 @@ class DeploymentTuning:
 
     def worth(self, family: str, test: Offsets) -> dict[str, object]:
         """Return the speed of a family over the best fixed length on the test offsets, with the costs involved."""
-        tuner, timing = self.tuner, self.tuner.timing
-        best, fixed = self.fastest([family]), tuner.best_fixed()
+        tuner = self.tuner
+        timing = self.tuner.timing
+        best = self.fastest([family])
+        fixed = tuner.best_fixed()
         contenders = {
             "published": self.by_rule[family][0],
             "best": best,

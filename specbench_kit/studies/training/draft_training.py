@@ -127,7 +127,8 @@ def _initial(
         draft = load_draft(folder, target).float().requires_grad_(True)
         draft.get_input_embeddings().weight.requires_grad_(False)
         return draft
-    text, counts = target.config.get_text_config(), distillation.token_counts(store)
+    text = target.config.get_text_config()
+    counts = distillation.token_counts(store)
     body = sum(
         weight.numel()
         for name, weight in target.named_parameters()
@@ -145,7 +146,8 @@ class DraftLoss:
     """The loss of a draft model with a reduced vocabulary, and its acceptance on held-out answers."""
 
     def __init__(self, draft: Any, recipe: DraftRecipe) -> None:
-        self._draft, self._recipe = draft, recipe
+        self._draft = draft
+        self._recipe = recipe
         self._index_of = index_of(draft.lm_head.tokens.cpu(), draft.lm_head.total).to(draft.device)
         self._in_bf16 = faster_in_bf16(draft.device)
 

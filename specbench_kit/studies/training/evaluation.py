@@ -139,7 +139,9 @@ class Evaluation:
     """All contenders on the same offsets."""
 
     def __init__(self, offsets: Offsets, contenders: Sequence[Contender], leaders: Leaders, timing: Timing) -> None:
-        self.offsets, self.leaders, self.timing = offsets, leaders, timing
+        self.offsets = offsets
+        self.leaders = leaders
+        self.timing = timing
         self.played = {contender.name: PlayedContender.on(offsets, contender, timing) for contender in contenders}
         columns = {}
         for name, played in self.played.items():
@@ -214,7 +216,8 @@ class Evaluation:
         }
 
     def _ratios(self, name: str) -> Metrics:
-        leaders, paired = self.leaders, self.paired
+        leaders = self.leaders
+        paired = self.paired
 
         def acceptance(get: SumOf, contender: str) -> Sums:
             return get(contender, "accepted") / get(contender, "submitted")

@@ -145,10 +145,12 @@ def _initial(
         )
         head.embed_tokens.requires_grad_(False)
         return head
-    counts, text = distillation.token_counts(store), target.config.get_text_config()
+    counts = distillation.token_counts(store)
+    text = target.config.get_text_config()
     layer = layer_config(target)
     # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
-    width, kv = layer.hidden_size, layer.num_key_value_heads * layer.head_dim
+    width = layer.hidden_size
+    kv = layer.num_key_value_heads * layer.head_dim
     body = 3 * width * width + 2 * width * (width + 2 * kv) + width * width + 3 * width * layer.intermediate_size
     active = target.num_parameters(exclude_embeddings=True) + text.vocab_size * width
     size = settings.vocabulary or choose_size(counts, text.vocab_size, width, body, active)
@@ -199,7 +201,8 @@ class HeadLoss:
     """The loss of a head on a batch of answers, and its acceptance on held-out ones."""
 
     def __init__(self, head: HeadModel, recipe: HeadRecipe, total: int) -> None:
-        self._head, self._recipe = head, recipe
+        self._head = head
+        self._recipe = recipe
         self._index_of = index_of(head.tokens.cpu(), total).to(head.device)
         self._in_bf16 = faster_in_bf16(head.device)
 
@@ -281,12 +284,15 @@ def unroll(head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: in
     of the token at i, `fused` [texts, rows, hidden]; in step j it reads the state of row i - 1 in step j - 1, as if
     drafting had begun j tokens earlier. Step j yields the rows from first + j on.
     """
-    layer, attention = head.layer, head.layer.self_attn
+    layer = head.layer
+    attention = head.layer.self_attn
     rows = fused.shape[1]
     embedded = head.embed_tokens(tokens[:, 1 : rows + 1])
     cosines, sines = head.rotary_emb(fused, torch.arange(rows, device=fused.device)[None])
-    keys, values = list[Tensor](), list[Tensor]()
-    state, begin = fused, 0
+    keys = list[Tensor]()
+    values = list[Tensor]()
+    state = fused
+    begin = 0
     for step in range(steps):
         read, residual = layer.enter(embedded[:, begin:], state)
         query, key, value = attention.project(read, (cosines[:, begin:], sines[:, begin:]))
@@ -296,7 +302,8 @@ def unroll(head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: in
         # The first step computes all rows, since later steps attend to its keys and values.
         state = state[:, first:] if step == 0 else state
         yield state
-        state, begin = state[:, :-1], first + step + 1
+        state = state[:, :-1]
+        begin = first + step + 1
 
 
 def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
@@ -304,7 +311,9 @@ def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
 
     The chain is one row of each later step, so that these scores are dot products and no matrix products.
     """
-    step, rows, all_rows = len(keys) - 1, query.shape[2], keys[0].shape[2]
+    step = len(keys) - 1
+    rows = query.shape[2]
+    all_rows = keys[0].shape[2]
     query = query * query.shape[-1] ** -0.5
     # The first query row has position all_rows - rows, and its chain began `step` rows before.
     hidden = torch.ones(rows, all_rows, dtype=torch.bool, device=query.device).triu(all_rows - rows - step + 1)

@@ -55,7 +55,8 @@ class Offsets:
 
     def cut(self, max_draft: int) -> Self:
         """Return the offsets as if at most `max_draft` tokens had been drafted at each."""
-        matched, judged = np.minimum(self.matched, max_draft), np.minimum(self.judged, max_draft)
+        matched = np.minimum(self.matched, max_draft)
+        judged = np.minimum(self.judged, max_draft)
         drafted = np.minimum(self.drafted, max_draft)
         return replace(self, matched=matched, judged=judged, statistics=self.statistics[:, :max_draft], drafted=drafted)
 
@@ -86,7 +87,8 @@ def read_offsets(file: TraceFile) -> Offsets:
 def _request_offsets(number: int, conversation: int, trace: RequestTrace) -> Offsets:
     count = len(trace.output_ids)
     answer_length = len(trace.output_ids) + len(trace.continuation)
-    offset, drafted = np.arange(count), trace.draft_lengths()
+    offset = np.arange(count)
+    drafted = trace.draft_lengths()
     return Offsets(
         conversation=np.full(count, conversation),
         request=np.full(count, number),

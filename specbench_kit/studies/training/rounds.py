@@ -79,11 +79,14 @@ def total_seconds(offsets: Offsets, plans: Plan, seconds: Seconds) -> Seconds:
     is_last = (committed == offsets.remaining).ravel()
     successor = (np.arange(seconds.size).reshape(seconds.shape) + committed).ravel()
     cell = (offset_count * np.arange(count)[:, None] + offsets.first).ravel()
-    plan, total, flat_seconds = np.repeat(np.arange(count), len(offsets.first)), np.zeros(count), seconds.ravel()
+    plan = np.repeat(np.arange(count), len(offsets.first))
+    total = np.zeros(count)
+    flat_seconds = seconds.ravel()
     while cell.size:
         total += np.bincount(plan, weights=flat_seconds.take(cell), minlength=count)
         continues = ~is_last.take(cell)
-        cell, plan = successor.take(cell[continues]), plan[continues]
+        cell = successor.take(cell[continues])
+        plan = plan[continues]
     return total
 
 

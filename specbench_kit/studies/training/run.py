@@ -70,7 +70,8 @@ def run_training(
     if dataset is not None:
         pair = identify(settings.target, settings.draft)
         folder = _folder(settings, pair, dataset.name, dataset.digest)
-        max_draft, path = settings.max_draft or MAX_DRAFT, folder / "trace.parquet"
+        max_draft = settings.max_draft or MAX_DRAFT
+        path = folder / "trace.parquet"
         record(settings.recording(), dataset, path, max_draft, partial(report, "recording"))
         trace = TraceFile(path)
         requests = sum(len(prompt.turns) for prompt in dataset.prompts)
@@ -142,7 +143,8 @@ def _finish(
     from specbench_kit.reports.render_html import write_page
 
     settings = experiment.settings
-    run, summary = _describe(trace, settings, failed), summarise(experiment) | {"repeats": repeats}
+    run = _describe(trace, settings, failed)
+    summary = summarise(experiment) | {"repeats": repeats}
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
     training["prompts"] = trace.header.run.get("prompts")
     disturbed = disturbances(run.get("machine", []))
@@ -215,7 +217,9 @@ def _experiments(
 
 def _speed_ratios(experiment: TrainingExperiment) -> dict[str, float]:
     """Return speed ratios on the test part between the methods that a user can choose from."""
-    leaders, test, timing = experiment.leaders, experiment.split.test, experiment.timing
+    leaders = experiment.leaders
+    test = experiment.split.test
+    timing = experiment.timing
     contenders = {contender.name: contender for contender in experiment.contenders}
 
     def speed(name: str) -> float:
@@ -246,10 +250,8 @@ class DecisionCost(NamedTuple):
         """Return the cost on the machine that recorded the trace."""
         if not header.statistics_s:
             return cls(0.0, "")
-        timed, cpu = (
-            recording_deployment(header).predictor_origin,
-            (header.run.get("hardware") or {}).get("cpu", "some machine"),
-        )
+        timed = recording_deployment(header).predictor_origin
+        cpu = (header.run.get("hardware") or {}).get("cpu", "some machine")
         return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone")
 
     def decision_s(self, trained: TrainedFamily) -> float:
@@ -326,8 +328,10 @@ CALIBRATION_FIELDS = ("mean_score", "accepted_share", "count")
 
 def summarise(experiment: TrainingExperiment) -> dict[str, Any]:
     """Return the content of `summary.json`; every number is on the test prompts unless its key says otherwise."""
-    evaluation, leaders = experiment.evaluation, experiment.leaders
-    training, test = extract(experiment.split.training), experiment.split.test
+    evaluation = experiment.evaluation
+    leaders = experiment.leaders
+    training = extract(experiment.split.training)
+    test = experiment.split.test
     calibrations = {}
     for name in experiment.trained:
         bins = calibration(*labels_and_scores(test, evaluation.played[name].contender))

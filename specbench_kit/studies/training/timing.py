@@ -34,7 +34,8 @@ class Timing:
         take no time. A deployment's own cost of a decision includes the score; if it states none, the cost is that of
         the machine that recorded the trace.
         """
-        recording, lengths = recording_deployment(header), range(header.max_draft + 1)
+        recording = recording_deployment(header)
+        lengths = range(header.max_draft + 1)
         served = deployment or recording
         link = served.link
         priced = recording if served.predictor_s is None else served

@@ -82,13 +82,15 @@ class AIPerfRecords(ResultFile):
 
 
 def _answer(line: RequestLine) -> ImportedAnswer:
-    identity, metrics = line.metadata, line.metrics
+    identity = line.metadata
+    metrics = line.metrics
     turn = identity.turn_index or 0
     names = (f"{identity.conversation_id}/{turn}", f"session {identity.session_num}/{turn}")
     sent_s = identity.request_start_ns / 1e9
     if line.error is not None:
         return ImportedAnswer(names, sent_s, None, str(line.error.get("message") or "failed"))
-    first, size = metrics.time_to_first_token or metrics.ttft, metrics.output_sequence_length
+    first = metrics.time_to_first_token or metrics.ttft
+    size = metrics.output_sequence_length
     if first is None or size is None:
         raise ValueError("time_to_first_token or output_sequence_length is missing: run AIPerf with --streaming")
     gaps_ms = metrics.inter_chunk_latency.value if metrics.inter_chunk_latency else []

@@ -51,7 +51,8 @@ class VllmBench(ResultFile):
         return content.lstrip().startswith("{") and '"ttfts"' in content and not _is_sglang(content)
 
     def read(self, path: Path, content: str) -> list[ImportedLoad]:
-        loads, runs = [], Counter[str]()
+        loads = []
+        runs = Counter[str]()
         for document in _documents(content):
             result = convert(VllmBenchResult, document)
             label = _label(result)

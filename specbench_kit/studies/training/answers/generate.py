@@ -18,7 +18,8 @@ from specbench_kit.studies.training.answers.store import SHARD_TEXTS, Answer, An
 
 TOP = 32
 """Likeliest tokens kept at each position: they hold nearly all of the target's probability."""
-COLDEST, HOTTEST = 0.7, 1.0
+COLDEST = 0.7
+HOTTEST = 1.0
 """Range of the temperatures of sampled answers."""
 
 
@@ -65,15 +66,20 @@ class AnswerGenerator:
         sampled_share: float,
         seed: int,
     ) -> None:
-        self._runner, self._layers, self._eos_ids, self._decode = runner, layers, eos_ids, decode
-        self._sampled_share, self._seed = sampled_share, seed
+        self._runner = runner
+        self._layers = layers
+        self._eos_ids = eos_ids
+        self._decode = decode
+        self._sampled_share = sampled_share
+        self._seed = seed
 
     def answer(self, conversations: Iterable[tuple[int, Conversation]], until_s: float) -> Iterator[Answer]:
         """Yield answers as they finish, until all are answered or the monotonic clock shows `until_s`.
 
         Prompts that do not fit into a slot are left out.
         """
-        waiting, active = iter(conversations), list[_Text]()
+        waiting = iter(conversations)
+        active = list[_Text]()
         while True:
             while len(active) < self._runner.executor.slots and monotonic_s() < until_s:
                 entry = next(waiting, None)
@@ -107,7 +113,8 @@ class AnswerGenerator:
         random = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
         sampled, share = torch.rand(2, generator=random).tolist()
         temperature = COLDEST + share * (HOTTEST - COLDEST) if sampled < self._sampled_share else 0.0
-        slot, prompt = self._runner.acquire(), request.prompt_ids
+        slot = self._runner.acquire()
+        prompt = request.prompt_ids
         return _Text(index, conversation, slot, prompt, temperature, random, request.max_new_tokens, prompt)
 
     def _is_finished(self, text: _Text) -> bool:
@@ -146,7 +153,8 @@ def fill(
     """Answer the conversations that have no answer in the store, and write each shard as it fills."""
     answered = store.answered()
     waiting = ((index, conversation) for index, conversation in enumerate(conversations) if index not in answered)
-    done, buffer = len(answered), list[Answer]()
+    done = len(answered)
+    buffer = list[Answer]()
     for answer in generator.answer(waiting, until_s):
         buffer.append(answer)
         done += 1

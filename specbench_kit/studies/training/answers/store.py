@@ -130,7 +130,9 @@ class AnswerStore:
             tensors = {name: shard.get_tensor(name) for name in names}
         lengths: list[tuple[int, int]] = [(int(prompt), int(output)) for prompt, output in tensors["lengths"].tolist()]
         tokens = tensors["tokens"].tolist()
-        text, answer, state = 0, 0, 0
+        text = 0
+        answer = 0
+        state = 0
         for index, (prompt, output) in zip(tensors["indices"].tolist(), lengths, strict=True):
             end = text + prompt + output
             yield Answer(
@@ -141,7 +143,9 @@ class AnswerStore:
                 tensors["top_logits"][answer : answer + output],
                 tensors["states"][state : state + prompt + output - 1] if "states" in tensors else None,
             )
-            text, answer, state = end, answer + output, state + prompt + output - 1
+            text = end
+            answer = answer + output
+            state = state + prompt + output - 1
 
 
 def _opened(path: Path) -> safe_open:

@@ -77,7 +77,8 @@ def batches(pool: Sequence[Answer], tokens: int, rng: random.Random) -> Iterator
     """Yield answers of similar length together, in random order, with at most `tokens` per batch, padding included."""
     # Similar prompts too, since all draft steps but the first skip the rows that are prompt in the whole batch.
     ordered = sorted(pool, key=lambda answer: (len(answer.prompt) // 16, len(answer.output), rng.random()))
-    done, batch = list[list[Answer]](), list[Answer]()
+    done = list[list[Answer]]()
+    batch = list[Answer]()
     for answer in ordered:
         if batch and (len(batch) + 1) * max(map(len, (*batch, answer))) > tokens:
             done.append(batch)
@@ -117,7 +118,8 @@ def accepted_counts(hits: Tensor, start: int) -> Iterator[int]:
     whose hits come in runs.
     """
     table: list[list[bool]] = hits.tolist()
-    steps, length = len(table), len(table[0])
+    steps = len(table)
+    length = len(table[0])
     while start + steps <= length:
         accepted = 0
         while accepted < steps and table[accepted][start + accepted]:

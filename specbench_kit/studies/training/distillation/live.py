@@ -39,7 +39,8 @@ def evaluate_live(
     requests = [request for conversation in conversations if (request := conversation.next_request()) is not None]
     longest = max(len(request.prompt_ids) for request in requests) + ANSWER_TOKENS
     runners = pair.all_runners(1, min(longest, pair.target.context))
-    target, draft = runners.pop("target"), runners.pop("draft", None)
+    target = runners.pop("target")
+    draft = runners.pop("draft", None)
 
     def decode(chosen: Method, number: int) -> RequestRecord | None:
         uses_models = chosen is method
@@ -59,11 +60,15 @@ def evaluate_live(
             finished += engine.step()
         return finished[0] if finished and finished[0].error is None else None
 
-    counts, plain_s, drafted_s, done = list[int](), 0.0, 0.0, 0
+    counts = list[int]()
+    plain_s = 0.0
+    drafted_s = 0.0
+    done = 0
     for number in range(len(requests)):
         if until_s is not None and monotonic_s() > until_s and done:
             break
-        plain, drafted = decode(Autoregressive(), number), decode(method, number)
+        plain = decode(Autoregressive(), number)
+        drafted = decode(method, number)
         if plain is None or drafted is None:
             continue
         # Rounds that the end of the output cut short say nothing about the draft.

@@ -81,7 +81,9 @@ class TrainingLoop:
 
     def run(self, batches: Iterator[list[Answer]]) -> Checkpoint:
         """Train on the batches, and leave the model with its best weights."""
-        started_s, tokens, steps = monotonic_s(), 0, 0
+        started_s = monotonic_s()
+        tokens = 0
+        steps = 0
         due = 0.0
         for steps, batch in enumerate(batches, 1):
             share = self._share(monotonic_s() - started_s, steps - 1)

@@ -29,7 +29,8 @@ from specbench_kit.traces.trace import TOKEN_IDS, TraceFile
 
 ANSWERING_SHARE = 0.5
 """Share of --minutes in which prompts are answered, unless all are answered before."""
-CLOSING_SHARE, CLOSING_S = 0.1, 60.0
+CLOSING_SHARE = 0.1
+CLOSING_S = 60.0
 """Share of --minutes that is left for the live evaluation, and its upper bound in seconds."""
 MIN_ANSWERS = 10
 EVALUATED_ANSWERS = 32
@@ -72,7 +73,10 @@ class Distillation:
         plan: TimePlan,
         report: ProgressCallback,
     ) -> None:
-        self._settings, self._pair, self._layers, self.plan = settings, pair, tuple(layers), plan
+        self._settings = settings
+        self._pair = pair
+        self._layers = tuple(layers)
+        self.plan = plan
         self._report = report
         self.sources: dict[str, object] = {}
 
@@ -96,7 +100,8 @@ class Distillation:
         return str(self._pair.describe(provenance.hash_model)["target"]["hash"])
 
     def _from_prompts(self, dataset: LoadedDataset) -> AnswerStore:
-        settings, pair = self._settings, self._pair
+        settings = self._settings
+        pair = self._pair
         # `head_library.training_prompts` reads these keys, so that a benchmark can leave the prompts out.
         self.sources = {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
         store = self._open(dataset.digest)
@@ -200,7 +205,8 @@ class TrainingLog:
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file, self._tell = folder / "training.log", tell
+        self._file = folder / "training.log"
+        self._tell = tell
 
     def __call__(self, sentence: str) -> None:
         with self._file.open("a") as file:

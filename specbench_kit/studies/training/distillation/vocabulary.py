@@ -9,10 +9,12 @@ from torch import Tensor
 
 from specbench_kit.studies.training.answers.store import Answer
 
-RUNNERS_UP, RUNNER_UP_WEIGHT = 3, 0.2
+RUNNERS_UP = 3
+RUNNER_UP_WEIGHT = 0.2
 """How many of the target's next best tokens count towards the vocabulary, and how much each does."""
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
-TYPICAL_ACCEPTANCE, TYPICAL_LENGTH = 0.6, 4
+TYPICAL_ACCEPTANCE = 0.6
+TYPICAL_LENGTH = 4
 """Acceptance rate with a full vocabulary, and draft length, for which the size is chosen."""
 
 
@@ -37,7 +39,8 @@ def choose_size(counts: Counter[int], total: int, width: int, body: int, target:
 
     def speed(size: int) -> float:
         covered = sum(count for _, count in counts.most_common(size)) / sum(counts.values())
-        rate, cost = TYPICAL_ACCEPTANCE * covered, (body + size * width) / target
+        rate = TYPICAL_ACCEPTANCE * covered
+        cost = (body + size * width) / target
         return sum(rate**step for step in range(TYPICAL_LENGTH + 1)) / (1 + TYPICAL_LENGTH * cost)
 
     return max((*(size for size in SIZES if size < total), total), key=speed)
