@@ -147,7 +147,7 @@ def meaning(option: str, doc: str) -> str:
 
 def _metrics() -> str:
     rows = [(code(metric.name), metric.unit, metric.definition) for metric in METRICS]
-    names = ", ".join(map(code, DISTRIBUTIONS))
+    names = ", ".join(code(one.name) for one in DISTRIBUTIONS)
     return (
         "# Metrics\n\nEach has one definition, in `metrics/vocabulary.py`.\n\n"
         f"{table(['name', 'unit', 'definition'], rows)}\n\n"

@@ -13,34 +13,18 @@ from specbench_kit.runs.machine.limits import disturbances
 
 BOUNDS = {"low": 0, "high": 1}
 UNIT_OF: dict[str, Unit] = {metric.name: metric.unit for metric in METRICS} | {
-    **dict.fromkeys((*DISTRIBUTIONS, "phase_seconds"), "seconds"),
+    **dict.fromkeys((*(one.name for one in DISTRIBUTIONS), "phase_seconds"), "seconds"),
     "phase_share": "share",
 }
 DETAILS = {
-    **dict.fromkeys(DISTRIBUTIONS, ("mean", "p50", "p95", "p99")),
+    **dict.fromkeys((one.name for one in DISTRIBUTIONS), ("mean", "p50", "p95", "p99")),
     **dict.fromkeys(("phase_seconds", "phase_share"), PHASES),
     "lossless": ("errors", "ties", "unjudged", "identical", "compared"),
 }
 """The details that must follow the names of metrics that are several numbers."""
-TIMELESS = (
-    "finished",
-    "failed",
-    "rounds",
-    "tokens",
-    "drafted",
-    "submitted",
-    "accepted",
-    "acceptance_length",
-    "acceptance_length_sd",
-    "acceptance_length_request_mean",
-    "acceptance_rate",
-    "acceptance_rate_request_mean",
-    "draft_efficiency",
-    "wasted_tokens",
-    "lossless",
-)
+TIMELESS = frozenset(metric.name for metric in METRICS if metric.traits.timeless) | {"lossless"}
 """Metrics without a time in them, which a busy machine does not change."""
-AGAINST_REFERENCE = ("relative_speed", "typical_relative_speed", "win_share_against", "baseline_ratio")
+AGAINST_REFERENCE = frozenset(metric.name for metric in METRICS if metric.traits.relative)
 
 
 @dataclass(frozen=True, slots=True)

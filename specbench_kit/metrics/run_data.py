@@ -223,7 +223,7 @@ def summary_document() -> type[Struct]:
         unit = UNIT_WORDS.get(metric.unit)
         description = f"{metric.definition} ({unit})" if unit else metric.definition
         fields.append((metric.name, int | None if metric.unit == "count" else float | None, description))
-    fields += [(name, DistributionValues, definition) for name, definition in DISTRIBUTIONS.items()]
+    fields += [(one.name, DistributionValues, one.definition) for one in DISTRIBUTIONS]
     fields += [(name, lists[name], definition) for name, definition in LISTS.items()]
     # Metrics that need nothing but requests are in every summary; the others need a baseline, a makespan or prices.
     required = {*request_metrics(RequestGroup([])), "intervals"}

@@ -14,38 +14,134 @@ BASELINE = "autoregressive"
 
 
 @dataclass(frozen=True, slots=True)
+class Heading:
+    """The column of a metric in tables that compare methods: its title, its title in a paper, and a caption's words.
+
+    `part` names the one of a distribution's numbers that the column holds.
+    """
+
+    title: str
+    symbol: str
+    meaning: str = ""
+    lower_is_better: bool = False
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """Where a metric appears besides the summary, and what it depends on.
+
+    A `timeless` metric has no time in it, so that a busy machine does not change it. The interval of one that is
+    `bounded` has columns of its own in the CSV. One that is `relative` compares with the reference of a table, and one
+    that is `in_sweeps` has a column in the table of a sweep. `topic` groups metrics that belong together.
+    """
+
+    timeless: bool = False
+    bounded: bool = False
+    relative: bool = False
+    in_sweeps: bool = False
+    topic: Literal["", "colocated", "overlap"] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
-    """One scalar of a summary."""
+    """One scalar of a summary, declared here and nowhere else."""
 
     name: str
     unit: Unit
     definition: str
+    heading: Heading | None = None
+    traits: Traits = Traits()
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A metric in seconds with a mean and percentiles, and its columns in tables that compare methods."""
+
+    name: str
+    definition: str
+    headings: tuple[Heading, ...] = ()
 
 
 METRICS = (
-    Metric("finished", "count", "requests that finished; all other metrics are computed over these"),
-    Metric("failed", "count", "requests that ended in an error; no other metric includes them"),
-    Metric("rounds", "count", "verifications by the target; each commits at least one token"),
-    Metric("tokens", "count", "committed output tokens"),
-    Metric("drafted", "count", "tokens that the drafter produced"),
-    Metric("submitted", "count", "drafted tokens that were sent to the target for verification"),
-    Metric("accepted", "count", "submitted tokens that the target accepted"),
+    Metric(
+        "finished",
+        "count",
+        "requests that finished; all other metrics are computed over these",
+        traits=Traits(timeless=True, in_sweeps=True),
+    ),
+    Metric(
+        "failed",
+        "count",
+        "requests that ended in an error; no other metric includes them",
+        traits=Traits(timeless=True),
+    ),
+    Metric(
+        "rounds",
+        "count",
+        "verifications by the target; each commits at least one token",
+        traits=Traits(timeless=True, in_sweeps=True),
+    ),
+    Metric("tokens", "count", "committed output tokens", traits=Traits(timeless=True, in_sweeps=True)),
+    Metric("drafted", "count", "tokens that the drafter produced", traits=Traits(timeless=True)),
+    Metric(
+        "submitted",
+        "count",
+        "drafted tokens that were sent to the target for verification",
+        traits=Traits(timeless=True),
+    ),
+    Metric("accepted", "count", "submitted tokens that the target accepted", traits=Traits(timeless=True)),
     Metric(
         "acceptance_length",
         "number",
         "committed tokens per verification: committed tokens / rounds, over all requests together",
+        Heading("acceptance length", "τ", "committed tokens per verification"),
+        Traits(timeless=True, bounded=True, in_sweeps=True),
     ),
     Metric(
         "tokens_per_step",
         "number",
         "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or rate",
+        Heading("tokens per step", "Tok/step", "committed tokens per pipeline step"),
     ),
-    Metric("hit_rate", "share", "share of a pipeline's committed tokens that were in flight when they were committed"),
-    Metric("acceptance_length_sd", "number", "standard deviation of the committed tokens per round, over all rounds"),
-    Metric("acceptance_length_request_mean", "number", "mean over requests of each request's acceptance length"),
-    Metric("acceptance_rate", "share", "accepted tokens / submitted tokens"),
-    Metric("acceptance_rate_request_mean", "share", "mean over requests of each request's acceptance rate"),
-    Metric("draft_efficiency", "share", "accepted tokens / drafted tokens"),
+    Metric(
+        "hit_rate",
+        "share",
+        "share of a pipeline's committed tokens that were in flight when they were committed",
+        Heading("hit rate", "Hits", "committed tokens that were in flight in a pipeline"),
+    ),
+    Metric(
+        "acceptance_length_sd",
+        "number",
+        "standard deviation of the committed tokens per round, over all rounds",
+        traits=Traits(timeless=True),
+    ),
+    Metric(
+        "acceptance_length_request_mean",
+        "number",
+        "mean over requests of each request's acceptance length",
+        traits=Traits(timeless=True),
+    ),
+    Metric(
+        "acceptance_rate",
+        "share",
+        "accepted tokens / submitted tokens",
+        Heading("acceptance rate", "Accept.", "accepted of submitted tokens"),
+        Traits(timeless=True, bounded=True, in_sweeps=True),
+    ),
+    Metric(
+        "acceptance_rate_request_mean",
+        "share",
+        "mean over requests of each request's acceptance rate",
+        traits=Traits(timeless=True),
+    ),
+    Metric(
+        "draft_efficiency",
+        "share",
+        "accepted tokens / drafted tokens",
+        Heading("draft efficiency", "Draft eff.", "accepted of drafted tokens"),
+        Traits(timeless=True, bounded=True, in_sweeps=True),
+    ),
     Metric(
         "expected_accepted_length",
         "number",
@@ -54,34 +150,57 @@ METRICS = (
     ),
     Metric("accepted_length", "number", "accepted tokens per round; mean over the same rounds"),
     Metric(
-        "expectation_bias",
-        "times",
-        "expected_accepted_length / accepted_length: above 1 the policy is overconfident",
+        "expectation_bias", "times", "expected_accepted_length / accepted_length: above 1 the policy is overconfident"
     ),
-    Metric("wasted_tokens", "count", "drafted tokens that were not accepted: drafted - accepted"),
+    Metric(
+        "wasted_tokens",
+        "count",
+        "drafted tokens that were not accepted: drafted - accepted",
+        traits=Traits(timeless=True),
+    ),
     Metric("wdt", "seconds", "wasted drafting time: drafting seconds of all wasted tokens, submitted or not"),
     Metric(
         "wdt_paper",
         "seconds",
         "wasted drafting time as WISP defines it: drafting seconds of submitted tokens that were not accepted",
     ),
-    Metric("wdt_share", "share", "wasted drafting time / all drafting time"),
-    Metric("makespan_s", "seconds", "time from the start of the run to the end of its last request"),
-    Metric("throughput", "rate", "committed tokens / makespan"),
+    Metric(
+        "wdt_share",
+        "share",
+        "wasted drafting time / all drafting time",
+        Heading("WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True),
+        Traits(in_sweeps=True),
+    ),
+    Metric(
+        "makespan_s",
+        "seconds",
+        "time from the start of the run to the end of its last request",
+        traits=Traits(in_sweeps=True),
+    ),
+    Metric(
+        "throughput", "rate", "committed tokens / makespan", Heading("throughput", "Throughput"), Traits(in_sweeps=True)
+    ),
     Metric("throughput_request_mean", "rate", "mean over requests of output tokens / end-to-end time"),
     Metric("goodput", "rate", "committed tokens of the requests that met the SLO / makespan"),
     Metric("slo_tpot_s", "seconds", "the SLO of goodput: the longest time per output token that meets it"),
-    Metric("server_tokens_per_busy_second", "rate", "committed tokens / seconds in which the target verified"),
+    Metric(
+        "server_tokens_per_busy_second",
+        "rate",
+        "committed tokens / seconds in which the target verified",
+        traits=Traits(in_sweeps=True),
+    ),
     Metric(
         "cost_efficiency",
         "number",
         "committed tokens per dollar; the server is paid for the whole makespan, a drafting device for the time in "
         "which it works",
+        traits=Traits(in_sweeps=True),
     ),
     Metric(
         "alignment_rate",
         "share",
         "of the rounds that drafted ahead while the target verified, the share whose guess of the outcome was right",
+        traits=Traits(topic="overlap"),
     ),
     Metric(
         "acceptance_after_pause",
@@ -89,65 +208,87 @@ METRICS = (
         "of the rounds that drafted after a round of the same request without a draft, the share whose first token was "
         "accepted: a drafter whose state went stale in the pause is right less often there",
     ),
-    Metric("proactive_hit_depth", "number", "accepted tokens that were drafted ahead, per round whose guess was right"),
+    Metric(
+        "proactive_hit_depth",
+        "number",
+        "accepted tokens that were drafted ahead, per round whose guess was right",
+        traits=Traits(topic="overlap"),
+    ),
     Metric(
         "edge_idle_share",
         "share",
         "share of the requests' end-to-end time in which their drafting devices did not work",
+        traits=Traits(topic="overlap"),
     ),
-    Metric("server_idle_share", "share", "share of the makespan in which the target did not verify"),
+    Metric(
+        "server_idle_share",
+        "share",
+        "share of the makespan in which the target did not verify",
+        traits=Traits(topic="overlap"),
+    ),
     Metric(
         "colocated_speedup",
         "times",
         "time of autoregressive decoding / time of the same rounds with draft and target model on one server, where a "
         "request crosses the link once and drafting and verifying do not overlap",
+        traits=Traits(in_sweeps=True, topic="colocated"),
     ),
     Metric(
         "colocated_ratio",
         "times",
         "time of the same rounds with both models on one server / their time with the draft model beyond the link: "
         "above 1, drafting beyond the link is faster",
+        traits=Traits(in_sweeps=True, topic="colocated"),
     ),
     Metric(
         "rtt_window_s",
         "seconds",
         "round-trip time below which drafting beyond the link is faster than both models on one server, in closed "
         "form; 0 means at no round-trip time",
+        traits=Traits(in_sweeps=True, topic="colocated"),
     ),
     Metric(
         "rtt_window_overlapped_s",
         "seconds",
         "drafting time per round on the server: at a longer round-trip time, drafting beyond the link cannot be faster "
         "even if it overlaps fully with verifying",
+        traits=Traits(in_sweeps=True, topic="colocated"),
     ),
     Metric(
         "rtt_window_autoregressive_s",
         "seconds",
         "round-trip time below which drafting beyond the link is faster than autoregressive decoding on the server, in "
         "closed form; 0 means at no round-trip time",
+        traits=Traits(in_sweeps=True, topic="colocated"),
     ),
     Metric(
         "capacity_factor",
         "number",
         "1 + drafting time / verifying time of a server that does both: how many times as many clients it could serve "
         "if they drafted themselves",
+        traits=Traits(in_sweeps=True, topic="colocated"),
     ),
     Metric(
         "headroom",
         "share",
         "share of the throughput gap between autoregressive decoding and the oracle that the method closes; given only "
         "if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
+        Heading("headroom", "Headroom"),
     ),
     Metric(
         "speedup",
         "times",
         "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
+        Heading("speedup (95%)", "Speedup", "time of autoregressive decoding over the method's"),
+        Traits(bounded=True, in_sweeps=True),
     ),
     Metric(
         "typical_speedup",
         "times",
         "the speedup of a typical prompt, which verdicts go by: exp of the median of the means of all pairs of "
         "prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for more because it took long",
+        Heading("typical prompt (95%)", "Typical", "speedup of a typical prompt"),
+        Traits(bounded=True),
     ),
     Metric("speedup_request_mean", "times", "mean over requests of each request's speedup"),
     Metric("win_share", "share", "share of the prompts in both runs that were decoded faster than autoregressively"),
@@ -161,20 +302,26 @@ METRICS = (
         "times",
         "speedup of this method / speedup of the reference, over the same prompts, each with its own run's baseline; "
         "if a run has no baseline, time of the reference / time of this method",
+        traits=Traits(bounded=True, relative=True),
     ),
     Metric(
         "typical_relative_speed",
         "times",
         "the same on a typical prompt, as typical_speedup has it",
+        traits=Traits(bounded=True, relative=True),
     ),
     Metric(
         "baseline_ratio",
         "times",
         "time of the reference's baseline / time of this run's baseline: differs from 1 if machine or software changed "
         "between the runs",
+        traits=Traits(bounded=True, relative=True),
     ),
     Metric(
-        "win_share_against", "share", "share of the prompts in both runs that were decoded faster than the reference"
+        "win_share_against",
+        "share",
+        "share of the prompts in both runs that were decoded faster than the reference",
+        traits=Traits(relative=True),
     ),
     Metric(
         "time_least",
@@ -196,25 +343,32 @@ METRICS = (
     ),
 )
 
-COLOCATED = (
-    "colocated_speedup",
-    "colocated_ratio",
-    "rtt_window_s",
-    "rtt_window_overlapped_s",
-    "rtt_window_autoregressive_s",
-    "capacity_factor",
-)
+COLOCATED = tuple(metric.name for metric in METRICS if metric.traits.topic == "colocated")
 """The metrics that compare drafting beyond a link with drafting beside the target."""
-OVERLAP = ("alignment_rate", "proactive_hit_depth", "edge_idle_share", "server_idle_share")
+OVERLAP = tuple(metric.name for metric in METRICS if metric.traits.topic == "overlap")
 """The metrics that show the effect of drafting while the target verifies."""
 
-DISTRIBUTIONS = {
-    "ttft": "time to first token: from a request's arrival to its first committed token",
-    "tpot": "time per output token of a request: (last commit - first commit) / (output tokens - 1)",
-    "itl": "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap before "
-    "them equally; the first tokens of a request have none",
-}
-"""Metrics in seconds with a mean and percentiles."""
+DISTRIBUTIONS = (
+    Distribution(
+        "ttft",
+        "time to first token: from a request's arrival to its first committed token",
+        (Heading("TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean"),),
+    ),
+    Distribution(
+        "tpot",
+        "time per output token of a request: (last commit - first commit) / (output tokens - 1)",
+        (Heading("TPOT", "TPOT", "time per output token after the first", lower_is_better=True, part="mean"),),
+    ),
+    Distribution(
+        "itl",
+        "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap before "
+        "them equally; the first tokens of a request have none",
+        tuple(
+            Heading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", lower_is_better=True, part=rank)
+            for rank in ("p50", "p95", "p99")
+        ),
+    ),
+)
 
 LISTS = {
     "acceptance_at": "share of all rounds that accepted draft position i; in a tree, position is depth",

@@ -17,17 +17,6 @@ from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, M
 from specbench_kit.reports.writing.formatting import ABSENT
 
 CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
-BOUNDED = (
-    "speedup",
-    "typical_speedup",
-    "relative_speed",
-    "typical_relative_speed",
-    "baseline_ratio",
-    "acceptance_length",
-    "acceptance_rate",
-    "draft_efficiency",
-)
-"""Metrics whose intervals have columns of their own in the CSV."""
 
 
 def to_csv(comparison: Comparison) -> str:
@@ -56,10 +45,10 @@ def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Row)
         unit = CSV_UNITS.get(metric.unit, "")
         names_unit = metric.name.endswith(unit) or "_per_" in metric.name
         record[metric.name if names_unit else metric.name + unit] = row.get(metric.name)
-    for name in BOUNDED:
+    for name in (metric.name for metric in METRICS if metric.traits.bounded):
         record[f"{name}_low"], record[f"{name}_high"] = row["intervals"].get(name) or (None, None)
     record["verdict"] = row.get("verdict")
-    for name in DISTRIBUTIONS:
+    for name in (one.name for one in DISTRIBUTIONS):
         record |= {f"{name}_{statistic}_s": value for statistic, value in row[name].items()}
     record |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
     record["sampling_consistent"] = row.get("sampling_consistent")

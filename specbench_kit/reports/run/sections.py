@@ -87,7 +87,7 @@ def latency(run: RunFile, sides: Mapping[str, Row]) -> Blocks:
     statistics = ("mean", "p50", "p95", "p99")
     rows = [
         (name.upper(), _name(label), *(row[name][statistic] for statistic in statistics))
-        for name in DISTRIBUTIONS
+        for name in (one.name for one in DISTRIBUTIONS)
         for label, row in sides.items()
     ]
     columns: list[Column | str] = ["", "method", *(Column(statistic, "seconds") for statistic in statistics)]
@@ -195,7 +195,11 @@ def example(records: Sequence[RequestRecord], decode: Decode | None) -> Blocks:
 
 def definitions() -> Folded:
     """Return the meaning of every metric, to open on a click."""
-    meanings = {metric.name: metric.definition for metric in METRICS} | DISTRIBUTIONS | LISTS
+    meanings = (
+        {metric.name: metric.definition for metric in METRICS}
+        | {one.name: one.definition for one in DISTRIBUTIONS}
+        | LISTS
+    )
     return Folded("Definitions", [BulletList([f"{code(name)}: {text}" for name, text in meanings.items()])])
 
 

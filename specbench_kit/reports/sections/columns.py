@@ -1,11 +1,11 @@
 """The columns of the tables that compare methods: each metric's title, unit, cell and symbol in a paper, once."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
-from specbench_kit.metrics.vocabulary import METRICS
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Heading, Unit
 from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Row, Table, bounds_text, code
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
@@ -82,46 +82,45 @@ def _lossless_cell(row: Row) -> str:
     return ", ".join(wording.lossless_parts(lossless)) if lossless and lossless["compared"] else ABSENT
 
 
-SPEEDUP = MetricColumn(
-    "speedup (95%)",
-    "times",
-    metric="speedup",
-    symbol="Speedup",
-    meaning="time of autoregressive decoding over the method's",
-    show=_speedup_cell,
-)
-TYPICAL = MetricColumn(
-    "typical prompt (95%)",
-    "times",
-    metric="typical_speedup",
-    symbol="Typical",
-    meaning="speedup of a typical prompt",
-    show=typical_cell,
-)
-LOSSLESS = MetricColumn("lossless", "count", "lossless", "Lossless", show=_lossless_cell)
-COLUMNS: Mapping[str, MetricColumn] = {
-    column.title: column
-    for column in (
-        SPEEDUP,
-        TYPICAL,
-        MetricColumn("headroom", "share", "headroom", "Headroom"),
-        MetricColumn("throughput", "rate", "throughput", "Throughput"),
-        MetricColumn("acceptance length", "number", "acceptance_length", "τ", "committed tokens per verification"),
-        MetricColumn("tokens per step", "number", "tokens_per_step", "Tok/step", "committed tokens per pipeline step"),
-        MetricColumn("hit rate", "share", "hit_rate", "Hits", "committed tokens that were in flight in a pipeline"),
-        MetricColumn("acceptance rate", "share", "acceptance_rate", "Accept.", "accepted of submitted tokens"),
-        MetricColumn("draft efficiency", "share", "draft_efficiency", "Draft eff.", "accepted of drafted tokens"),
-        MetricColumn("WDT", "share", "wdt_share", "WDT", "drafting time spent on wasted tokens", True, _wdt_cell),
-        MetricColumn("TTFT", "seconds", "ttft.mean", "TTFT", "time to the first token", True),
-        MetricColumn("TPOT", "seconds", "tpot.mean", "TPOT", "time per output token after the first", True),
-        *(
-            MetricColumn(f"ITL {rank}", "seconds", f"itl.{rank}", f"ITL {rank}", "inter-token latency", True)
-            for rank in ("p50", "p95", "p99")
-        ),
-        LOSSLESS,
-    )
+CELLS: Mapping[str, Callable[[Row], Cell]] = {
+    "speedup": _speedup_cell,
+    "typical_speedup": typical_cell,
+    "wdt_share": _wdt_cell,
 }
+"""Cells that are more than the metric's value."""
+FIRST = ("speedup", "typical_speedup", "headroom", "throughput")
+"""The metrics whose columns stand first; the others follow as the vocabulary has them."""
+
+
+def _column(metric: str, unit: Unit, heading: Heading) -> MetricColumn:
+    return MetricColumn(
+        heading.title,
+        unit,
+        f"{metric}.{heading.part}" if heading.part else metric,
+        heading.symbol,
+        heading.meaning,
+        heading.lower_is_better,
+        CELLS.get(metric),
+    )
+
+
+def _all_columns() -> Iterator[MetricColumn]:
+    by_name = {metric.name: metric for metric in METRICS}
+    for name in dict.fromkeys((*FIRST, *by_name)):
+        metric = by_name[name]
+        if metric.heading:
+            yield _column(name, metric.unit, metric.heading)
+    for distribution in DISTRIBUTIONS:
+        for heading in distribution.headings:
+            yield _column(distribution.name, "seconds", heading)
+    yield LOSSLESS
+
+
+LOSSLESS = MetricColumn("lossless", "count", "lossless", "Lossless", show=_lossless_cell)
+COLUMNS: Mapping[str, MetricColumn] = {column.title: column for column in _all_columns()}
 """Every column that a table of methods can have, by its title."""
+SPEEDUP = COLUMNS["speedup (95%)"]
+TYPICAL = COLUMNS["typical prompt (95%)"]
 
 
 def method_table(rows: Mapping[str, Row], columns: Iterable[MetricColumn]) -> Table:

@@ -22,7 +22,7 @@ def numbers_of(run: "RunDirectory") -> dict[str, float]:
     values: dict[str, object] = {metric.name: overall.get(metric.name) for metric in METRICS}
     for name, bounds in (overall.get("intervals") or {}).items():
         values[f"{name}_low"], values[f"{name}_high"] = bounds or (None, None)
-    for name in DISTRIBUTIONS:
+    for name in (one.name for one in DISTRIBUTIONS):
         values |= {f"{name}_{statistic}_s": value for statistic, value in overall[name].items()}
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 

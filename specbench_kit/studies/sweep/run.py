@@ -19,7 +19,7 @@ from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import Value
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
-from specbench_kit.metrics.vocabulary import COLOCATED
+from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.bench.lanes import BASELINE
@@ -121,25 +121,6 @@ def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence
     }
 
 
-SINGLE_NUMBERS = (
-    "finished",
-    "tokens",
-    "rounds",
-    "acceptance_length",
-    "acceptance_rate",
-    "draft_efficiency",
-    "makespan_s",
-    "throughput",
-    "speedup",
-    "server_tokens_per_busy_second",
-    "cost_efficiency",
-    "wdt_share",
-    *COLOCATED,
-)
-"""Metrics of a row that are one number; cost efficiency exists only with prices, co-location only with an edge drafter.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class SweepLine:
     """One method along the first axis, with the other axes held constant; `points` are its rows by the first value."""
@@ -214,7 +195,7 @@ def _table_row(row: SweepRow) -> dict[str, object]:
     return {
         **row.values,
         "method": row.spec,
-        **{name: overall.get(name) for name in SINGLE_NUMBERS},
+        **{metric.name: overall.get(metric.name) for metric in METRICS if metric.traits.in_sweeps},
         "speedup_low": low,
         "speedup_high": high,
         "ttft_mean_s": overall["ttft"]["mean"],
