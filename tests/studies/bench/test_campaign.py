@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
+from command_line import TinyPair, error_line, read_object, read_rows, skit_here, write_rows
 
 from specbench_kit.methods.base import methods
 
@@ -37,9 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(files: list[Path], tiny: TinyPair, folder: Path) -> subprocess.CompletedProcess[str]:
-    """All methods on two datasets, where nothing was ever profiled."""
-    home = environment(SKIT_HOME=str(folder / "home"))
-    return skit(*command(files, tiny, "--method", "all", *SMALL, "--json"), cwd=folder, env=home)
+    """All methods on two datasets, where nothing was ever profiled; in this process, which renders no figures."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SKIT_HOME", str(folder / "home"))
+        patched.chdir(folder)
+        return skit_here(*command(files, tiny, "--method", "all", *SMALL, "--json"))
 
 
 @pytest.fixture(scope="module")
