@@ -22,7 +22,7 @@ WIDTH_IN = 4.8
 SIZES = {"screen": (WIDTH_IN, 9.0), "column": (3.15, 7.5), "page": (6.4, 8.0)}
 """Width in inches and font size in points: on a screen, and in one or both columns of an article."""
 TITLE_IN, LINE_IN = 0.26, 0.12
-PNG_DPI = 200
+PNG_DPI, PNG_LEVEL = 200, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,8 @@ def rendered(figure: "Figure", suffix: str, dpi: float | None = None) -> bytes:
 
         canvas = FigureCanvasAgg(figure)
         figure.dpi = dpi or figure.dpi
-        canvas.print_png(content)
+        # The default level takes four times as long, and saves a tenth of the bytes.
+        canvas.print_png(content, pil_kwargs={"compress_level": PNG_LEVEL})
     return content.getvalue()
 
 
