@@ -309,7 +309,7 @@ def sampled_table(report: Report) -> str:
 
 def tasks_table(tasks: Tasks, acceptance: Acceptance) -> str:
     """Return the fastest method of every task by round trip, in bold where each other one is shown to be slower."""
-    names = sorted({task for task, _ in tasks.fastest}, key=lambda task: -acceptance[task])
+    names = sorted({task for task, _ in tasks.fastest}, key=lambda task: (-acceptance[task], task))
     rows = []
     for task in names:
         cells = []

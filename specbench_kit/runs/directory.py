@@ -129,7 +129,7 @@ class RunDirectory:
         self._append("baseline.jsonl", record)
 
     def copy_baseline(self, other: "RunDirectory") -> None:
-        """Take over the requests of another run's baseline, which decoded the same prompts under the same conditions."""
+        """Take over the baseline of another run on the same prompts, under the same conditions."""
         with self._writing("baseline.jsonl"):
             shutil.copyfile(other.path / "baseline.jsonl", self.path / "baseline.jsonl")
 
