@@ -165,11 +165,15 @@ IN_BATCHES := $(addprefix --method ,$(LENGTHS) threshold:max_draft=12 tetris ada
 	batch-lengths:lengths=6-6-8-9,sizes=1-2-4-32)
 BY_TASK := $(addprefix --method ,fixed-k:k=4 threshold:max_draft=12 wisp:send_last=true,score=cumulative adaspec \
 	measured-link suffix)
-SAMPLED := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8 block-verification threshold:max_draft=12 margin:max_draft=12 \
-	svip:max_draft=12 adaspec goodput measured-link wisp:send_last=true,score=cumulative suffix)
-PIPELINED := $(addprefix --method ,specpipe pp-microbatch fixed-k:k=4 threshold:max_draft=12 suffix server-tree opt-tree)
+SAMPLED := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8 block-verification threshold:max_draft=12 adaspec \
+	wisp:send_last=true,score=cumulative suffix)
+PIPELINED := $(addprefix --method ,specpipe fixed-k:k=4 threshold:max_draft=12 suffix)
 TWO_EACH := $(PAIR_TRACE)/two-of-each-task.jsonl
-DECODED := --target $(PAIR) --executor native --dataset $(TWO_EACH) --max-new-tokens 48
+DECODED := --target $(PAIR) --dataset $(TWO_EACH) --max-new-tokens 48
+# The report that a benchmark of several methods has written, with figures as SVG.
+KEEP_REPORT = from=$$(echo $(PAIR_TRACE)/reports/$$report/*-bench-*) && to=$(PAIR_REPORTS)/$$report && \
+	mkdir -p $$to/plots && sed 's/\.png)/.svg)/g' $$from/report.md > $$to/report.md && cp $$from/report.csv $$to && \
+	cp $$from/plots/*.svg $$to/plots
 PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment specedge
 reference-pair: $(INSTALLED)
 	rm -rf $(PAIR_TRACE)/reports $(addprefix $(PAIR_REPORTS)/,$(filter-out trees,$(notdir $(wildcard $(PAIR_REPORTS)/*))))
@@ -178,11 +182,9 @@ reference-pair: $(INSTALLED)
 		$(BIN)/skit bench --replay $(PAIR) --method all --tuned auto --deployment $$clock \
 			--out $(PAIR_TRACE)/reports/$$clock-tuned && \
 		$(BIN)/skit bench --replay $(PAIR) $(RULES) --deployment $$clock --out $(PAIR_TRACE)/reports/predictor-$$clock && \
-		for report in $$clock $$clock-tuned predictor-$$clock; do \
-			$(BIN)/skit report $(PAIR_TRACE)/reports/$$report --format md,csv,svg --out $(PAIR_REPORTS)/$$report || exit 1; \
-		done || exit 1; \
+		for report in $$clock $$clock-tuned predictor-$$clock; do $(KEEP_REPORT) || exit 1; done || exit 1; \
 	done
-	$(BIN)/skit report $(PAIR_TRACE)/reports/specedge --format latex --out $(PAIR_REPORTS)/specedge
+	cp $(PAIR_TRACE)/reports/specedge/*-bench-*/report.tex $(PAIR_REPORTS)/specedge
 	for size in 1 8; do \
 		$(PAIR_SWEEP) --set link.rtt_s=$(LINKS) $(OVER_LINKS) --batch-size $$size \
 			--out $(PAIR_TRACE)/reports/link-batch-$$size || exit 1; \
@@ -203,9 +205,7 @@ reference-pair: $(INSTALLED)
 	head -n 16 $(PAIR_TRACE)/eight-tasks-report.jsonl > $(TWO_EACH)
 	$(BIN)/skit bench $(DECODED) $(SAMPLED) --deployment specedge --temperature 0.7 --out $(PAIR_TRACE)/reports/sampled
 	$(BIN)/skit bench $(DECODED) $(PIPELINED) --deployment specpipe --out $(PAIR_TRACE)/reports/pipeline
-	for report in sampled pipeline; do \
-		$(BIN)/skit report $(PAIR_TRACE)/reports/$$report --format md,csv,svg --out $(PAIR_REPORTS)/$$report || exit 1; \
-	done
+	for report in sampled pipeline; do $(KEEP_REPORT) || exit 1; done
 	$(BIN)/python scripts/pair_page.py
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited

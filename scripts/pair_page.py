@@ -223,6 +223,7 @@ def methods_table(reports: Mapping[str, Report]) -> str:
         [
             f"`{name}`",
             *(reports[clock].cell(name) for clock in CLOCKS),
+            f"{first[name].typical:.2f}",
             f"{first[name].acceptance_length:.2f}",
             *(reports[f"{clock}-tuned"].cell(name) for clock in CLOCKS),
         ]
@@ -230,7 +231,8 @@ def methods_table(reports: Mapping[str, Report]) -> str:
         if name != BASELINE
     ]
     clocks = [f"`{clock}`" for clock in CLOCKS]
-    return table(["method", *clocks, "acceptance length", f"tuned: {clocks[0]}", *clocks[1:]], rows)
+    typical = f"{clocks[0]}, typical prompt"
+    return table(["method", *clocks, typical, "acceptance length", f"tuned: {clocks[0]}", *clocks[1:]], rows)
 
 
 def claims_table(reports: Mapping[str, Report]) -> str:
