@@ -78,11 +78,14 @@ class Speedup:
 
     @property
     def gain(self) -> str:
-        """Whether drafting is shown to pay on a typical prompt, and the summed times do not show the opposite."""
-        if self.typical is None:
-            return NO_DIFFERENCE
-        on_prompt = _verdict(self.typical, self.typical_low, self.typical_high)
+        """Whether drafting is shown to pay on a typical prompt, and the summed times do not show the opposite.
+
+        The summed times decide in files that hold no typical prompt.
+        """
         in_all = _verdict(self.value, self.low, self.high)
+        if self.typical is None:
+            return in_all
+        on_prompt = _verdict(self.typical, self.typical_low, self.typical_high)
         return NO_DIFFERENCE if {on_prompt, in_all} == {FASTER, SLOWER} else on_prompt
 
     def __format__(self, spec: str) -> str:
@@ -108,6 +111,11 @@ class Report:
             return self.rows[name]
         (found,) = (row for label, row in self.rows.items() if label.partition(" (")[0] == name)
         return found
+
+    @property
+    def is_older(self) -> bool:
+        """Whether the report was made before verdicts went by a typical prompt."""
+        return all(row.typical is None for row in self.rows.values())
 
     @property
     def others(self) -> dict[str, Speedup]:
@@ -223,7 +231,7 @@ def methods_table(reports: Mapping[str, Report]) -> str:
         [
             f"`{name}`",
             *(reports[clock].cell(name) for clock in CLOCKS),
-            f"{first[name].typical:.2f}",
+            f"{first[name].typical or 1:.2f}",
             f"{first[name].acceptance_length:.2f}",
             *(reports[f"{clock}-tuned"].cell(name) for clock in CLOCKS),
         ]
@@ -334,6 +342,12 @@ def _decoded_cells(report: Report) -> Iterator[tuple[str, list[str]]]:
             yield label, [f"`{label}`", report.cell(label), f"{row.typical:.2f}" if row.typical else "–", length]
 
 
+def older_reports(reports: Mapping[str, Report]) -> str:
+    """Return a sentence on the reports whose verdicts go by summed times; empty if there are none."""
+    names = ", ".join(f"`{name}`" for name, report in reports.items() if report.is_older)
+    return f" The verdicts of {names} still go by summed times: these reports are older." if names else ""
+
+
 def fields() -> dict[str, Any]:
     """Return what the text may name: reports and sweeps by their folders, and tables."""
     reports = {path.parent.name: Report(path.parent) for path in sorted(PAIR.glob("*/report.csv"))}
@@ -344,6 +358,7 @@ def fields() -> dict[str, Any]:
         "auc": json.loads(PREDICTOR.read_text(encoding="utf-8"))["metrics"]["classification"]["auc"],
         **reports,
         **sweeps,
+        "older_reports": older_reports(reports),
         "tasks": tasks,
         "acceptance": acceptance,
         "methods_table": methods_table(reports),
