@@ -106,31 +106,15 @@ soak: $(INSTALLED)
 REFERENCE := build/reference
 REAL := --target smollm2
 TASKS := $(REFERENCE)/tasks.jsonl
-ASKED := $(REAL) --method all --dataset $(TASKS) --max-new-tokens 48
-CLOCKS := local specedge wan wisp
 TO_REFERENCE := --format md,csv,svg --out results/reference
-# All methods on a real model as they come and tuned, on this machine's clock (local) and under three deployments; then in
-# a pipeline, with sampled answers, and in batches. The prompts come from SKIT_DATA_DIR.
+# A small model on this machine's own clock: all methods as they come, and batches. What they come to on a known pair behind
+# links is made by reference-pair. The prompts come from SKIT_DATA_DIR.
 reference: $(INSTALLED)
-	rm -rf $(REFERENCE) $(addprefix results/reference/,measured specedge wan wisp sampled tuned batch-sizes specpipe/plots)
+	rm -rf $(REFERENCE) $(addprefix results/reference/,measured batch-sizes)
 	$(BIN)/skit fetch smollm2
 	$(BIN)/python scripts/task_prompts.py --each 2 --out $(TASKS)
-	$(BIN)/python scripts/mixed_prompts.py --data-dir $(SKIT_DATA_DIR) --count 2000 --seed 1 --out $(REFERENCE)/mixed.jsonl
-	$(BIN)/skit record $(REAL) --dataset $(REFERENCE)/mixed.jsonl --limit 80 --max-draft 12 --max-new-tokens 64 \
-		--out $(REFERENCE)/train.parquet
-	for clock in $(CLOCKS); do \
-		$(BIN)/skit tune --method all --replay $(REFERENCE)/train.parquet --deployment $$clock \
-			--out $(REFERENCE)/tuned-$$clock.json && \
-		$(BIN)/skit bench $(ASKED) --deployment $$clock --out $(REFERENCE)/$$clock || exit 1; \
-	done
-	$(BIN)/skit bench $(ASKED) --deployment specpipe --out $(REFERENCE)/specpipe
-	$(BIN)/skit bench $(ASKED) --deployment wan --temperature 0.7 --out $(REFERENCE)/sampled
-	for clock in $(filter-out local,$(CLOCKS)) specpipe sampled; do \
-		$(BIN)/skit report $(REFERENCE)/$$clock $(TO_REFERENCE)/$$clock || exit 1; \
-	done
+	$(BIN)/skit bench $(REAL) --method all --dataset $(TASKS) --max-new-tokens 48 --out $(REFERENCE)/local
 	$(BIN)/skit report $(REFERENCE)/local $(TO_REFERENCE)/measured
-	$(BIN)/skit report $(REFERENCE)/specedge --format latex --out results/reference/specedge
-	$(BIN)/python scripts/default_and_tuned.py $(REFERENCE) $(CLOCKS) --out results/reference/tuned
 	$(BIN)/skit batch-sizes $(REAL) --method suffix --method eagle --method fixed-k --method threshold --sizes 1,2,4,8 \
 		--limit 16 --dataset everyday --max-new-tokens 48 --out $(REFERENCE)/batch-sizes
 	mkdir -p results/reference/batch-sizes/plots
@@ -165,7 +149,8 @@ pair-training: $(INSTALLED)
 	done
 
 # Every method as it comes and tuned, and learned stop rules beside thresholds; then longer links and larger batches, with
-# methods that count the link as they come and with link=false; and the fastest method by task.
+# methods that count the link as they come and with link=false; and the fastest method by task. Last what the models have
+# to decode: sampled answers, and a pipeline, on two prompts of each task.
 RULES := $(addprefix --method ,fixed-k:k=6 wisp wisp:send_last=true wisp:send_last=true,score=cumulative \
 	specdecpp:max_draft=12 threshold:threshold=0.4483,max_draft=10 margin:threshold=0.08,max_draft=12 reachable \
 	oracle:max_draft=12)
@@ -180,18 +165,26 @@ IN_BATCHES := $(addprefix --method ,$(LENGTHS) threshold:max_draft=12 tetris ada
 	batch-lengths:lengths=6-6-8-9,sizes=1-2-4-32)
 BY_TASK := $(addprefix --method ,fixed-k:k=4 threshold:max_draft=12 wisp:send_last=true,score=cumulative adaspec \
 	measured-link suffix)
+SAMPLED := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8 block-verification threshold:max_draft=12 adaspec \
+	wisp:send_last=true,score=cumulative suffix)
+PIPELINED := $(addprefix --method ,specpipe fixed-k:k=4 threshold:max_draft=12 suffix)
+TWO_EACH := $(PAIR_TRACE)/two-of-each-task.jsonl
+DECODED := --target $(PAIR) --dataset $(TWO_EACH) --max-new-tokens 48
+# The report that a benchmark of several methods has written, with figures as SVG.
+KEEP_REPORT = from=$$(echo $(PAIR_TRACE)/reports/$$report/*-bench-*) && to=$(PAIR_REPORTS)/$$report && \
+	mkdir -p $$to/plots && sed 's/\.png)/.svg)/g' $$from/report.md > $$to/report.md && cp $$from/report.csv $$to && \
+	cp $$from/plots/*.svg $$to/plots
 PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment specedge
 reference-pair: $(INSTALLED)
-	rm -rf $(PAIR_REPORTS) $(PAIR_TRACE)/reports
+	rm -rf $(PAIR_TRACE)/reports $(addprefix $(PAIR_REPORTS)/,$(filter-out trees,$(notdir $(wildcard $(PAIR_REPORTS)/*))))
 	for clock in $(PAIR_CLOCKS); do \
 		$(BIN)/skit bench --replay $(PAIR) --method all --deployment $$clock --out $(PAIR_TRACE)/reports/$$clock && \
 		$(BIN)/skit bench --replay $(PAIR) --method all --tuned auto --deployment $$clock \
 			--out $(PAIR_TRACE)/reports/$$clock-tuned && \
 		$(BIN)/skit bench --replay $(PAIR) $(RULES) --deployment $$clock --out $(PAIR_TRACE)/reports/predictor-$$clock && \
-		for report in $$clock $$clock-tuned predictor-$$clock; do \
-			$(BIN)/skit report $(PAIR_TRACE)/reports/$$report --format md,csv,svg --out $(PAIR_REPORTS)/$$report || exit 1; \
-		done || exit 1; \
+		for report in $$clock $$clock-tuned predictor-$$clock; do $(KEEP_REPORT) || exit 1; done || exit 1; \
 	done
+	cp $(PAIR_TRACE)/reports/specedge/*-bench-*/report.tex $(PAIR_REPORTS)/specedge
 	for size in 1 8; do \
 		$(PAIR_SWEEP) --set link.rtt_s=$(LINKS) $(OVER_LINKS) --batch-size $$size \
 			--out $(PAIR_TRACE)/reports/link-batch-$$size || exit 1; \
@@ -207,6 +200,13 @@ reference-pair: $(INSTALLED)
 	$(BIN)/python scripts/fastest_by_task.py $(PAIR) --deployment specedge --rtts 0,0.01,0.02,0.04,0.08,0.16,0.3 $(BY_TASK) \
 		--out $(PAIR_REPORTS)/tasks
 	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
+	$(BIN)/skit fetch $(PAIR)
+	$(BIN)/python scripts/pair_prompts.py --data-dir $(SKIT_DATA_DIR) --each 15 --out $(PAIR_TRACE)
+	head -n 16 $(PAIR_TRACE)/eight-tasks-report.jsonl > $(TWO_EACH)
+	$(BIN)/skit bench $(DECODED) $(SAMPLED) --deployment specedge --temperature 0.7 --out $(PAIR_TRACE)/reports/sampled
+	$(BIN)/skit bench $(DECODED) $(PIPELINED) --deployment specpipe --out $(PAIR_TRACE)/reports/pipeline
+	for report in sampled pipeline; do $(KEEP_REPORT) || exit 1; done
+	$(BIN)/python scripts/pair_page.py
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \

@@ -4,22 +4,25 @@
         --method threshold --method adaspec --out results/reference/pair/tasks
 
 The whole trace is replayed at every round trip, so that methods that learn do so across tasks. A lead is shown if each
-other method is slower by the paired intervals of the task's prompts, which hold together.
+other method is slower by the verdicts on the task's prompts, which hold together. Tasks stand in the order of how often
+the first drafted token is right.
 """
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from trace_acceptance import accepted
+
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics import paired
-from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import RequestGroup, by_category
+from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.units import units_of
+from specbench_kit.metrics.verdicts import SLOWER
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.runs.folder import write_text
@@ -28,7 +31,6 @@ from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceFile
 
-LEVEL = 0.95
 SHOWN, UNDECIDED = 0.85, 0.3
 """The opacity of a cell whose lead is shown, and of one whose lead may be chance."""
 
@@ -47,36 +49,48 @@ def decode(trace: TraceFile, specs: Sequence[str], deployment: Deployment) -> di
 def compare(rtt_s: float, records: Mapping[str, list[RequestRecord]]) -> Iterator[Row]:
     """Yield a row per task and method: its speedup, and its speed beside the task's fastest method."""
     parts = {spec: by_category(RequestGroup(decoded)) for spec, decoded in records.items()}
-    # An interval per slower method: by Bonferroni, all of a task's intervals hold together.
-    level = 1 - (1 - LEVEL) / (len(records) - 1)
     for task in sorted(parts[BASELINE]):
-        groups = {spec: part[task].records for spec, part in parts.items()}
-        units = units_of(groups[BASELINE])
-        sides = {spec: Side.of(own, groups[BASELINE]) for spec, own in groups.items()}
-        speedups = {spec: speed for spec, side in sides.items() if (speed := paired.speedup(side, units))}
-        fastest = max(speedups, key=lambda spec: speedups[spec].ratio.value)
-        for spec, speed in speedups.items():
-            low, high = speed.interval() or (None, None)
-            beside = paired.relative_speed(sides[spec], sides[fastest], units)
-            bounds = beside.interval(level) if beside else None
+        plain = parts[BASELINE][task].records
+        entries = [TableEntry(BASELINE, plain, is_baseline=True)]
+        entries += [TableEntry(spec, part[task].records, plain) for spec, part in parts.items() if spec != BASELINE]
+        rows, _ = rows_of(entries, choose_reference(entries), units_of(plain))
+        speedups = {spec: row.get("speedup", 1.0) for spec, row in rows.items()}
+        fastest = max(speedups, key=speedups.__getitem__)
+        # The reference is a method that drafts: where none is as fast as the baseline, each has its speedup's verdict.
+        beside, verdict = ("speedup", "speedup_verdict") if fastest == BASELINE else ("relative_speed", "verdict")
+        for spec, row in rows.items():
+            low, high = row["intervals"].get("speedup") or (None, None)
             yield {
                 "task": task,
                 "rtt_s": rtt_s,
                 "method": spec,
-                "speedup": speed.ratio.value,
+                "speedup": speedups[spec],
                 "speedup_low": low,
                 "speedup_high": high,
                 "fastest": spec == fastest,
-                "beside_fastest": beside.ratio.value if beside else None,
-                "shown_slower": spec != fastest and bounds is not None and bounds[1] < 1,
+                "beside_fastest": 1.0 if spec == fastest else row[beside],
+                "shown_slower": spec != fastest and row[verdict] == SLOWER,
             }
 
 
-def draw(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Draw a cell per task and round trip in the colour of its fastest method, pale where the lead may be chance."""
+def rates_of_first_tokens(trace: TraceFile) -> dict[str, float]:
+    """Return by task how often the first drafted token is right, the highest rate first."""
+    right: dict[str, list[bool]] = {}
+    for request in trace:
+        right.setdefault(request.category, []).extend(accepted(request) > 0)
+    rates = {task: sum(found) / len(found) for task, found in right.items()}
+    return dict(sorted(rates.items(), key=lambda item: -item[1]))
+
+
+def draw(rows: Sequence[Row], path: Path, title: str, rates: Mapping[str, float] | None = None) -> None:
+    """Draw a cell per task and round trip in the colour of its fastest method, pale where the lead may be chance.
+
+    With the `rates` of right first tokens, tasks stand in their order and have them beside their names.
+    """
     from matplotlib import rc_context
 
     tasks, rtts = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "rtt_s"))
+    tasks = list(reversed(rates)) if rates else tasks
     winners = [row for row in rows if row["fastest"]]
     methods = sorted({str(row["method"]) for row in winners})
     styles = method_styles({name: name for name in methods if name != BASELINE})
@@ -94,7 +108,8 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
         for name, colour in colours.items():
             axes.bar(0, 0, color=colour, alpha=SHOWN, label=name)
         axes.set_xticks(range(len(rtts)), [f"{1000 * float(str(rtt_s)):g} ms" for rtt_s in rtts])
-        axes.set_yticks(range(len(tasks)), [str(task) for task in tasks])
+        names = [f"{task}\nfirst token right: {rates[str(task)]:.0%}" if rates else str(task) for task in tasks]
+        axes.set_yticks(range(len(tasks)), names)
         axes.set(xlabel="round trip", title=title)
         axes.margins(0)
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
@@ -119,7 +134,7 @@ def main() -> None:
         f"Fastest of {len(options.method) + 1} methods and its speedup, {options.deployment}, modelled\n"
         "(bold: each other method is shown to be slower)"
     )
-    draw(rows, options.out / "fastest.svg", title)
+    draw(rows, options.out / "fastest.svg", title, rates_of_first_tokens(trace))
 
 
 if __name__ == "__main__":

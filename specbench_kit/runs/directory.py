@@ -132,6 +132,11 @@ class RunDirectory:
         """Add a finished request of the autoregressive baseline."""
         self._append("baseline.jsonl", record)
 
+    def copy_baseline(self, other: "RunDirectory") -> None:
+        """Take over the baseline of another run on the same prompts, under the same conditions."""
+        with self._writing("baseline.jsonl"):
+            shutil.copyfile(other.path / "baseline.jsonl", self.path / "baseline.jsonl")
+
     def append_detail(self, detail: RequestDetail) -> None:
         """Add the token trees of a finished request."""
         self._append("rounds_detail.jsonl", detail)

@@ -118,6 +118,8 @@ def test_a_point_of_a_sweep_is_the_benchmark_of_that_deployment(
     assert row["speedup"] == overall["speedup"]
     assert row["makespan_s"] == overall["makespan_s"]
     assert [row["speedup_low"], row["speedup_high"]] == overall["intervals"]["speedup"]
+    assert row["typical_speedup"] == overall["typical_speedup"]
+    assert [row["typical_speedup_low"], row["typical_speedup_high"]] == overall["intervals"]["typical_speedup"]
 
 
 def test_options_of_methods_are_swept_too(trace: Path, tmp_path: Path) -> None:

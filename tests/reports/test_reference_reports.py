@@ -1,7 +1,14 @@
 """The reports of `results/reference`, as they are in the repository."""
 
+import importlib
+import sys
+from typing import Any
+
 import pytest
 from documents import ROOT
+
+sys.path.append(str(ROOT / "scripts"))
+pair_page: Any = importlib.import_module("pair_page")
 
 REPORTS = sorted(
     path.relative_to(ROOT).as_posix()
@@ -18,3 +25,8 @@ def test_a_reference_report_read_everything_that_it_was_made_from(name: str) -> 
 
 def test_the_reports_are_there() -> None:
     assert len(REPORTS) > 50
+
+
+def test_numbers_on_the_known_pair_are_those_of_its_files() -> None:
+    """The section is older than a report where `python scripts/pair_page.py` was forgotten."""
+    assert pair_page.page() == (ROOT / "results" / "reference" / "README.md").read_text(encoding="utf-8")

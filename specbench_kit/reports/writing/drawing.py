@@ -34,6 +34,7 @@ SIZES = {"screen": (WIDTH_IN, 9.0), "column": (3.15, 7.5), "page": (6.4, 8.0)}
 TITLE_IN = 0.26
 LINE_IN = 0.12
 PNG_DPI = 200
+PNG_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ def rendered(figure: "Figure", suffix: str, dpi: float | None = None) -> bytes:
 
         canvas = FigureCanvasAgg(figure)
         figure.dpi = dpi or figure.dpi
-        canvas.print_png(content)
+        # The default level takes four times as long, and saves a tenth of the bytes.
+        canvas.print_png(content, pil_kwargs={"compress_level": PNG_LEVEL})
     return content.getvalue()
 
 

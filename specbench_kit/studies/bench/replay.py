@@ -94,10 +94,13 @@ def bench_replay(
     replays = _Replays(settings, trace, deployment, progress)
     records = RunRecords([], [])
     if settings.baseline:
+        first, *others = runs.values()
         for record in replays.records(BASELINE, parse_method(BASELINE)):
             records.baseline.append(record)
-            for run in runs.values():
-                run.append_baseline(record)
+            first.append_baseline(record)
+        # One round per token makes it the largest file of a run: it is encoded once for all methods.
+        for run in others if records.baseline else ():
+            run.copy_baseline(first)
     finished = []
     for spec, run in runs.items():
         records.records.clear()
@@ -117,7 +120,8 @@ def bench_replay(
         exports.write()
         finished.append(run)
     # The records of several runs might not fit into memory together, so they are read from their files.
-    read = (lambda _: records) if len(runs) == 1 else RunRecords.read
+    several = len(runs) > 1
+    read = (lambda run: RunRecords(run.records(), records.baseline)) if several else (lambda _: records)
     return conclude(finished, ReplayOutputJudge(), None, read), left_out
 
 

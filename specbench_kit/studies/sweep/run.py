@@ -192,12 +192,16 @@ def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> dict[str, obje
 def _table_row(row: SweepRow) -> dict[str, object]:
     overall = row.overall
     low, high = overall["intervals"]["speedup"] or (None, None)
+    typical_low, typical_high = overall["intervals"].get("typical_speedup") or (None, None)
     return {
         **row.values,
         "method": row.spec,
         **{metric.name: overall.get(metric.name) for metric in METRICS if metric.traits.in_sweeps},
         "speedup_low": low,
         "speedup_high": high,
+        "typical_speedup": overall.get("typical_speedup"),
+        "typical_speedup_low": typical_low,
+        "typical_speedup_high": typical_high,
         "ttft_mean_s": overall["ttft"]["mean"],
         "tpot_mean_s": overall["tpot"]["mean"],
         "tpot_p95_s": overall["tpot"]["p95"],

@@ -1,0 +1,29 @@
+"""The baseline of a replay: decoded once, and kept by every method."""
+
+from pathlib import Path
+
+import pytest
+from environments import DEPLOYMENT
+from trace_builders import made_requests, write_trace
+
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.studies.bench.replay import bench_replay
+from specbench_kit.studies.bench.settings import BenchSettings
+
+
+def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", made_requests(6))
+    methods = ("fixed-k:k=2", "fixed-k:k=3", "suffix")
+    settings = BenchSettings(methods, out=tmp_path / "out", deployment=DEPLOYMENT)
+    conclusions, _ = bench_replay(settings, trace.path, lambda _: None)
+    first, *others = (conclusion.directory for conclusion in conclusions)
+    assert len(first.baseline_records()) == 6
+    for run in others:
+        assert run.baseline_records() == first.baseline_records()
+    for conclusion in conclusions:
+        plain_s, own_s = (
+            sum(record.e2e_s or 0.0 for record in records)
+            for records in (first.baseline_records(), conclusion.directory.records())
+        )
+        assert conclusion.summary["overall"]["speedup"] == pytest.approx(plain_s / own_s)
+    assert [len(run.baseline) for run in load_runs([settings.out])[0]] == [6, 6, 6]
