@@ -211,7 +211,7 @@ reference-pair: $(INSTALLED)
 # The rows of the kit's own policies on suite v1, one file each: about fifteen minutes on two cores.
 SUITE := specbench_kit/studies/suite/v1/results
 suite-results: $(INSTALLED)
-	$(BIN)/skit suite run v1 --method all --jobs 2 --submit $(SUITE) --out build/suite
+	$(BIN)/skit suite run v1 --method all --jobs 2 --submit $(SUITE) --resume --out build/suite
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \

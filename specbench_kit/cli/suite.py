@@ -32,10 +32,12 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
         not (options.quick and options.submit),
         "--submit takes results that compare with others, which those of --quick do not: leave out one of them",
     )
+    require(options.submit is not None or not options.resume, "--resume goes with --submit: it reads that folder")
     suite = load(str(options.subject), options.quick)
     results, submitted = [], []
     with counting_bar(f"suite {options.subject}") as report:
-        for result in run_named(suite, options.methods, options.jobs, report):
+        finished = options.submit if options.resume else None
+        for result in run_named(suite, options.methods, options.jobs, report, finished):
             results.append(result)
             if options.submit is not None:
                 submitted.append(save(result, options.submit))

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
 
-import numpy as np
 from msgspec import Struct, field
 
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Side
-from specbench_kit.metrics.statistics import Array, Interval
-from specbench_kit.metrics.typical import TypicalFamily
+from specbench_kit.metrics.statistics import LEVEL, Interval
+from specbench_kit.metrics.typical import limit_of_one
 from specbench_kit.metrics.verdicts import SLOWER
 from specbench_kit.metrics.vocabulary import BASELINE
 
@@ -159,7 +158,8 @@ class Scoreboard:
     def __init__(self, cells: Sequence[SuiteCell], bounds: Sequence[str], policies: Iterable[PolicyResult]) -> None:
         self.cells = {cell.name: cell for cell in cells}
         self.policies = {policy.spec: policy for policy in policies}
-        self._bounds = [spec for spec in bounds if spec in self.policies]
+        # An oracle that always drafts is slower than not to draft at all where nothing pays.
+        self._bounds = [spec for spec in (*bounds, BASELINE) if spec in self.policies]
         self._scores: dict[tuple[str, str], CellScore | None] = {}
 
     def score(self, spec: str, cell: str) -> CellScore | None:
@@ -174,38 +174,34 @@ class Scoreboard:
         return {cell: score for cell, score in found.items() if score}
 
     def oracle(self, cell: str) -> CellScore | None:
-        """Return the fastest bound of a cell."""
+        """Return the fastest bound of a cell, which is autoregressive decoding where no oracle is faster."""
         scores = [score for spec in self._bounds if (score := self.score(spec, cell))]
         return max(scores, key=lambda score: score.speedup, default=None)
 
     def rank(self, spec: str, cell: str) -> tuple[int, int] | None:
-        """Return a policy's place by its speed on a typical prompt, and how many have one; None without any."""
-        speeds = self._typical(cell)
+        """Return a policy's place by its speedup, and how many have one; None without any."""
+        speeds = self._speeds(cell)
         if spec not in speeds:
             return None
         return 1 + sum(speed > speeds[spec] for speed in speeds.values()), len(speeds)
 
     def standings(self, cell: str) -> list[Standing]:
-        """Return the places of a cell, the first at the top."""
-        speeds = self._typical(cell)
+        """Return the places of a cell, the first at the top.
+
+        The first is found in the same times as the others, so that every pair of policies counts as a comparison.
+        """
+        speeds = self._speeds(cell)
         ranked = sorted(speeds, key=lambda spec: -speeds[spec])
-        if not ranked:
-            return []
-        sides, units = {spec: self._side(spec, cell) for spec in ranked}, self._units(cell)
-        family = TypicalFamily(
-            np.column_stack([_logs(sides[spec], units) for spec in ranked]),
-            np.bincount(list(units.values()), weights=list(sides[ranked[0]].baseline.values())).astype(np.float64),
-            range(len(ranked)),
-            [spec != BASELINE for spec in ranked],
-            0,
-        )
-        limit = family.limit()
-        slower = {
-            spec
-            for spec in ranked[1:]
-            if (speed := paired.relative_speed(sides[spec], sides[ranked[0]], units)) and speed.verdict(limit) == SLOWER
-        }
-        return [Standing(spec, 1 + place, spec not in slower) for place, spec in enumerate(ranked)]
+        units = self._units(cell)
+        pairs = max(1, len(ranked) * (len(ranked) - 1) // 2)
+        limit = limit_of_one(1 + max(units.values()), 1 - (1 - LEVEL) / pairs)
+        sides = {spec: self._side(spec, cell) for spec in ranked}
+        standings = []
+        for place, spec in enumerate(ranked):
+            speed = paired.relative_speed(sides[spec], sides[ranked[0]], units)
+            is_slower = place > 0 and speed is not None and speed.verdict(limit) == SLOWER
+            standings.append(Standing(spec, 1 + place, not is_slower))
+        return standings
 
     def fastest(self, cell: str, task: str = "") -> tuple[str, float] | None:
         """Return the deployable policy with the highest speedup in a cell, or on one of its tasks, and that speedup."""
@@ -235,9 +231,9 @@ class Scoreboard:
         """The specs of all policies that can be deployed, autoregressive decoding among them."""
         return [spec for spec, policy in self.policies.items() if not policy.is_bound]
 
-    def _typical(self, cell: str) -> dict[str, float]:
+    def _speeds(self, cell: str) -> dict[str, float]:
         scores = {spec: self.score(spec, cell) for spec in self.deployable}
-        return {spec: score.speed.typical.value for spec, score in scores.items() if score}
+        return {spec: score.speedup for spec, score in scores.items() if score}
 
     def _score(self, spec: str, cell: str) -> CellScore | None:
         result = self._result(spec, cell)
@@ -267,10 +263,6 @@ class Scoreboard:
 
 def _by_request(result: CellResult) -> Iterator[tuple[paired.Key, float]]:
     return (((str(number), 0), seconds) for number, seconds in enumerate(result.seconds))
-
-
-def _logs(side: Side, units: Mapping[str, int]) -> Array:
-    return paired.unit_logs([side.baseline], [side.own], list(side.own), units)
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ RULES: Mapping[str, Sequence[WithoutEffect]] = {
         ),
     ),
     "suite": (
-        WithoutEffect(("methods", "quick", "submit"), _not_run, "only skit suite run takes policies; leave it out"),
+        WithoutEffect(("methods", "quick", "submit", "resume"), _not_run, "only run takes policies; leave it out"),
         WithoutEffect(("out",), _action("check"), "a check writes nothing; leave it out"),
         WithoutEffect(("jobs",), _action("board"), "a board runs nothing; leave it out"),
     ),

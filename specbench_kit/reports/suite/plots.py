@@ -35,7 +35,7 @@ def curves(board: Scoreboard, specs: Sequence[str], cells: Sequence[SuiteCell], 
             curve(axes, style, [place for place, _ in own], [score.speedup for _, score in own], spec)
             for place, score in own:
                 if bounds := score.interval:
-                    axes.vlines(place, *bounds, color=style.colour, linewidth=4, alpha=0.25)
+                    axes.vlines(place, bounds[0], bounds[1], color=style.colour, linewidth=4, alpha=0.25)
         axes.axhline(1, color=GREY, linewidth=1, linestyle=":", label=BASELINE)
         axes.set_xticks(places, [cell.deployment.replace("-", "\n", 1) for cell in cells])
         axes.set(ylabel="speedup over autoregressive decoding")
@@ -62,7 +62,7 @@ def winners(board: Scoreboard, cells: Sequence[SuiteCell], tasks: Sequence[str])
             axes.text(column, row, f"{speedup:.1f}x", ha="center", va="center", fontsize=8)
         for spec, style in styles.items():
             axes.bar(0, 0, color=style.colour, alpha=0.55, label=spec)
-        axes.set_xticks(range(len(cells)), [cell.deployment.replace("-", "\n", 1) for cell in cells])
+        axes.set_xticks(range(len(cells)), [cell.deployment.replace("-", "\n", 1) for cell in cells], fontsize=7)
         axes.set_yticks(range(len(tasks)), [fill(task, 16) for task in tasks])
         axes.set_ylim(len(tasks) - 0.5, -0.5)
         axes.margins(x=0)

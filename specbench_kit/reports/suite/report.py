@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 QUICK = "QUICK RUN: fewer requests than the suite has. Its numbers compare with nothing, and it cannot be submitted."
 MODELLED = "Every number is modelled: the rounds are those of a live run, and their time is that of the deployment."
-REGRET = "Regret is the share of the policy's time that the oracle of the cell would have saved."
+REGRET = (
+    "Regret is the share of the policy's time that the oracle of the cell would have saved; a policy that drafts for some "
+    "requests alone can beat the oracle, which drafts for all or none, and has a regret below 0."
+)
 MOST_CURVES = 6
 
 
@@ -163,10 +166,10 @@ def missing_lines(policies: Sequence[PolicyResult]) -> list[str]:
     }
     lines = []
     for reason, where in by_reason(reasons).items():
-        policies = list(dict.fromkeys(place.partition(" in ")[0] for place in where))
+        specs = list(dict.fromkeys(place.partition(" in ")[0] for place in where))
         cells = list(dict.fromkeys(place.partition(" in ")[2] for place in where))
         shown = ", ".join(cells) if len(cells) <= 3 else f"{len(cells)} cells"
-        lines.append(f"No result: {', '.join(policies)} in {shown}: {reason}")
+        lines.append(f"No result: {', '.join(specs)} in {shown}: {reason}")
     return lines
 
 

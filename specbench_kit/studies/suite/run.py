@@ -13,7 +13,7 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import kit_results, save, submissions
-from specbench_kit.studies.suite.running import run_suite
+from specbench_kit.studies.suite.running import is_current, run_suite
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +27,18 @@ class SuiteOutcome:
     summary: dict[str, object]
 
 
-def run_named(suite: Suite, methods: Sequence[str], jobs: int, report: CountCallback) -> Iterator[SuiteResult]:
-    """Run policies; a quick run takes the baseline and the bounds along, which others ship with the suite."""
+def run_named(
+    suite: Suite, methods: Sequence[str], jobs: int, report: CountCallback, finished: Path | None = None
+) -> Iterator[SuiteResult]:
+    """Run policies, without those whose files are in the folder `finished`.
+
+    A quick run takes the baseline and the bounds along, which others find among what ships with the suite.
+    """
     if suite.quick and ALL not in methods:
         methods = list(dict.fromkeys([BASELINE, *suite.table.bounds, *methods]))
-    return run_suite(suite, methods, jobs, report)
+    files = submissions(finished) if finished is not None and finished.is_dir() else []
+    done = {result.policy.spec: result for result in files if is_current(result)}
+    return run_suite(suite, methods, jobs, report, done)
 
 
 def report_results(

@@ -1,12 +1,14 @@
 """Run policies in the cells of a suite: recorded pairs are replayed, and synthetic ones decode."""
 
 import importlib.util
+import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import json
 
@@ -15,6 +17,7 @@ from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.user_data import without_user_files
 from specbench_kit.core.version import __version__
+from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method, methods
@@ -34,6 +37,7 @@ from specbench_kit.traces.draft_limits import fit_spec, lowered_limit
 from specbench_kit.traces.replay import prepare_for_replay, replay
 
 KIT = "specbench-kit"
+NOTHING_DONE: Mapping[str, SuiteResult] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,25 @@ class CellRun:
     predictor: PredictorUsed | None = None
 
 
-def run_suite(suite: Suite, named: Sequence[str], jobs: int, report: CountCallback) -> Iterator[SuiteResult]:
+def run_suite(
+    suite: Suite,
+    named: Sequence[str],
+    jobs: int,
+    report: CountCallback,
+    done: Mapping[str, SuiteResult] = NOTHING_DONE,
+) -> Iterator[SuiteResult]:
     """Yield the result of each of the named policies in every cell of a suite, from `jobs` processes.
 
-    `all` stands for the policies of the kit and those that the suite itself names. Raise SkitError if a named policy
-    runs in no cell.
+    `all` stands for the policies of the kit and those that the suite itself names. Those that are `done`, by spec, do
+    not run again. Raise SkitError if a named policy runs in no cell.
     """
     specs = list(expand([*named, *suite.table.policies] if ALL in named else named, baseline=False))
+    yield from (done[spec] for spec in specs if spec in done)
+    specs = [spec for spec in specs if spec not in done]
     work = [(suite.table.name, suite.quick, spec, cell) for spec in specs for cell in suite.cells]
     report(0, len(work))
     runs = map_in_order(run_cell, work, jobs)
-    machine = {"platform": provenance.platform.platform(), **provenance.versions()}
+    machine = {"platform": platform.platform(), **provenance.versions()}
     for number, spec in enumerate(specs):
         by_cell = {}
         for cell in suite.cells:
@@ -110,6 +122,8 @@ def _replayed(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_
 
 def _decoded(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int) -> CellRun:
     prompts, draft = suite.prompts(pair, batch_size), suite.table.pairs[pair].draft
+    others = [model for model in parse_method(spec).drafting.models if model != DRAFT]
+    require(not others, f"it drafts with {', '.join(others)}, which a synthetic pair does not have")
     answers = _answers(prompts, draft, deployment)
     reference = answers if parse_method(spec).needs_reference else NO_ANSWERS
     records = prompts.decode(spec, deployment, draft, reference)
@@ -203,3 +217,9 @@ def source_hash(kind: type[Method]) -> str:
         folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
         files = sorted(file for folder in folders for file in folder.rglob("*.py")) or files
     return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def is_current(result: SuiteResult) -> bool:
+    """Return whether a policy is installed here with the source that it had when the result was made."""
+    name, policy = result.policy.spec.partition(":")[0], result.policy
+    return name in methods.all() and source_hash(type(parse_method(policy.spec))) == policy.source_sha256

@@ -28,6 +28,7 @@ class SuiteOptions:
     ] = ()
     quick: Annotated[bool, Option("Take a fifth of the requests; the results compare with nothing.", RUN)] = False
     submit: Annotated[Path | None, Option("Folder into which one file with the results is written.", OUTPUT)] = None
+    resume: Annotated[bool, Option("Run no policy again whose file is in the folder of --submit.", OUTPUT)] = False
     jobs: Annotated[int, Option("Number of processes; -1 for one on every core.", RUN)] = 1
     out: Annotated[
         Path | None,

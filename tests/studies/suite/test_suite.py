@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from command_line import error_line, skit_here
 from msgspec import structs
 from tiny_predictors import confidence_predictor
 from trace_builders import DRAFT_S, MODELS, VERIFY_S, made_requests
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import decode
 from specbench_kit.core.user_data import user_folder, without_user_files
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.deployments.description import digest
@@ -274,3 +276,32 @@ def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Resul
     own = pages[tmp_path / "site" / "policies" / "specinfer.html"]
     assert "a trace holds chains" in own
     assert methods.get("specinfer").source in own
+
+
+@pytest.mark.usefixtures("suite")
+def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    methods_named = [part for spec in ("autoregressive", "oracle:max_draft=6", "svip") for part in ("--method", spec)]
+    done = skit_here("suite", "run", "v0", *methods_named, "--submit", "submissions")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"svip: [\d.]+x the speed of autoregressive decoding over 4 cells", " ".join(done.stdout.split()))
+    (page,) = tmp_path.glob("results/*/report.html")
+    assert "<svg" in page.read_text()
+    own = tmp_path / "submissions" / "v0-svip.json"
+    before = own.read_bytes()
+    again = skit_here("suite", "run", "v0", *methods_named, "--submit", "submissions", "--resume")
+    assert (again.returncode, own.read_bytes()) == (0, before)
+    checked = skit_here("suite", "check", own)
+    assert "come out to the last digit" in checked.stdout
+    forged = decode(SuiteResult, before)
+    save(structs.replace(forged, policy=structs.replace(forged.policy, lowered="k=1")), tmp_path / "submissions")
+    found = skit_here("suite", "check", own)
+    assert (found.returncode, "svip: its lowered is another here" in found.stdout) == (1, True)
+
+
+@pytest.mark.usefixtures("suite")
+def test_the_command_refuses_what_would_compare_with_nothing(tmp_path: Path) -> None:
+    quick = skit_here("suite", "run", "v0", "--method", "svip", "--quick", "--submit", tmp_path)
+    assert error_line(quick).startswith("--submit takes results that compare with others")
+    assert error_line(skit_here("suite", "run", "v0")) == "no policy: give at least one --method"
+    assert error_line(skit_here("suite", "run", "v0", "--method", "svip", "--resume")).startswith("--resume goes with")
