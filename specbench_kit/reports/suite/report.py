@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 QUICK = "QUICK RUN: fewer requests than the suite has. Its numbers compare with nothing, and it cannot be submitted."
 MODELLED = "Every number is modelled: the rounds are those of a live run, and their time is that of the deployment."
 REGRET = (
-    "Regret is the share of the policy's time that the oracle of the cell would have saved; a policy that drafts for some "
-    "requests alone can beat the oracle, which drafts for all or none, and has a regret below 0."
+    "Regret is the share of the policy's time that the oracle of the cell would have saved; a policy that drafts for "
+    "some requests alone can beat the oracle, which drafts for all or none, and has a regret below 0."
 )
 MOST_CURVES = 6
 
