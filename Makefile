@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-training reference-pair reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -207,6 +207,11 @@ reference-pair: $(INSTALLED)
 	$(BIN)/skit bench $(DECODED) $(PIPELINED) --deployment specpipe --out $(PAIR_TRACE)/reports/pipeline
 	for report in sampled pipeline; do $(KEEP_REPORT) || exit 1; done
 	$(BIN)/python scripts/pair_page.py
+
+# The rows of the kit's own policies on suite v1, one file each: about fifteen minutes on two cores.
+SUITE := specbench_kit/studies/suite/v1/results
+suite-results: $(INSTALLED)
+	$(BIN)/skit suite run v1 --method all --jobs 2 --submit $(SUITE) --resume --out build/suite
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \

@@ -18,6 +18,7 @@ from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.document import code
 from specbench_kit.reports.render_markdown import table
 from specbench_kit.studies.interchange.schemas import FILE_FORMATS, json_schema, object_tables
+from specbench_kit.studies.suite.run import kit_board
 
 PAYS = {
     "bounds": "References: the cost without speculation, and the bound that no method can beat.",
@@ -70,9 +71,14 @@ EVERYWHERE = {
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages to those of the folder."""
-    for path, text in pages():
+    for path, text in (*pages(), *board()):
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def board() -> Iterator[tuple[str, str]]:
+    """Yield the path and the HTML of every page of the board of the kit's own policies."""
+    return ((f"board/{path}", page) for path, page in kit_board("v1"))
 
 
 def pages() -> Iterator[tuple[str, str]]:

@@ -43,7 +43,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     _warn_of_other_tuning(settings, console)
     problem = None
     if sources.replay is not None:
-        conclusions, left_out = _replay(settings, sources.replay)
+        conclusions, left_out = _replay(settings, sources.replay, console)
     else:
         with _prepare(settings, sources, console) as campaign:
             left_out = campaign.bench.left_out
@@ -88,6 +88,7 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     if settings.server is None:
         say_target(console, settings.target)
     with loading_bar(console) as report:
+        from specbench_kit.methods.predictor_based import predictor_notes
         from specbench_kit.studies.bench.campaign import Campaign
 
         campaign = Campaign(settings, datasets, report)
@@ -95,17 +96,17 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
         if left_out := benchmark.dataset.left_out:
             without = f"drawn without the {len(left_out)} prompts that a predictor or head was trained on"
             say(console, f"{benchmark.dataset.name}: {without}")
-    for note in [*campaign.bench.measured.notes, *campaign.notes]:
+    for note in [*predictor_notes(campaign.bench.methods.values()), *campaign.bench.measured.notes, *campaign.notes]:
         say(console, note)
     return campaign
 
 
-def _replay(settings: BenchSettings, trace: Path) -> "tuple[list[Conclusion], dict[str, str]]":
+def _replay(settings: BenchSettings, trace: Path, console: "Console") -> "tuple[list[Conclusion], dict[str, str]]":
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.bench.replay import bench_replay
 
     with decoding_bar() as report:
-        return bench_replay(settings, trace, report)
+        return bench_replay(settings, trace, report, lambda note: say(console, note))
 
 
 def _decode(campaign: "Campaign") -> SkitError | None:

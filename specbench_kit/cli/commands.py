@@ -128,6 +128,15 @@ COMMANDS = {
         example="skit sweep --method fixed-k --method threshold:max_draft=8 --deployment wan --limit 20",
         first="method deployment set replay target draft dataset limit max-draft out",
     ),
+    "suite": CommandEntry(
+        "suite:suite",
+        "Run a frozen suite without any model, check a file of its results, or make the board of such files.",
+        "skit suite run v1 evaluates policies in every cell of suite v1: a recorded pair and two synthetic ones under "
+        "eight deployments. --submit writes one file, which skit suite check FILE runs again and compares to the last "
+        "digit, and skit suite board FOLDER makes a static site of a folder of such files.",
+        example="skit suite run v1 --method fixed-k --method threshold --quick",
+        first="action subject method quick submit jobs out json",
+    ),
     "tune": CommandEntry(
         "tune:tune",
         "Choose the options of each method by replaying a trace, with the same budget for all methods.",

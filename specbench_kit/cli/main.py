@@ -25,6 +25,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit train-predictor                         train a rejection predictor and see if it pays off
   skit profile-verifier --gpu a100             measure or derive how long a device takes to verify
   skit simulate, skit capacity                 many devices that share one verification server
+  skit suite run v1 --method threshold         rank a policy in fixed cells, in a minute and without a model
   skit new method my-rule                      create a package with a policy of your own and its test
   skit serve, skit bench --server              a target here, devices that draft over the network
   skit ab plain=vllm://A spec=vllm://B         compare two running servers, such as speculation on and off

@@ -1,7 +1,8 @@
 """The parts that methods with a learned predictor share: finding it, loading it and reporting it."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,23 @@ def load_predictor(method: str, predictor: str, pair: "PairHashes", *, force: bo
             else f"{method}: no predictor for this pair of models: run skit train-predictor with the same --target and "
             f"--draft, or name a folder with {method}:predictor=./PATH"
         )
-    return load(folders[0], pair=pair, force=force)
+    return replace(load(folders[0], pair=pair, force=force), choice=_choice(folders, predictor))
+
+
+def _choice(folders: "Sequence[Path]", predictor: str) -> str:
+    """Return which of the predictors found was taken, and why."""
+    from specbench_kit.predictors.library import BUNDLED
+
+    first, *others = folders
+    whose = "of the kit" if first.parent == BUNDLED else "in your folder"
+    if predictor == first.name:
+        return f"predictor {first.name} {whose}, as it was named"
+    if not others:
+        return f"predictor {first.name} {whose}, the only one of this pair"
+    return (
+        f"predictor {first.name} {whose}, before {len(others)} other(s) of this pair: yours go first, then the newest "
+        "and recommended ones"
+    )
 
 
 @dataclass(frozen=True)
@@ -55,3 +72,10 @@ class PreparedWithPredictor(Method):
     @property
     def decision_s(self) -> float:
         return self.predictor.decision_s
+
+
+def predictor_notes(methods: Iterable[Method]) -> Iterator[str]:
+    """Yield a line for each method that chose a predictor by itself: which one, and why."""
+    for method in methods:
+        if isinstance(method, PreparedWithPredictor) and method.predictor.choice:
+            yield f"{method.display_name}: {method.predictor.choice}"

@@ -60,7 +60,7 @@ class _PreparedReachable(PreparedWithPredictor):
     display_name = Reachable.display_name
 
     def uses(self) -> Mapping[str, object]:
-        names = ("family", "created", "decision_s", "decision_origin")
+        names = ("family", "created", "sha256", "decision_s", "decision_origin")
         facts = {name: getattr(self.predictor, name) for name in names}
         facts["expected_calibration_error"] = self.predictor.calibration_error
         return {**self.options.uses(), "predictor": facts}

@@ -65,7 +65,7 @@ class _PreparedSpecDecPp(PreparedWithPredictor):
     display_name = SpecDecPp.display_name
 
     def uses(self) -> Mapping[str, object]:
-        names = ("family", "created", "deployment", "decision_s", "decision_origin")
+        names = ("family", "created", "sha256", "deployment", "decision_s", "decision_origin")
         facts = {name: getattr(self.predictor, name) for name in names}
         return {"predictor": {**facts, "expected_calibration_error": self.predictor.calibration_error}}
 

@@ -88,7 +88,7 @@ class _PreparedWisp(PreparedWithPredictor):
     display_name = Wisp.display_name
 
     def uses(self) -> Mapping[str, object]:
-        names = ("family", "created", "decision_s", "decision_origin")
+        names = ("family", "created", "sha256", "decision_s", "decision_origin")
         facts = {name: getattr(self.predictor, name) for name in names} | {
             "threshold": self.tuned.threshold,
             "max_draft": self.tuned.max_draft,

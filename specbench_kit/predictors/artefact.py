@@ -64,7 +64,8 @@ class Predictor:
     share `created`, the `recommended` one is the default. `max_draft` is the longest draft, in tokens, that the
     threshold was tuned with. `decision_s` is the time to judge one token, in seconds, 0 if it was not measured, and
     `decision_origin` says how it was measured. `tuned` holds the thresholds for every deployment and rule that was
-    tuned for; `threshold` is the one of WISP's rule in the first deployment.
+    tuned for; `threshold` is the one of WISP's rule in the first deployment. `sha256` is the hash of its header and
+    weights as they were loaded, empty if it comes from no folder. `choice` says which one it is and why it was taken.
     """
 
     family: str
@@ -81,6 +82,8 @@ class Predictor:
     decision_s: float = 0.0
     decision_origin: str = ""
     tuned: tuple[TunedThreshold, ...] = ()
+    sha256: str = field(default="", compare=False)
+    choice: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         ordered = tuple(name for name in ALL_FEATURES if name in self.features)
@@ -217,6 +220,7 @@ def load(folder: Path, *, pair: PairHashes | None = None, force: bool = False) -
             decision_s=header.decision_s,
             decision_origin=header.decision_origin,
             tuned=header.points,
+            sha256=header.sha256,
         )
     except (SkitError, ValueError) as error:
         raise SkitError(f"the predictor {folder} cannot be used: {error}") from error

@@ -70,6 +70,15 @@ def _files(given: GivenValues) -> str:
     return "" if any("://" in server for server in servers) else "with result files"
 
 
+def _action(action: str) -> Callable[[GivenValues], str]:
+    """Return the case of one action of a suite."""
+    return lambda given: f"with {action}" if given.get("action") == action else ""
+
+
+def _not_run(given: GivenValues) -> str:
+    return "" if given.get("action") == "run" else f"with {given.get('action')}"
+
+
 SERVING = (
     WithoutEffect(
         (*DECODED, "target", "draft", "device", "dtype", "max_new_tokens", "max_draft"),
@@ -147,6 +156,11 @@ RULES: Mapping[str, Sequence[WithoutEffect]] = {
             beside("index"),
             "the page only lists runs; leave out one of them",
         ),
+    ),
+    "suite": (
+        WithoutEffect(("methods", "quick", "submit", "resume"), _not_run, "only run takes policies; leave it out"),
+        WithoutEffect(("out",), _action("check"), "a check writes nothing; leave it out"),
+        WithoutEffect(("jobs",), _action("board"), "a board runs nothing; leave it out"),
     ),
     "reproduce": (WithoutEffect(("out",), beside("to"), "--to names the folder itself; leave out one of them"),),
 }

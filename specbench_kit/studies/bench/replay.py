@@ -14,6 +14,7 @@ from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import DECIDED_ANEW, corners, describe_range, describe_time
 from specbench_kit.methods.base import Method
+from specbench_kit.methods.predictor_based import predictor_notes
 from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
@@ -64,11 +65,14 @@ def with_recorded_target(settings: BenchSettings, trace: Path) -> BenchSettings:
 
 @gc_paused()
 def bench_replay(
-    settings: BenchSettings, path: Path, report: Callable[[Progress], None]
+    settings: BenchSettings,
+    path: Path,
+    report: Callable[[Progress], None],
+    tell: Callable[[str], object] = lambda _: None,
 ) -> tuple[list[Conclusion], dict[str, str]]:
     """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
 
-    Returned with the reasons why methods of `all` were left out.
+    Returned with the reasons why methods of `all` were left out. `tell` receives notes before anything is replayed.
     """
     _require_replayable(settings)
     if settings.tuned is not None:
@@ -78,6 +82,8 @@ def bench_replay(
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
     prepared, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment, settings.batch_size))
+    for note in predictor_notes(prepared.values()):
+        tell(note)
     given: dict[str, str] = {}  # by the spec that is replayed
     for spec in prepared:
         if (first := given.setdefault(fit_spec(spec, trace.header), spec)) != spec:

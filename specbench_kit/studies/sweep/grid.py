@@ -3,8 +3,9 @@
 Also here: a synthetic pair decoded by any method in the time of a deployment, without prompts, tokenizer or weights.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
+NO_ANSWERS: Mapping[str, Sequence[int]] = MappingProxyType({})
 VOCABULARY = 4096
 IN_FLIGHT_TOKENS = 1200
 """Tokens of a slot beyond prompt and output, for drafts that are not yet verified."""
@@ -48,8 +50,13 @@ class SyntheticPrompts:
     temperature: float = 0.0
     seed: int = 0
 
-    def decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
-        """Return the records of a method by request id; `draft` is the part of the model's name after `synthetic:`."""
+    def decode(
+        self, spec: str, deployment: Deployment, draft: str, answers: Mapping[str, Sequence[int]] = NO_ANSWERS
+    ) -> list[RequestRecord]:
+        """Return the records of a method by request id; `draft` is the part of the model's name after `synthetic:`.
+
+        `answers` are the target's by request id, for methods that read them.
+        """
         method = parse_method(spec).prepare(environment(PairHashes("synthetic", draft), deployment))
         agreement = from_options("synthetic", Agreement, draft)
         models = SyntheticModel("synthetic", None, VOCABULARY), SyntheticModel(draft, agreement, VOCABULARY)
@@ -68,7 +75,8 @@ class SyntheticPrompts:
         generator = torch.Generator().manual_seed(self.seed)
         prompts = torch.randint(VOCABULARY, (self.requests, self.prompt_tokens), generator=generator).tolist()
         for number, prompt in enumerate(prompts):
-            engine.submit(Request(f"{number:03}", "synthetic", tuple(prompt), self.output_tokens))
+            name = f"{number:03}"
+            engine.submit(Request(name, "synthetic", tuple(prompt), self.output_tokens, tuple(answers.get(name, ()))))
         records: list[RequestRecord] = []
         with torch.inference_mode():
             while not engine.idle:

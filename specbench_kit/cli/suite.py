@@ -1,0 +1,83 @@
+"""`skit suite`: run a frozen suite, check a file of its results, and make its board."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench_kit.cli.common import command_line, say
+from specbench_kit.cli.common import JsonOption
+from specbench_kit.core.errors import require
+from specbench_kit.studies.suite.settings import SuiteOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def suite(options: SuiteOptions, as_json: JsonOption = False) -> None:
+    """Do what the action says."""
+    from rich.console import Console
+
+    console = Console(stderr=as_json)
+    {"run": _run, "check": _check, "board": _board}[options.action](options, console, as_json)
+
+
+def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
+    from specbench_kit.cli.progress import counting_bar
+    from specbench_kit.studies.suite.definition import load
+    from specbench_kit.studies.suite.files import save
+    from specbench_kit.studies.suite.run import report_results, run_named
+
+    require(bool(options.methods), "no policy: give at least one --method")
+    require(
+        not (options.quick and options.submit),
+        "--submit takes results that compare with others, which those of --quick do not: leave out one of them",
+    )
+    require(options.submit is not None or not options.resume, "--resume goes with --submit: it reads that folder")
+    suite = load(str(options.subject), options.quick)
+    results, submitted = [], []
+    with counting_bar(f"suite {options.subject}") as report:
+        finished = options.submit if options.resume else None
+        for result in run_named(suite, options.methods, options.jobs, report, finished):
+            results.append(result)
+            if options.submit is not None:
+                submitted.append(save(result, options.submit))
+    outcome = report_results(suite, results, options.out or Path("results"), command_line(), console)
+    say(console, f"report: {outcome.folder / 'report.html'}")
+    for path in submitted:
+        say(console, f"submission: {path}")
+    if as_json:
+        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+
+
+def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
+    import typer
+
+    from specbench_kit.cli.progress import counting_bar
+    from specbench_kit.studies.suite.checking import check
+    from specbench_kit.studies.suite.files import read
+
+    result = read(options.subject)
+    with counting_bar("running again") as report:
+        found = check(result, options.jobs, report)
+    for line in found.differences:
+        say(console, line)
+    if not found.differences:
+        numbers = f"all {found.numbers:,} numbers of {result.policy.spec} in {found.cells} cells"
+        say(
+            console,
+            f"{options.subject}: {numbers} come out to the last digit; its outputs are the target's answers, and it "
+            "was not trained on the suite's prompts",
+        )
+    if as_json:
+        print(json.dumps({"differences": list(found.differences), "numbers": found.numbers}))
+    if found.differences:
+        raise typer.Exit(1)
+
+
+def _board(options: SuiteOptions, console: "Console", as_json: bool) -> None:
+    from specbench_kit.studies.suite.run import make_board
+
+    page = make_board(options.subject, options.out or Path("board"))
+    say(console, f"board: {page}")
+    if as_json:
+        print(json.dumps({"board": str(page)}))

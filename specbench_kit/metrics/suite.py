@@ -1,0 +1,276 @@
+"""What a frozen suite measures: the results of policies in its cells, and the scores that follow from them.
+
+A cell is a pair of models, a deployment and a batch size. Every number is modelled, so that the same policy has the
+same results on every machine, to the last of `DIGITS` significant digits.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, log
+
+from msgspec import Struct, field
+
+from specbench_kit.core.typed_json import Count, Number
+from specbench_kit.metrics import paired
+from specbench_kit.metrics.paired import PairedSpeed, Side
+from specbench_kit.metrics.statistics import LEVEL, Interval
+from specbench_kit.metrics.typical import limit_of_one
+from specbench_kit.metrics.verdicts import SLOWER
+from specbench_kit.metrics.vocabulary import BASELINE
+
+VERSION = 1
+"""The version of these definitions; a suite names the one that it was made for."""
+DIGITS = 9
+"""Significant digits of every stored number."""
+
+
+def rounded(value: float) -> float:
+    """Return a number to the digits that are stored."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+class SuiteCell(Struct, frozen=True):
+    """A cell: its name, what is deployed in words, its round trip, and the task of each of its requests."""
+
+    name: str
+    pair: str
+    deployment: str
+    words: str
+    rtt_s: float
+    batch_size: int
+    tasks: tuple[str, ...]
+    is_recorded: bool
+    """True if the pair's answers are recorded, false if the pair is synthetic."""
+
+
+class CellResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy in one cell: the seconds and rounds of every request, in the order of the cell's requests, and sums.
+
+    `wdt` are the drafting seconds of wasted tokens and `wdt_share` their share of all drafting seconds.
+    `rounds_sha256` is the hash of what every round drafted, submitted, accepted and committed. A policy that cannot
+    run in the cell has none of these, and `missing` says why.
+    """
+
+    seconds: tuple[Number, ...] = ()
+    rounds: tuple[Count, ...] = ()
+    tokens: Count = 0
+    drafted: Count = 0
+    submitted: Count = 0
+    accepted: Count = 0
+    wdt: Number = 0.0
+    wdt_share: Number | None = None
+    rounds_sha256: str = ""
+    missing: str = ""
+
+    @property
+    def tokens_per_verification(self) -> float:
+        """The committed tokens per round, over all requests together."""
+        return self.tokens / sum(self.rounds)
+
+
+class PredictorUsed(Struct, frozen=True, forbid_unknown_fields=True):
+    """The predictor that a policy used: its family, when it was trained, and the hash of its header and weights."""
+
+    family: str
+    created: str
+    sha256: str
+
+
+class PolicyResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy: what it is, and its results by the names of cells.
+
+    `source_sha256` is the hash of the Python files that define it, `package` and `version` the distribution that they
+    come from. `is_bound` marks a policy that cannot be deployed. `reported` is what its authors claim.
+    """
+
+    spec: str
+    options: dict[str, object]
+    options_sha256: str
+    summary: str
+    source: str
+    reported: str
+    group: str
+    is_bound: bool
+    package: str
+    version: str
+    source_sha256: str
+    predictor: PredictorUsed | None = None
+    lowered: str = ""
+    """The draft limit that was lowered to what the trace holds, as in `max_draft=12`."""
+    cells: dict[str, CellResult] = field(default_factory=dict)
+
+
+class SuiteResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of results: those of one policy on one suite.
+
+    `machine` is for people alone: no number depends on it. `seal` is the hash of all the rest.
+    """
+
+    schema: int
+    suite: str
+    suite_sha256: str
+    metrics: int
+    quick: bool
+    kit: str
+    machine: dict[str, str]
+    policy: PolicyResult
+    seal: str = ""
+
+
+@dataclass(frozen=True)
+class CellScore:
+    """A policy's scores in one cell.
+
+    `speed` is its speed relative to autoregressive decoding, paired by prompt or by batch. `regret` is the share of its
+    time that the oracle of the cell would have saved: 0 where it is as fast, below 0 where it is faster.
+    """
+
+    result: CellResult
+    speed: PairedSpeed
+    regret: float | None
+
+    @property
+    def speedup(self) -> float:
+        return self.speed.ratio.value
+
+    @property
+    def interval(self) -> Interval | None:
+        return self.speed.interval()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A policy's place in a cell among those that can be deployed, autoregressive decoding included; 1 is the first.
+
+    `is_first` holds for all that are not shown to be slower than the first on a typical prompt; verdicts of one cell
+    hold together.
+    """
+
+    spec: str
+    rank: int
+    is_first: bool
+
+
+class Scoreboard:
+    """The scores of policies in the cells of a suite; of two results of one spec the later counts."""
+
+    def __init__(self, cells: Sequence[SuiteCell], bounds: Sequence[str], policies: Iterable[PolicyResult]) -> None:
+        self.cells = {cell.name: cell for cell in cells}
+        self.policies = {policy.spec: policy for policy in policies}
+        # An oracle that always drafts is slower than not to draft at all where nothing pays.
+        self._bounds = [spec for spec in (*bounds, BASELINE) if spec in self.policies]
+        self._scores: dict[tuple[str, str], CellScore | None] = {}
+
+    def score(self, spec: str, cell: str) -> CellScore | None:
+        """Return the scores of a policy in a cell; None if it, or the baseline, has no result there."""
+        if (spec, cell) not in self._scores:
+            self._scores[spec, cell] = self._score(spec, cell)
+        return self._scores[spec, cell]
+
+    def scores(self, spec: str) -> dict[str, CellScore]:
+        """Return the scores of a policy by cell, of those cells where it has any."""
+        found = {cell: self.score(spec, cell) for cell in self.cells}
+        return {cell: score for cell, score in found.items() if score}
+
+    def oracle(self, cell: str) -> CellScore | None:
+        """Return the fastest bound of a cell, which is autoregressive decoding where no oracle is faster."""
+        scores = [score for spec in self._bounds if (score := self.score(spec, cell))]
+        return max(scores, key=lambda score: score.speedup, default=None)
+
+    def rank(self, spec: str, cell: str) -> tuple[int, int] | None:
+        """Return a policy's place by its speedup, and how many have one; None without any."""
+        speeds = self._speeds(cell)
+        if spec not in speeds:
+            return None
+        return 1 + sum(speed > speeds[spec] for speed in speeds.values()), len(speeds)
+
+    def standings(self, cell: str) -> list[Standing]:
+        """Return the places of a cell, the first at the top.
+
+        The first is found in the same times as the others, so that every pair of policies counts as a comparison.
+        """
+        speeds = self._speeds(cell)
+        ranked = sorted(speeds, key=lambda spec: -speeds[spec])
+        units = self._units(cell)
+        pairs = max(1, len(ranked) * (len(ranked) - 1) // 2)
+        limit = limit_of_one(1 + max(units.values()), 1 - (1 - LEVEL) / pairs)
+        sides = {spec: self._side(spec, cell) for spec in ranked}
+        standings = []
+        for place, spec in enumerate(ranked):
+            speed = paired.relative_speed(sides[spec], sides[ranked[0]], units)
+            is_slower = place > 0 and speed is not None and speed.verdict(limit) == SLOWER
+            standings.append(Standing(spec, 1 + place, not is_slower))
+        return standings
+
+    def fastest(self, cell: str, task: str = "") -> tuple[str, float] | None:
+        """Return the deployable policy with the highest speedup in a cell, or on one of its tasks, and that speedup."""
+        baseline = self._result(BASELINE, cell)
+        if baseline is None:
+            return None
+        chosen = [n for n, name in enumerate(self.cells[cell].tasks) if task in ("", name)]
+
+        def seconds(result: CellResult) -> float:
+            return sum(result.seconds[n] for n in chosen)
+
+        speedups = {
+            spec: seconds(baseline) / seconds(result)
+            for spec in self.deployable
+            if (result := self._result(spec, cell)) and len(result.seconds) == len(baseline.seconds)
+        }
+        return max(speedups.items(), key=lambda item: item[1], default=None)
+
+    def mean_speedup(self, spec: str, cells: Sequence[str]) -> float | None:
+        """Return the geometric mean of the speedups in these cells; None unless the policy ran in all of them."""
+        scores = [self.score(spec, cell) for cell in cells]
+        speedups = [score.speedup for score in scores if score]
+        return exp(sum(map(log, speedups)) / len(speedups)) if speedups and len(speedups) == len(scores) else None
+
+    @cached_property
+    def deployable(self) -> list[str]:
+        """The specs of all policies that can be deployed, autoregressive decoding among them."""
+        return [spec for spec, policy in self.policies.items() if not policy.is_bound]
+
+    def _speeds(self, cell: str) -> dict[str, float]:
+        scores = {spec: self.score(spec, cell) for spec in self.deployable}
+        return {spec: score.speedup for spec, score in scores.items() if score}
+
+    def _score(self, spec: str, cell: str) -> CellScore | None:
+        result = self._result(spec, cell)
+        if result is None or self._result(BASELINE, cell) is None:
+            return None
+        speed = paired.speedup(self._side(spec, cell), self._units(cell))
+        if speed is None:
+            return None
+        bounds = [bound for name in self._bounds if (bound := self._result(name, cell))]
+        least_s = min((sum(bound.seconds) for bound in bounds), default=None)
+        return CellScore(result, speed, None if least_s is None else 1 - least_s / sum(result.seconds))
+
+    def _result(self, spec: str, cell: str) -> CellResult | None:
+        policy = self.policies.get(spec)
+        result = policy.cells.get(cell) if policy else None
+        return result if result and result.seconds else None
+
+    def _side(self, spec: str, cell: str) -> Side:
+        own, baseline = (self._result(name, cell) or CellResult() for name in (spec, BASELINE))
+        return Side(*(dict(_by_request(result)) for result in (own, baseline)))
+
+    def _units(self, cell: str) -> dict[str, int]:
+        """Return the unit of each request: those that are admitted to a batch together share one."""
+        size = self.cells[cell].batch_size
+        return {str(number): number // size for number in range(len(self.cells[cell].tasks))}
+
+
+def _by_request(result: CellResult) -> Iterator[tuple[paired.Key, float]]:
+    return (((str(number), 0), seconds) for number, seconds in enumerate(result.seconds))
+
+
+@dataclass(frozen=True)
+class SuiteOutline:
+    """What a report says of a suite: its name, its hash, its content and its pairs in words, and what it lacks."""
+
+    name: str
+    sha256: str
+    summary: str
+    pairs: Mapping[str, str]
+    left_out: Sequence[str]

@@ -1,0 +1,248 @@
+"""The report on one run of a suite: a sentence, a table, and a page."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from specbench_kit.core.errors import by_reason
+from specbench_kit.metrics.suite import CellScore, PolicyResult, Scoreboard, SuiteCell, SuiteOutline
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports import render_terminal
+from specbench_kit.reports.document import (
+    Block,
+    BulletList,
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Figure,
+    Heading,
+    Note,
+    Paragraph,
+    Table,
+    caution,
+    code,
+    facts,
+)
+from specbench_kit.reports.suite.plots import curves, drawing
+from specbench_kit.reports.writing.formatting import share, times
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+QUICK = "QUICK RUN: fewer requests than the suite has. Its numbers compare with nothing, and it cannot be submitted."
+MODELLED = "Every number is modelled: the rounds are those of a live run, and their time is that of the deployment."
+REGRET = (
+    "Regret is the share of the policy's time that the oracle of the cell would have saved; a policy that drafts for "
+    "some requests alone can beat the oracle, which drafts for all or none, and has a regret below 0."
+)
+MOST_CURVES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRun:
+    """One run: its suite, the scores of all policies, those that ran, and whether it was a quick one."""
+
+    outline: SuiteOutline
+    board: Scoreboard
+    policies: Sequence[PolicyResult]
+    is_quick: bool
+
+    @property
+    def deployable(self) -> list[str]:
+        """The specs of those that ran and can be deployed, without the baseline."""
+        return [policy.spec for policy in self.policies if not policy.is_bound and policy.spec != BASELINE]
+
+
+def print_results(console: "Console", run: SuiteRun) -> None:
+    """Print the sentence and the table."""
+    render_terminal.show(console, [*_opening(run), *_tables(run, brief=True)])
+
+
+def build(run: SuiteRun) -> tuple[Document, dict[str, str]]:
+    """Return the page and its figures by their paths."""
+    outline, board, specs = run.outline, run.board, run.deployable
+    figures: list[Figure] = []
+    drawings = {}
+    for size, cells in by_batch_size(board).items():
+        name = f"speedup-batch-{size}"
+        setting = f"suite {outline.name}, recorded pair, batch size {size}, modelled"
+        picture = curves(board, best_first(board, specs)[:MOST_CURVES], cells, name)
+        drawings[f"plots/{name}"] = drawing(picture, setting)
+        figures.append(Figure(f"{picture.title}, batch size {size}", f"plots/{name}.svg", picture.note))
+    identity = facts(
+        [
+            ("suite", f"{outline.name}: {outline.summary}"),
+            ("hash of the suite", code(outline.sha256)),
+            *((f"pair {code(name)}", words) for name, words in outline.pairs.items()),
+        ]
+    )
+    sections: list[Sequence[Block]] = [
+        _opening(run),
+        figures if specs else [],
+        list(_tables(run)),
+        [Heading("What was run"), identity, policy_facts(run.policies)],
+        [Heading(f"What {outline.name} leaves out"), BulletList(outline.left_out)],
+    ]
+    title = f"Suite {outline.name}: {', '.join(map(code, specs[:3]))}{' and more' if len(specs) > 3 else ''}"
+    return Document.of(title, *sections), drawings
+
+
+def by_batch_size(board: Scoreboard) -> dict[int, list[SuiteCell]]:
+    """Return the cells of recorded pairs by their batch size."""
+    cells = [cell for cell in board.cells.values() if cell.is_recorded]
+    return {size: [cell for cell in cells if cell.batch_size == size] for size in sorted({c.batch_size for c in cells})}
+
+
+def best_first(board: Scoreboard, specs: Sequence[str]) -> list[str]:
+    """Return policies from the least mean regret to the largest; those without a recorded cell come last."""
+
+    def regret(spec: str) -> float:
+        return mean_regret(board, spec, recorded(board)) or 0.0
+
+    known = [spec for spec in specs if mean_regret(board, spec, recorded(board)) is not None]
+    return [*sorted(known, key=regret), *(spec for spec in specs if spec not in known)]
+
+
+def recorded(board: Scoreboard) -> list[str]:
+    """Return the names of the cells of recorded pairs."""
+    return [cell.name for cell in board.cells.values() if cell.is_recorded]
+
+
+def mean_regret(board: Scoreboard, spec: str, cells: Sequence[str]) -> float | None:
+    """Return the mean regret over cells; None unless the policy ran in all of them."""
+    scores = [board.score(spec, cell) for cell in cells]
+    regrets = [score.regret for score in scores if score and score.regret is not None]
+    return fmean(regrets) if regrets and len(regrets) == len(cells) else None
+
+
+def headline(board: Scoreboard, spec: str) -> str:
+    """Return the sentence on one policy: its mean speedup, its regret, and its best place."""
+    cells = recorded(board)
+    ran, speedup = board.scores(spec), board.mean_speedup(spec, cells)
+    regret = mean_regret(board, spec, cells)
+    parts = []
+    if speedup is not None:
+        parts.append(
+            f"{times(speedup)} the speed of autoregressive decoding over {len(cells)} cells of the recorded pair"
+        )
+    else:
+        parts.append(f"runs in {len(ran)} of {len(board.cells)} cells")
+    if regret is not None:
+        parts.append(f"{share(regret)} of its time would be saved by the oracle")
+    ranks = {cell: rank for cell in ran if (rank := board.rank(spec, cell))}
+    if ranks:
+        best = min(ranks, key=lambda cell: ranks[cell][0])
+        worst = max(ranks, key=lambda cell: ranks[cell][0])
+        own = [f"rank {ranks[cell][0]} of {ranks[cell][1]} in {code(cell)}" for cell in dict.fromkeys((best, worst))]
+        parts.append(" and ".join(own))
+    return f"**{code(spec)}: {'; '.join(parts)}.**"
+
+
+def policy_facts(policies: Sequence[PolicyResult]) -> Table:
+    """Return a table with the origin of every policy."""
+    rows = [
+        (
+            code(policy.spec),
+            f"{policy.package} {policy.version}",
+            code(policy.source_sha256[:12]),
+            code(policy.options_sha256[:12]),
+            f"{policy.predictor.family}, {code(policy.predictor.sha256[:12])}" if policy.predictor else "–",
+            policy.lowered or "–",
+        )
+        for policy in policies
+    ]
+    return Table(("policy", "package", "source", "options", "predictor", "limit lowered to"), rows)
+
+
+def missing_lines(policies: Sequence[PolicyResult]) -> list[str]:
+    """Return a line for each reason why policies have no result in some cells."""
+    reasons = {
+        f"{code(policy.spec)} in {code(cell)}": result.missing
+        for policy in policies
+        for cell, result in policy.cells.items()
+        if result.missing
+    }
+    lines = []
+    for reason, where in by_reason(reasons).items():
+        specs = list(dict.fromkeys(place.partition(" in ")[0] for place in where))
+        cells = list(dict.fromkeys(place.partition(" in ")[2] for place in where))
+        shown = ", ".join(cells) if len(cells) <= 3 else f"{len(cells)} cells"
+        lines.append(f"No result: {', '.join(specs)} in {shown}: {reason}")
+    return lines
+
+
+def cell_rows(board: Scoreboard, spec: str) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row for each cell in which a policy ran."""
+    for name, score in board.scores(spec).items():
+        best, rank = board.fastest(name), board.rank(spec, name)
+        yield (
+            code(name),
+            Estimate(score.speedup, score.interval),
+            score.regret,
+            score.result.tokens_per_verification,
+            waste(score),
+            f"{rank[0]}/{rank[1]}" if rank else "–",
+            f"{code(best[0])} {times(best[1])}" if best else "–",
+        )
+
+
+CELL_COLUMNS = (
+    Column("cell"),
+    Column("speedup (95%)", "times"),
+    Column("regret", "share"),
+    Column("tokens per verification", "number"),
+    Column("WDT share", "share"),
+    Column("rank"),
+    Column("fastest here"),
+)
+BRIEF_COLUMNS = CELL_COLUMNS[:-1]
+"""The columns that a terminal has room for."""
+
+
+def waste(score: CellScore) -> float | None:
+    """Return the share of drafting time that wasted tokens took."""
+    return score.result.wdt_share
+
+
+def _opening(run: SuiteRun) -> list[Block]:
+    named = best_first(run.board, run.deployable) or [policy.spec for policy in run.policies]
+    outline = run.outline
+    return [
+        *(Paragraph(headline(run.board, spec)) for spec in named[:3]),
+        *caution([QUICK] if run.is_quick else [], severe=True),
+        Note(f"Suite {outline.name}, hash {outline.sha256[:12]}. {MODELLED} {REGRET}"),
+    ]
+
+
+def _tables(run: SuiteRun, *, brief: bool = False) -> Iterator[Block]:
+    board, own = run.board, run.deployable
+    named = [policy.spec for policy in run.policies if policy.spec != BASELINE]
+    if len(own) != 1 or not brief:
+        yield overview(board, named)
+    if len(own) == 1 or not brief:
+        for spec in own or named:
+            if rows := list(cell_rows(board, spec)):
+                yield Heading(code(spec))
+                columns = len(BRIEF_COLUMNS) if brief else len(CELL_COLUMNS)
+                yield Table(CELL_COLUMNS[:columns], [row[:columns] for row in rows]).without_empty_columns()
+    if lines := missing_lines(run.policies):
+        yield BulletList(lines)
+
+
+def overview(board: Scoreboard, specs: Sequence[str]) -> Table:
+    """Return a row per policy: its mean speedup and regret over the recorded cells, by batch size."""
+    groups = by_batch_size(board)
+    columns = [Column("policy")]
+    for size in groups:
+        columns += [Column(f"mean speedup, batch {size}", "times"), Column(f"mean regret, batch {size}", "share")]
+    columns.append(Column("cells", "count"))
+    rows = []
+    for spec in best_first(board, specs):
+        row: list[Cell] = [code(spec)]
+        for cells in groups.values():
+            names = [cell.name for cell in cells]
+            row += [board.mean_speedup(spec, names), mean_regret(board, spec, names)]
+        rows.append((*row, len(board.scores(spec))))
+    return Table(columns, rows)

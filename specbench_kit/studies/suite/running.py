@@ -1,0 +1,225 @@
+"""Run policies in the cells of a suite: recorded pairs are replayed, and synthetic ones decode."""
+
+import importlib.util
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+
+from msgspec import json
+
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.gc_paused import gc_paused
+from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.user_data import without_user_files
+from specbench_kit.core.version import __version__
+from specbench_kit.decoding.drafting.base import DRAFT
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.spec import parse_method, resolved_options
+from specbench_kit.metrics.latency import wasted_time
+from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.suite import VERSION, CellResult, PolicyResult, PredictorUsed, SuiteResult, rounded
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import content_hash
+from specbench_kit.serving.parallel import map_in_order
+from specbench_kit.studies.bench.choice import ALL, expand
+from specbench_kit.studies.suite.definition import Suite, load
+from specbench_kit.studies.suite.files import SCHEMA
+from specbench_kit.studies.sweep.grid import NO_ANSWERS, SyntheticPrompts
+from specbench_kit.traces.draft_limits import fit_spec, lowered_limit
+from specbench_kit.traces.replay import prepare_for_replay, replay
+
+KIT = "specbench-kit"
+NOTHING_DONE: Mapping[str, SuiteResult] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """What one policy left in one cell."""
+
+    result: CellResult
+    predictor: PredictorUsed | None = None
+
+
+def run_suite(
+    suite: Suite,
+    named: Sequence[str],
+    jobs: int,
+    report: CountCallback,
+    done: Mapping[str, SuiteResult] = NOTHING_DONE,
+) -> Iterator[SuiteResult]:
+    """Yield the result of each of the named policies in every cell of a suite, from `jobs` processes.
+
+    `all` stands for the policies of the kit and those that the suite itself names. Those that are `done`, by spec, do
+    not run again. Raise SkitError if a named policy runs in no cell.
+    """
+    specs = list(expand([*named, *suite.table.policies] if ALL in named else named, baseline=False))
+    yield from (done[spec] for spec in specs if spec in done)
+    specs = [spec for spec in specs if spec not in done]
+    work = [(suite.table.name, suite.quick, spec, cell) for spec in specs for cell in suite.cells]
+    report(0, len(work))
+    runs = map_in_order(run_cell, work, jobs)
+    machine = {"platform": platform.platform(), **provenance.versions()}
+    for number, spec in enumerate(specs):
+        by_cell = {}
+        for cell in suite.cells:
+            by_cell[cell] = next(runs)
+            report(number * len(suite.cells) + len(by_cell), len(work))
+        reasons = [run.result.missing for run in by_cell.values()]
+        if spec in named:
+            require(not all(reasons), f"{spec} runs in no cell of suite {suite.table.name}: {reasons[0]}")
+        yield SuiteResult(
+            schema=SCHEMA,
+            suite=suite.table.name,
+            suite_sha256=suite.sha256,
+            metrics=VERSION,
+            quick=suite.quick,
+            kit=__version__,
+            machine=machine,
+            policy=_policy(suite, spec, by_cell),
+        )
+
+
+@gc_paused()
+def run_cell(name: str, quick: bool, spec: str, cell: str) -> CellRun:
+    """Return the result of a policy in one cell, or the reason why there is none.
+
+    The user's own predictors, tables and profiles are hidden, so that they change nothing.
+    """
+    with without_user_files():
+        suite = load(name, quick)
+        place = suite.cells[cell]
+        deployment = suite.deployment(place.deployment)
+        try:
+            if place.is_recorded:
+                return _replayed(suite, spec, place.pair, deployment, place.batch_size)
+            return _decoded(suite, spec, place.pair, deployment, place.batch_size)
+        except SkitError as error:
+            return CellRun(CellResult(missing=str(error).removeprefix(f"{spec}: ")))
+
+
+def _replayed(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int) -> CellRun:
+    trace, requests = suite.trace(pair), suite.requests(pair)
+    method = prepare_for_replay(parse_method(fit_spec(spec, trace.header)), trace, deployment, batch_size)
+    _require_unseen(method, trace.provenance("prompts"))
+    replayed = replay(
+        method, trace.header, requests, deployment=deployment, batch_size=batch_size, seed=suite.table.seed
+    )
+    records = {record.request_id: record for record in replayed}
+    for request in requests:
+        require(records[request.request_id].output_ids == request.output_ids, "its output is not the target's answer")
+    result = _result([records[request.request_id] for request in requests])
+    predictor = method.uses().get("predictor")
+    return CellRun(result, PredictorUsed(**_facts(predictor)) if isinstance(predictor, dict) else None)
+
+
+def _decoded(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int) -> CellRun:
+    prompts, draft = suite.prompts(pair, batch_size), suite.table.pairs[pair].draft
+    others = [model for model in parse_method(spec).drafting.models if model != DRAFT]
+    require(not others, f"it drafts with {', '.join(others)}, which a synthetic pair does not have")
+    answers = _answers(prompts, draft, deployment)
+    reference = answers if parse_method(spec).needs_reference else NO_ANSWERS
+    records = prompts.decode(spec, deployment, draft, reference)
+    for record in records:
+        require(record.output_ids == answers[record.request_id], "its output is not the target's answer")
+    return CellRun(_result(records))
+
+
+_answered: dict[tuple[SyntheticPrompts, str], dict[str, list[int]]] = {}
+
+
+def _answers(prompts: SyntheticPrompts, draft: str, deployment: Deployment) -> dict[str, list[int]]:
+    """Return what the target of a synthetic pair answers, which is the same in every deployment, by request id."""
+    key = prompts, draft
+    if key not in _answered:
+        records = prompts.decode(BASELINE, deployment, draft)
+        _answered[key] = {record.request_id: record.output_ids for record in records}
+    return _answered[key]
+
+
+def _facts(predictor: dict[str, str]) -> dict[str, str]:
+    return {name: predictor[name] for name in PredictorUsed.__struct_fields__}
+
+
+def _require_unseen(method: Method, prompts: Sequence[str]) -> None:
+    """Raise SkitError for a policy that was trained on prompts of the half for results."""
+    seen = len(method.trained_on & set(prompts))
+    require(not seen, f"it was trained on {seen} of the suite's prompts, so that its results would not count")
+
+
+def _result(records: Sequence[RequestRecord]) -> CellResult:
+    group = RequestGroup(records)
+    rounds, waste = group.rounds, wasted_time(group.rounds)
+    told = [[r.drafted, r.submitted, r.accepted, r.committed] for record in records for r in record.rounds]
+    return CellResult(
+        seconds=tuple(rounded(record.e2e_s or 0.0) for record in records),
+        rounds=tuple(len(record.rounds) for record in records),
+        tokens=int(rounds.sum("committed")),
+        drafted=int(rounds.sum("drafted")),
+        submitted=int(rounds.sum("submitted")),
+        accepted=int(rounds.sum("accepted")),
+        wdt=rounded(waste["wdt"]),
+        wdt_share=None if waste["wdt_share"] is None else rounded(waste["wdt_share"]),
+        rounds_sha256=sha256(json.encode(told)).hexdigest(),
+    )
+
+
+def _policy(suite: Suite, spec: str, runs: dict[str, CellRun]) -> PolicyResult:
+    method, options = parse_method(spec), resolved_options(spec)
+    kind = type(method)
+    package, version = distribution(spec.partition(":")[0])
+    predictors = [run.predictor for run in runs.values() if run.predictor]
+    return PolicyResult(
+        spec=spec,
+        options=options,
+        options_sha256=content_hash(options),
+        summary=(kind.__doc__ or "").strip().partition("\n")[0],
+        source=kind.source,
+        reported=kind.reported_result,
+        group=kind.group,
+        is_bound=kind.needs_reference or kind.is_rung,
+        package=package,
+        version=version,
+        source_sha256=source_hash(kind),
+        predictor=predictors[0] if predictors else None,
+        lowered=", ".join(sorted(_lowered(suite, spec))),
+        cells={cell: run.result for cell, run in runs.items()},
+    )
+
+
+def _lowered(suite: Suite, spec: str) -> Iterator[str]:
+    for name, pair in suite.table.pairs.items():
+        if pair.trace and (limit := lowered_limit(spec, suite.trace(name).header)):
+            yield f"{limit['option']}={limit['lowered']}"
+
+
+def distribution(name: str) -> tuple[str, str]:
+    """Return the distribution that a method comes from, and its version."""
+    for point in entry_points(group=methods.group):
+        if point.name == name and point.dist is not None:
+            return point.dist.name, point.dist.version
+    return KIT, __version__
+
+
+def source_hash(kind: type[Method]) -> str:
+    """Return the hash of the Python files that define a method: its module, and all of a package of its own."""
+    module = sys.modules[kind.__module__]
+    files = [Path(module.__file__ or "")]
+    root = kind.__module__.partition(".")[0]
+    if root != __name__.partition(".")[0] and (spec := importlib.util.find_spec(root)) is not None:
+        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        files = sorted(file for folder in folders for file in folder.rglob("*.py")) or files
+    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def is_current(result: SuiteResult) -> bool:
+    """Return whether a policy is installed here with the source that it had when the result was made."""
+    name, policy = result.policy.spec.partition(":")[0], result.policy
+    return name in methods.all() and source_hash(type(parse_method(policy.spec))) == policy.source_sha256

@@ -1,0 +1,307 @@
+"""A suite of a few made requests: its numbers are those of a replay, and anyone gets them again."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from command_line import error_line, skit_here
+from msgspec import structs
+from tiny_predictors import confidence_predictor
+from trace_builders import DRAFT_S, MODELS, VERIFY_S, made_requests
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import decode
+from specbench_kit.core.user_data import user_folder, without_user_files
+from specbench_kit.decoding.policy import Policy
+from specbench_kit.deployments.description import digest
+from specbench_kit.deployments.loading import Definition
+from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.suite import CellResult, SuiteResult, rounded
+from specbench_kit.predictors.library import PairHashes, find
+from specbench_kit.profilers import cards
+from specbench_kit.runs.provenance import hash_file
+from specbench_kit.studies.suite import definition
+from specbench_kit.studies.suite.checking import check
+from specbench_kit.studies.suite.definition import Suite, load
+from specbench_kit.studies.suite.files import read, save, submissions
+from specbench_kit.studies.suite.run import make_board, scoreboard
+from specbench_kit.studies.suite.running import run_cell, run_suite
+from specbench_kit.traces.replay import prepare_for_replay, replay
+from specbench_kit.traces.trace import TraceHeader
+from specbench_kit.traces.writing import TraceWriter
+
+DEPLOYMENT = """\
+name = "made"
+description = "Made for a test."
+source = "No paper."
+[drafter]
+device = "edge"
+coefficients = { form = "interactions", a_s = 0.0, b_compute_s = 0.0, b_read_s = 0.0, c_s = 0.01 }
+[verifier]
+device = "server"
+coefficients = { form = "interactions", a_s = 0.0, b_compute_s = 0.0, b_read_s = 0.0, c_s = 0.1 }
+[link]
+rtt_s = 0.02
+"""
+SUITE = """\
+name = "v0"
+metrics = 1
+seed = 0
+summary = "a few made requests"
+left_out = ["Everything else."]
+policies = ["oracle:max_draft=6"]
+bounds = ["oracle:max_draft=6"]
+[pairs.made]
+words = "made requests"
+trace = "{trace}"
+sha256 = "{sha256}"
+prompts = "digest"
+[pairs.random]
+words = "a synthetic pair"
+draft = "ranks=0.7+0.1,spread=0.5"
+requests = 10
+prompt_tokens = 8
+output_tokens = 16
+[deployments.near]
+words = "near"
+file = "made.toml"
+digest = "{near}"
+[deployments.far]
+words = "far"
+file = "made.toml"
+set = {{ "link.rtt_s" = 0.4 }}
+digest = "{far}"
+[[cells]]
+pairs = ["made"]
+deployments = ["near", "far"]
+batch_sizes = [1, 2]
+[[cells]]
+pairs = ["random"]
+deployments = ["near"]
+batch_sizes = [1]
+"""
+Results = dict[str, SuiteResult]
+CELLS = ["made/near/1", "made/near/2", "made/far/1", "made/far/2", "random/near/1"]
+
+
+@dataclass(frozen=True)
+class Seen(Method):
+    """Knows prompts of the half for results."""
+
+    trained_on = frozenset({"a-prompt"})
+
+    def policy(self) -> Policy:
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    """The suite v0, in place of those of the kit."""
+    root = tmp_path_factory.mktemp("suites")
+    folder, trace = root / "v0", root / "made.parquet"
+    folder.mkdir()
+    run = {"models": MODELS, "dataset": {"name": "made", "digest": "digest"}, "prompts": ["a-prompt"]}
+    header = TraceHeader(6, DRAFT_S, VERIFY_S, {**run, "config": {"max_new_tokens": 40, "dtype": "float32"}})
+    with TraceWriter(trace, header) as writer:
+        for number, request in enumerate(made_requests(10)):
+            writer.append(replace(request, category=f"task {number % 2}"))
+    made = folder / "made.toml"
+    made.write_text(DEPLOYMENT)
+    read_made = Definition(made, "made", cards.read_toml(made))
+    near, far = (digest(read_made.replace(values).build()) for values in ({}, {"link.rtt_s": 0.4}))
+    text = SUITE.format(trace=trace, sha256=hash_file(trace), near=near, far=far)
+    (folder / "suite.toml").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(definition, "FOLDER", root)
+        load.cache_clear()
+        yield load("v0")
+        load.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def results(suite: Suite) -> Results:
+    """What the suite says of a few policies."""
+    specs = ["autoregressive", "oracle:max_draft=6", "fixed-k:k=3", "threshold", "specinfer"]
+    return {result.policy.spec: result for result in run_suite(suite, specs, 1, silent)}
+
+
+def silent(*_: object) -> None:
+    """Report nothing."""
+
+
+def cell_of(results: Results, spec: str, cell: str) -> CellResult:
+    return results[spec].policy.cells[cell]
+
+
+def test_the_seconds_are_those_of_a_replay(suite: Suite, results: Results) -> None:
+    trace, deployment = suite.trace("made"), suite.deployment("far")
+    method = prepare_for_replay(parse_method("fixed-k:k=3"), trace, deployment)
+    records = list(replay(method, trace.header, trace, deployment=deployment))
+    found = cell_of(results, "fixed-k:k=3", "made/far/1")
+    assert found.seconds == tuple(rounded(record.e2e_s or 0.0) for record in records)
+    assert found.rounds == tuple(len(record.rounds) for record in records)
+    assert found.tokens == sum(len(record.output_ids) for record in records)
+
+
+def test_scores_are_ratios_of_sums(suite: Suite, results: Results) -> None:
+    board = scoreboard(suite, list(results.values()))
+    for cell in CELLS:
+        plain_s, oracle_s, own_s = (
+            sum(cell_of(results, spec, cell).seconds)
+            for spec in ("autoregressive", "oracle:max_draft=6", "fixed-k:k=3")
+        )
+        score = board.score("fixed-k:k=3", cell)
+        assert score is not None
+        assert score.speedup == pytest.approx(plain_s / own_s)
+        assert score.regret == pytest.approx(1 - min(oracle_s, plain_s) / own_s), "an oracle need not draft"
+        assert board.rank("oracle:max_draft=6", cell) is None, "it cannot be deployed"
+    assert {standing.rank for standing in board.standings("made/near/1")} == {1, 2, 3}
+
+
+def test_a_cell_in_which_a_policy_cannot_run_says_why(results: Results) -> None:
+    assert "a trace holds chains" in cell_of(results, "specinfer", "made/near/1").missing
+    assert cell_of(results, "specinfer", "random/near/1").seconds
+
+
+def test_a_policy_that_runs_nowhere_is_an_error(suite: Suite) -> None:
+    with pytest.raises(SkitError, match="wisp runs in no cell of suite v0: no predictor"):
+        list(run_suite(suite, ["wisp"], 1, silent))
+
+
+@pytest.mark.usefixtures("suite")
+def test_the_users_own_files_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIT_HOME", str(tmp_path))
+    pair = PairHashes("a" * 64, "b" * 64)
+    confidence_predictor(user_folder("predictors") / "mine", pair)
+    assert find(pair), "every other command finds it"
+    assert "no predictor" in run_cell("v0", False, "wisp", "made/near/1").result.missing
+    with without_user_files():
+        assert not find(pair)
+    assert find(pair)
+
+
+@pytest.mark.usefixtures("suite")
+def test_training_on_a_prompt_of_the_suite_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "_entries", {**methods.all(), "seen": Seen})
+    missing = run_cell("v0", False, "seen", "made/near/1").result.missing
+    assert missing == "it was trained on 1 of the suite's prompts, so that its results would not count"
+
+
+def test_a_file_comes_out_again(results: Results, tmp_path: Path) -> None:
+    path = save(results["threshold"], tmp_path)
+    assert path.name == "v0-threshold.json"
+    assert submissions(tmp_path) == [read(path)]
+    found = check(read(path), 1, silent)
+    assert found.differences == []
+    assert (found.cells, found.numbers) == (5, 5 * (10 + 10 + 7))
+
+
+def test_a_forged_number_is_found(results: Results, tmp_path: Path) -> None:
+    honest = cell_of(results, "threshold", "made/near/2")
+    faster = structs.replace(honest, seconds=(honest.seconds[0] * 0.999, *honest.seconds[1:]))
+    policy = results["threshold"].policy
+    forged = structs.replace(policy, cells={**policy.cells, "made/near/2": faster})
+    path = save(structs.replace(results["threshold"], policy=forged), tmp_path)
+    (line,) = check(read(path), 1, silent).differences
+    assert re.match(r"threshold in made/near/2: seconds of request 1 are [\d.]+ in the file and [\d.]+ here$", line)
+
+
+def test_files_that_do_not_count_are_refused_in_one_line(results: Results, tmp_path: Path) -> None:
+    result = results["fixed-k:k=3"]
+    path = save(result, tmp_path)
+    text = path.read_text()
+    for changed, reason in (
+        (text.replace('"tokens":400', '"tokens":401'), "its seal does not hold"),
+        (text[: len(text) // 2], "is no file of skit suite run"),
+        ("{}", "is no file of skit suite run: schema is missing"),
+    ):
+        assert changed != text
+        path.write_text(changed)
+        with pytest.raises(SkitError, match=reason):
+            read(path)
+    for other, reason in (
+        (structs.replace(result, suite="v7"), "belongs to suite v7, and this kit has v0"),
+        (structs.replace(result, suite_sha256="0" * 64), "another suite of the name v0: its hash is 000000000000"),
+        (structs.replace(result, schema=99), "has form 99"),
+    ):
+        with pytest.raises(SkitError, match=reason):
+            read(save(other, tmp_path))
+    with pytest.raises(SkitError, match=r"cannot read .*gone\.json: No such file"):
+        read(tmp_path / "gone.json")
+
+
+def test_a_policy_that_is_not_installed_as_it_was_cannot_be_checked(results: Results) -> None:
+    result = results["fixed-k:k=3"]
+    absent = structs.replace(result.policy, spec="my-rule", package="skit-my-rule", version="0.1.0")
+    with pytest.raises(SkitError, match=r"my-rule is not installed here: install skit-my-rule 0\.1\.0"):
+        check(structs.replace(result, policy=absent), 1, silent)
+    other = structs.replace(result.policy, source_sha256="0" * 64)
+    with pytest.raises(SkitError, match="the source of fixed-k here is not the submitted one: install specbench-kit"):
+        check(structs.replace(result, policy=other), 1, silent)
+
+
+def test_a_quick_run_is_no_submission(suite: Suite, results: Results, tmp_path: Path) -> None:
+    save(structs.replace(results["threshold"], quick=True), tmp_path)
+    with pytest.raises(SkitError, match="of a quick run, which compares with nothing"):
+        submissions(tmp_path)
+    quick = load("v0", True)
+    assert [len(quick.cells[cell].tasks) for cell in CELLS] == [2, 2, 2, 2, 2]
+    assert [len(suite.cells[cell].tasks) for cell in CELLS] == [10, 10, 10, 10, 10]
+
+
+def test_a_changed_trace_or_deployment_is_refused(suite: Suite) -> None:
+    pairs = {**suite.table.pairs, "made": structs.replace(suite.table.pairs["made"], sha256="0" * 64)}
+    with pytest.raises(SkitError, match="is not the one of suite v0"):
+        replace(suite, table=structs.replace(suite.table, pairs=pairs)).trace("made")
+    deployments = {**suite.table.deployments, "far": suite.table.deployments["near"]}
+    deployments["far"] = structs.replace(deployments["far"], set={"link.rtt_s": 0.1})
+    with pytest.raises(SkitError, match="the deployment far is not the one of suite v0"):
+        replace(suite, table=structs.replace(suite.table, deployments=deployments)).deployment("far")
+
+
+def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Results, tmp_path: Path) -> None:
+    for result in results.values():
+        save(result, tmp_path / "submissions")
+    page = make_board(tmp_path / "submissions", tmp_path / "site")
+    pages = {path: path.read_text() for path in (tmp_path / "site").rglob("*.html")}
+    assert page in pages
+    assert len(pages) == 1 + len(results)
+    for path, text in pages.items():
+        assert "http://" not in re.sub(r"http://www\.w3\.org\S*", "", text)
+        for target in re.findall(r'href="([^"#]+)"', text):
+            assert (path.parent / target).resolve() in pages, f"{path.name} links to {target}"
+    own = pages[tmp_path / "site" / "policies" / "specinfer.html"]
+    assert "a trace holds chains" in own
+    assert methods.get("specinfer").source in own
+
+
+@pytest.mark.usefixtures("suite")
+def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    methods_named = [part for spec in ("autoregressive", "oracle:max_draft=6", "svip") for part in ("--method", spec)]
+    done = skit_here("suite", "run", "v0", *methods_named, "--submit", "submissions")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"svip: [\d.]+x the speed of autoregressive decoding over 4 cells", " ".join(done.stdout.split()))
+    (page,) = tmp_path.glob("results/*/report.html")
+    assert "<svg" in page.read_text()
+    own = tmp_path / "submissions" / "v0-svip.json"
+    before = own.read_bytes()
+    again = skit_here("suite", "run", "v0", *methods_named, "--submit", "submissions", "--resume")
+    assert (again.returncode, own.read_bytes()) == (0, before)
+    checked = skit_here("suite", "check", own)
+    assert "come out to the last digit" in checked.stdout
+    forged = decode(SuiteResult, before)
+    save(structs.replace(forged, policy=structs.replace(forged.policy, lowered="k=1")), tmp_path / "submissions")
+    found = skit_here("suite", "check", own)
+    assert (found.returncode, "svip: its lowered is another here" in found.stdout) == (1, True)
+
+
+@pytest.mark.usefixtures("suite")
+def test_the_command_refuses_what_would_compare_with_nothing(tmp_path: Path) -> None:
+    quick = skit_here("suite", "run", "v0", "--method", "svip", "--quick", "--submit", tmp_path)
+    assert error_line(quick).startswith("--submit takes results that compare with others")
+    assert error_line(skit_here("suite", "run", "v0")) == "no policy: give at least one --method"
+    assert error_line(skit_here("suite", "run", "v0", "--method", "svip", "--resume")).startswith("--resume goes with")

@@ -1,0 +1,45 @@
+"""Suite v1: its traces and deployments are those of its file, and the numbers that ship come out again."""
+
+import pytest
+
+from specbench_kit.methods.base import methods
+from specbench_kit.metrics.suite import PolicyResult
+from specbench_kit.studies.suite.definition import load
+from specbench_kit.studies.suite.files import kit_results
+from specbench_kit.studies.suite.running import run_cell
+
+
+def test_every_cell_can_be_set_up() -> None:
+    suite = load("v1")
+    assert len(suite.cells) == 20
+    assert {len(cell.tasks) for cell in suite.cells.values() if cell.is_recorded} == {135}
+    assert len({task for cell in suite.cells.values() if cell.is_recorded for task in cell.tasks}) == 8
+
+
+def shipped() -> dict[str, PolicyResult]:
+    return {result.policy.spec: result.policy for result in kit_results(load("v1"))}
+
+
+def test_every_policy_of_the_kit_has_its_row() -> None:
+    rows, cells = shipped(), load("v1").cells
+    own = {name for name, kind in methods.all().items() if kind.__module__.startswith("specbench_kit.")}
+    assert own <= rows.keys()
+    for policy in rows.values():
+        assert policy.cells.keys() == cells.keys()
+        assert all(bool(cell.seconds) != bool(cell.missing) for cell in policy.cells.values())
+
+
+@pytest.mark.parametrize(
+    ("spec", "cell"),
+    [
+        ("fixed-k", "coder/edge-14/1"),
+        ("margin", "coder/phone-40/8"),
+        ("wisp", "coder/phone-160/1"),
+        ("adaspec", "coder/colocated/8"),
+        ("svip", "small/edge-14/1"),
+    ],
+)
+def test_the_numbers_that_ship_come_out_again(spec: str, cell: str) -> None:
+    found, policy = run_cell("v1", False, spec, cell), shipped()[spec]
+    assert found.result == policy.cells[cell]
+    assert found.predictor in (None, policy.predictor)
