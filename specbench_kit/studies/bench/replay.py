@@ -125,9 +125,11 @@ def bench_replay(
             continue
         exports.write()
         finished.append(run)
-    # The records of several runs might not fit into memory together, so they are read from their files.
-    several = len(runs) > 1
-    read = (lambda run: RunRecords(run.records(), records.baseline)) if several else (lambda _: records)
+
+    def read(run: RunDirectory) -> RunRecords:
+        # The records of several runs might not fit into memory together, so they are read from their files.
+        return RunRecords(run.records(), records.baseline) if len(runs) > 1 else records
+
     return conclude(finished, ReplayOutputJudge(), None, read), left_out
 
 
