@@ -33,7 +33,7 @@ class DrafterTraceRecorder(TraceRecorder):
     """
 
     def __init__(self, target: Runner, drafting: Drafting, models: Mapping[str, Runner], max_draft: int) -> None:
-        self._target, self._max_draft = target, max_draft
+        self._target, self._max_draft, self._behind = target, max_draft, max_draft + 1
         capacity = min((runner.capacity for runner in models.values()), default=NO_LIMIT)
         self._drafter = drafting.source(DrafterParts(models, Sampler(), ModelledClock(), False, capacity))
         self._layers = drafting.layers(models)
