@@ -12,7 +12,7 @@ not answer is an error.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -66,7 +66,7 @@ class CandidateSource(Protocol):
         """Note that a method was told of the first `count` candidates of a node."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CandidateColumns:
     """The columns of a request's candidates in a trace file.
 
@@ -80,6 +80,14 @@ class CandidateColumns:
     tokens: NDArray[np.int32] = field(default_factory=lambda: NO_INTEGERS)
     logprobs: NDArray[np.float32] = field(default_factory=lambda: NO_NUMBERS)
     expanded: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CandidateColumns):
+            return NotImplemented
+        names = [column.name for column in fields(self)]
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def trunk(self) -> int:

@@ -1,7 +1,7 @@
 """Trees replay on a trace that was recorded for them, to exactly the rounds and times of a live run."""
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile, TraceHeader
 from specbench_kit.traces.tree_recording import TREE_TOKENS, TreeRecorder
 from specbench_kit.traces.writing import TraceWriter
 
-MAX_DRAFT, NEW_TOKENS, CAPACITY = 6, 24, 256
+MAX_DRAFT, NEW_TOKENS, CAPACITY = 6, 16, 256
 EOS = frozenset({3})
 RECORDED = (
     *(f"specedge:depth={depth}" for depth in (1, 2, 3, 5)),
@@ -74,7 +74,7 @@ def models() -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def answers(models) -> dict[str, RequestRecord]:
-    requests = make_requests(clear_prompts(models[0], (3, 7, 12, 1), NEW_TOKENS), NEW_TOKENS)
+    requests = make_requests(clear_prompts(models[0], (3, 7, 1), NEW_TOKENS), NEW_TOKENS)
     return decode(AUTOREGRESSIVE, [make_runner(model, 3, CAPACITY) for model in models], requests, eos_ids=EOS)
 
 
@@ -158,9 +158,7 @@ def test_candidates_survive_their_file(tmp_path: Path, header, traces) -> None:
             writer.append(trace)
     file = TraceFile(path)
     assert file.header.trees == header.trees
-    for stored, trace in zip(file, traces, strict=True):
-        for column in fields(CandidateColumns):
-            assert np.array_equal(getattr(stored.candidates, column.name), getattr(trace.candidates, column.name))
+    assert [stored.candidates for stored in file] == [trace.candidates for trace in traces]
 
 
 @pytest.mark.parametrize(
