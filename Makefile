@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -132,6 +132,11 @@ pair-trace: $(INSTALLED)
 		$(BIN)/skit record --target $(PAIR) --executor native --dataset $(PAIR_TRACE)/eight-tasks-$$half.jsonl --max-draft 12 \
 			--max-new-tokens 128 --share CC-BY-4.0 --resume --out $(PAIR_TRACE)/$$half.parquet || exit 1; \
 	done
+
+# Trees for the first requests of the half for reports, whose answers are cut to 32 tokens.
+pair-trees: $(INSTALLED)
+	$(BIN)/skit fetch $(PAIR)
+	$(BIN)/python scripts/pair_trees.py --trace $(PAIR) --requests 45 --tokens 32 --out $(PAIR_TRACE)/trees.parquet
 
 # What the kit knows of that pair, from the half for tuning: a predictor, and options for every deployment that drafts at an
 # edge. The reports are made from the other half.

@@ -1,4 +1,4 @@
-"""`skit record`: record a trace on which chain methods can be replayed without models."""
+"""`skit record`: record a trace on which methods can be replayed without models."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,6 +41,17 @@ class RecordOptions:
             MODELS,
         ),
     ] = "model"
+    trees: Annotated[
+        tuple[str, ...],
+        Option(
+            "Method whose trees the trace holds: name or name:key=value,...; may be given several times.",
+            DECODING,
+        ),
+    ] = ()
+    trees_for: Annotated[
+        tuple[str, ...],
+        Option("Deployment by whose times the methods of --trees decide; may be given several times.", DECODING),
+    ] = ("specedge", "wan", "wisp")
     limit: common.Limit = None
     minutes: common.Minutes = None
     target: common.Target = "auto"
@@ -60,6 +71,9 @@ class RecordOptions:
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
+        require(
+            self.text or not self.trees, "the trees of a trace consist of token ids: leave out --trees or --no-text"
+        )
         require(self.share is None or bool(self.share.strip()), "--share names a licence, such as CC-BY-4.0")
 
 
@@ -79,6 +93,12 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     from specbench_kit.studies.recording.trace import recorded_drafter
 
     recorded_drafter(options.drafter, settings)  # an unknown one is an error before anything is loaded
+    trees = None
+    if options.trees:
+        from specbench_kit.deployments.loading import load
+        from specbench_kit.studies.recording.trees import TreeMethods
+
+        trees = TreeMethods(options.trees, [load(name) for name in options.trees_for])
     with kept_when_interrupted(lambda: _kept(options.out)), counting_bar("recording") as report:
         trace = record_trace(
             settings,
@@ -90,6 +110,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
             options.text,
             options.drafter,
             options.resume,
+            trees,
         )
     for line in trace.warnings:
         say(console, line, style="bold red")

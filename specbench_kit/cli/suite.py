@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import command_line, say
-from specbench_kit.cli.common import JsonOption
+from specbench_kit.cli.common import JsonOption, command_line, say
 from specbench_kit.core.errors import require
 from specbench_kit.studies.suite.settings import SuiteOptions
 
@@ -34,7 +33,8 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     )
     require(options.submit is not None or not options.resume, "--resume goes with --submit: it reads that folder")
     suite = load(str(options.subject), options.quick)
-    results, submitted = [], []
+    results = []
+    submitted = []
     with counting_bar(f"suite {options.subject}") as report:
         finished = options.submit if options.resume else None
         for result in run_named(suite, options.methods, options.jobs, report, finished):

@@ -35,6 +35,7 @@ class DrafterTraceRecorder(TraceRecorder):
     def __init__(self, target: Runner, drafting: Drafting, models: Mapping[str, Runner], max_draft: int) -> None:
         self._target = target
         self._max_draft = max_draft
+        self._behind = max_draft + 1
         capacity = min((runner.capacity for runner in models.values()), default=NO_LIMIT)
         self._drafter = drafting.source(DrafterParts(models, Sampler(), ModelledClock(), False, capacity))
         self._layers = drafting.layers(models)

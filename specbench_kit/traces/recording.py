@@ -23,12 +23,16 @@ class RecordedDrafts(NamedTuple):
 
 
 class TraceRecorder:
-    """Turns a finished greedy request into a trace; `draft` has one slot with room for `slot_length` tokens."""
+    """Turns a finished greedy request into a trace; `draft` has one slot with room for `slot_length` tokens.
 
-    def __init__(self, target: Runner, draft: Runner, max_draft: int) -> None:
+    At least `behind` tokens of the target's text behind an answer are recorded.
+    """
+
+    def __init__(self, target: Runner, draft: Runner, max_draft: int, behind: int = 0) -> None:
         self._target = target
         self._draft = draft
         self._max_draft = max_draft
+        self._behind = max(behind, max_draft + 1)
 
     def trace(self, record: RequestRecord, continuation: Sequence[int] = ()) -> RequestTrace:
         """Return the trace of one request that the target has answered.
@@ -84,18 +88,18 @@ class TraceRecorder:
 
     def _continue_answer(self, prefix: Sequence[int], known: Sequence[int]) -> list[int]:
         """Return what the target says next, as far as a draft can reach beyond the answer; `known` is its beginning."""
-        room = self._target.capacity - len(prefix)
+        wanted = min(self._behind, self._target.capacity - len(prefix))
         continuation = list(known)
-        if len(continuation) < min(self._max_draft + 1, room):
+        if len(continuation) < wanted:
             slot = self._target.acquire()
             tokens = [*prefix, *known]
-            while len(continuation) < min(self._max_draft + 1, room):
+            while len(continuation) < wanted:
                 best = self._target.forward([Append(slot, tokens)]).argmax()[0][0]
                 self._target.commit(slot, range(len(tokens)))
                 continuation.append(best)
                 tokens = [best]
             self._target.release(slot)
-        return continuation[: self._max_draft + 1]
+        return continuation[: self._behind]
 
 
 def slot_length(prompt: int, output: int, max_draft: int) -> int:

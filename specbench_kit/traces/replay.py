@@ -1,10 +1,10 @@
-"""Replays greedy chain methods on a trace: without models, with the same rounds as a live run."""
+"""Replays greedy methods on a trace: without models, with the same rounds as a live run."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, parse_drafter
@@ -29,10 +29,12 @@ from specbench_kit.deployments.placing import (
 from specbench_kit.methods.base import Method
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, replay_chains
-from specbench_kit.traces.replay_drafter import CHAINS, HybridReplayDrafter, ReplayDrafter
+from specbench_kit.traces.replay_drafter import HybridReplayDrafter, ReplayDrafter
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
 UNLIMITED = 1 << 40
+CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
+DISTRIBUTIONS = "a trace holds no whole distributions, so a method that changes them cannot be replayed: run it live"
 MODEL = "model"
 """The drafter that most methods have by default."""
 
@@ -60,22 +62,24 @@ class ReplayVerifier:
         """Do nothing: no KV is kept."""
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Return the verdicts of walking every chain along the recorded answer."""
+        """Return the verdicts of walking every chain or tree along the recorded answer."""
         verdicts = [self._judge(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
         return lambda: verdicts
 
     def _judge(self, draft: Draft, nodes: list[int]) -> Verdict:
         trace = self._traces[draft.request_id]
         start = draft.session.produced
-        answer = trace.output_ids[start : start + len(nodes) + 1]
-        answer += trace.continuation[: len(nodes) + 1 - len(answer)]
+        tree = draft.tree
+        answer = trace.output_ids[start : start + tree.deepest(nodes) + 1]
+        answer += trace.continuation[: tree.deepest(nodes) + 1 - len(answer)]
 
         def target_token(column: int) -> int:
-            if column < len(answer):
-                return answer[column]
-            if column > self._header.max_draft:
+            depth = tree.depth(nodes[column - 1]) if column else 0
+            if depth < len(answer):
+                return answer[depth]
+            if depth > self._header.max_draft and not self._header.trees:
                 return UNKNOWN
-            raise beyond_answer(column)
+            raise beyond_answer(depth)
 
         path, bonus = walk(draft.tree, nodes, target_token)
         return Verdict(draft, nodes, path, bonus, 1 + len(nodes))
@@ -112,7 +116,7 @@ def prepare_for_replay(
     header = trace.header
     method = _with_recorded_drafter(method, trace.header)
     drafting = method.drafting
-    require_chain_method(method)
+    require_replayable(method, header)
     if drafting.models and method.required_capability > Capability.TOKENS:
         header.require(
             DRAFT_STATISTICS, f"{method.display_name} reads {method.required_capability.words} of drafted tokens"
@@ -161,7 +165,7 @@ def replay(
     Time is that of the deployment, or of the recording machine. Records say what the same rounds take at the `ends` of
     the deployment's range as well. At most one batch of traces is held in memory.
     """
-    require_chain_method(method)
+    require_replayable(method, header)
     modelled = deployment or recording_deployment(header)
     policy = round_policy(method)
     # A stop rule allows a fast path with the same records, unless a batch or a timeline needs the engine.
@@ -193,8 +197,18 @@ def replay(
     return _replay_rounds(engine, active, traces, batch_size)
 
 
+def require_replayable(method: Method, header: TraceHeader) -> None:
+    """Raise SkitError for a method whose rounds no trace can hold, or not this one."""
+    if method.own_distributions:
+        raise SkitError(DISTRIBUTIONS)
+    if method.required_capability == Capability.TREES and method.pipeline is None:
+        require(bool(header.trees), f"{CHAINS.format('drafts trees')}, or take a trace of skit record --trees")
+    else:
+        require_chain_method(method)
+
+
 def require_chain_method(method: Method) -> None:
-    """Raise SkitError for a method that does not draft chains: a trace holds nothing else."""
+    """Raise SkitError for a method that does not draft chains."""
     if method.pipeline is not None:
         raise SkitError(CHAINS.format("fills a pipeline"))
     if method.required_capability >= Capability.TREES:

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
+from specbench_kit.decoding.distributions import NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft, Forwarded
 from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.traces.candidate_trees import CandidateSource, StoredCandidates
 from specbench_kit.traces.chain_replay import draft_too_long
+from specbench_kit.traces.recorded_forward import RecordedForward
 from specbench_kit.traces.trace import NO_TOKEN, RequestTrace, TraceHeader
-
-CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 
 
 class _RecordedDraft:
@@ -50,10 +49,18 @@ class ReplayDrafter:
         self._header = header
         self._traces = traces
         self._recorded: dict[str, _RecordedDraft] = {}
+        self._sources: dict[str, CandidateSource] = {}
+        """By request, the candidates that its trees are made of."""
+        self._continued: dict[str, Draft] = {}
+        """Drafts of the next round that continue from this round's trees."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees."""
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
+        """Start a round with empty trees, or with what the last round's trees left to continue from."""
+        continued = self._continued
+        self._continued = {}
+        self.drafts = [
+            continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
+        ]
         self._recorded.clear()
         return self.drafts
 
@@ -80,15 +87,37 @@ class ReplayDrafter:
                 grown.append(draft)
         return grown
 
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Refuse to draft trees: a trace holds one chain per offset."""
-        raise SkitError(CHAINS.format("drafts trees"))
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> RecordedForward:
+        """Return the recorded distributions after tree nodes; row i is the one after the i-th node, in order."""
+        nodes = [(self._source(draft), self._recorded_node(draft, node)) for draft, nodes in frontier for node in nodes]
+        return RecordedForward(nodes)
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Do nothing: no KV is kept."""
+        """Keep what lies below the next `root`."""
+        if root is not None:
+            self._continued[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(root))
 
     def release(self, session: Session) -> None:
-        """Do nothing: no KV is kept."""
+        """Forget a finished request."""
+        self._continued.pop(session.request.id, None)
+        self._sources.pop(session.request.id, None)
+
+    def _source(self, draft: Draft) -> CandidateSource:
+        if draft.request_id not in self._sources:
+            trace = self._traces[draft.request_id]
+            text = [*trace.output_ids, *trace.continuation]
+            self._sources[draft.request_id] = StoredCandidates(trace.candidates, text, self._header.trees)
+        return self._sources[draft.request_id]
+
+    def _recorded_node(self, draft: Draft, node: int) -> int:
+        """Return the recorded node with the text of a tree's node; the draft keeps it where live drafts have KV."""
+        if node not in draft.kv_nodes:
+            recorded = draft.session.produced
+            if node:
+                above = self._recorded_node(draft, draft.tree.parents[node])
+                recorded = self._source(draft).child(above, draft.tree.tokens[node])
+            draft.kv_nodes[node] = recorded
+        return draft.kv_nodes[node]
 
 
 class HybridReplayDrafter(ReplayDrafter):
@@ -132,6 +161,7 @@ class HybridReplayDrafter(ReplayDrafter):
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
+        super().release(session)
         self._cached.pop(session.request.id, None)
 
     def _row(self, member: Drafting, draft: Draft) -> Row:

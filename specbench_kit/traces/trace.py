@@ -1,7 +1,7 @@
 """Traces on disk: one Parquet row per request, read as a stream."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,15 +14,16 @@ from specbench_kit.core.plain_text import first_line, one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
+from specbench_kit.traces.candidate_trees import CandidateColumns
 from specbench_kit.traces.library import trace_file
 
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 5
-READABLE = (2, 3, 4, 5)
+SCHEMA_VERSION = 6
+READABLE = (2, 3, 4, 5, 6)
 """Versions that can be read: 2 states no capacity, 3 does not say what the trace lacks and who may use it, 4 holds
-drafts of a draft model alone."""
+drafts of a draft model alone, 5 no candidates of trees."""
 NO_TOKEN = -1
 """Fills up drafts that end before `max_draft` tokens."""
 STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
@@ -48,7 +49,8 @@ class RequestTrace:
     `drafted[t]` is the drafter's greedy continuation of prompt and `output_ids[:t]`: [offsets, max_draft], where
     `NO_TOKEN` stands behind a draft that ended; `statistics` is [offsets, max_draft, 5]. `continuation` is how the
     target would have gone on behind the output: drafts that reach beyond the output are verified against it.
-    `sources[t]` names the member of a hybrid drafter that drafted at t; it is empty for other drafters.
+    `sources[t]` names the member of a hybrid drafter that drafted at t; it is empty for other drafters. `candidates`
+    are those that trees are made of, if the trace holds any.
     """
 
     request_id: str
@@ -60,6 +62,7 @@ class RequestTrace:
     drafted: NDArray[np.int32]
     statistics: NDArray[np.float32]
     sources: list[str] = field(default_factory=list)
+    candidates: CandidateColumns = field(default_factory=CandidateColumns)
 
     def draft_lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens that were drafted at each offset."""
@@ -84,6 +87,9 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drafts. A drafter that also searches earlier answers (`depends_on_order`) saw those of the requests above it in the
     file and no others, as in a run of batch size 1. `draft_s` is then the time of a step of its model, or of looking
     up a token. `state_layers` are the target's layers whose hidden states it reads, of `state_bytes` per token each.
+
+    `trees` are the methods whose questions the recorded candidates answer, at every offset; without any, only chains
+    can be replayed.
     """
 
     max_draft: Count
@@ -97,6 +103,7 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drafter: str = "model"
     state_layers: tuple[Count, ...] = ()
     state_bytes: Count = 0
+    trees: tuple[str, ...] = ()
 
     def token_limit(self, trace: RequestTrace) -> int:
         """Return how many tokens a request had room for when it was recorded, or as many as are known of it."""
@@ -154,7 +161,14 @@ class TraceFile:
         statistics = np.empty((*shape, 0), np.float32)
         if DRAFT_STATISTICS not in self.header.lacks:
             statistics = np.stack([matrix(name) for name in STATISTICS], axis=-1)
-        trace = RequestTrace(**plain, drafted=matrix("drafted"), statistics=statistics)
+        trees = {
+            name: batch.column(column)[index].values.to_numpy(zero_copy_only=False)
+            for column, name in CANDIDATE_COLUMNS.items()
+            if column in batch.schema.names
+        }
+        trace = RequestTrace(
+            **plain, drafted=matrix("drafted"), statistics=statistics, candidates=CandidateColumns(**trees)
+        )
         if fault := _fault(trace, self.header):
             raise ValueError(f"request '{trace.request_id}' {fault}")
         return trace
@@ -197,15 +211,19 @@ def _fault(trace: RequestTrace, header: TraceHeader) -> str:
         return "has draft statistics that are no numbers"
     if header.capacity is not None and len(trace.continuation) < min(header.max_draft + 1, header.capacity - length):
         return f"has an answer that ends before the capacity of {header.capacity} tokens"
-    return ""
+    return trace.candidates.fault(len(trace.output_ids) + len(trace.continuation))
 
 
 TEXT = ("request_id", "category", "finish_reason")
 PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation", "sources")
 
 
+CANDIDATE_COLUMNS = {f"candidate_{column.name}": column.name for column in fields(CandidateColumns)}
+"""The columns of `RequestTrace.candidates`, and their names there."""
+
+
 def columns(version: int = SCHEMA_VERSION) -> "pyarrow.Schema":
-    """Return the Parquet schema of a trace; before version 5 it had no `sources`."""
+    """Return the Parquet schema of a trace; before version 5 it had no `sources`, before version 6 no candidates."""
     import pyarrow
 
     tokens = pyarrow.list_(pyarrow.int32())
@@ -214,6 +232,9 @@ def columns(version: int = SCHEMA_VERSION) -> "pyarrow.Schema":
     columns += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
     columns += [(name, numbers) for name in STATISTICS]
     columns += [("sources", pyarrow.list_(pyarrow.string()))] if version >= 5 else []
+    if version >= 6:
+        kinds = {"rest": numbers, "logprobs": numbers, "expanded": pyarrow.list_(pyarrow.bool_())}
+        columns += [(column, kinds.get(name, tokens)) for column, name in CANDIDATE_COLUMNS.items()]
     return pyarrow.schema(columns)
 
 

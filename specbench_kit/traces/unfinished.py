@@ -67,7 +67,9 @@ class UnfinishedTrace:
 def require_same(path: Path, stored: TraceHeader, header: TraceHeader) -> None:
     """Raise SkitError if a recording cannot continue one with another header."""
     parts = [name for name in IDENTITY if stored.run.get(name) != header.run.get(name)]
-    parts += [name for name in ("max_draft", "drafter", "capacity") if getattr(stored, name) != getattr(header, name)]
+    parts += [
+        name for name in ("max_draft", "drafter", "capacity", "trees") if getattr(stored, name) != getattr(header, name)
+    ]
     if parts:
         raise SkitError(
             f"the interrupted recording of {path} has another {' and '.join(parts)}: record with the same options, or "

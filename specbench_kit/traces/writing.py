@@ -9,6 +9,7 @@ import msgspec
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.traces.trace import (
+    CANDIDATE_COLUMNS,
     METADATA,
     PLAIN,
     ROWS_PER_GROUP,
@@ -70,6 +71,8 @@ class TraceWriter:
         for index, name in enumerate(STATISTICS):
             # A slice, not an index: a trace without statistics has empty ones.
             table[name] = [row.statistics[..., index : index + 1].ravel() for row in self._rows]
+        for column, name in CANDIDATE_COLUMNS.items():
+            table[column] = [getattr(row.candidates, name) for row in self._rows]
         with self._plain_errors():
             self._writer.write_table(pyarrow.table(table, schema=self._schema))
         self._rows.clear()

@@ -131,6 +131,10 @@ def test_the_names_of_drafters_came_with_the_fifth_version() -> None:
     assert ["sources" in columns(version).names for version in (4, 5)] == [False, True]
 
 
+def test_the_candidates_of_trees_came_with_the_sixth_version() -> None:
+    assert ["candidate_tokens" in columns(version).names for version in (5, 6)] == [False, True]
+
+
 def test_the_trace_is_not_trivial(traces):
     drafted = np.concatenate([trace.drafted[:, 0] for trace in traces])
     said = np.concatenate([trace.output_ids for trace in traces])
@@ -256,7 +260,7 @@ def with_header(path: Path, **changes: object) -> Path:
     ("changes", "reason"),
     [
         ({"schema_version": 99}, "written by a newer specbench-kit: upgrade"),
-        ({"schema_version": 6}, "written by a newer specbench-kit: upgrade"),
+        ({"schema_version": 7}, "written by a newer specbench-kit: upgrade"),
         ({"schema_version": 1}, "written by an older specbench-kit: record it again"),
         ({"schema_version": None}, "written by an older specbench-kit: record it again"),
         ({"verify_s": None}, r"damaged: its header cannot be read \(verify_s must be a list, not null\)"),

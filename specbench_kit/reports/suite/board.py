@@ -90,7 +90,8 @@ def index(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) ->
 def policy_page(outline: SuiteOutline, board: Scoreboard, spec: str) -> tuple[Document, Drawings]:
     """Return the page of one policy and its figures by their paths."""
     policy = board.policies[spec]
-    figures, drawings = [], {}
+    figures = []
+    drawings = {}
     for size, cells in by_batch_size(board).items():
         if not any(board.score(spec, cell.name) for cell in cells):
             continue
@@ -128,7 +129,8 @@ def _introduction(outline: SuiteOutline, board: Scoreboard) -> Iterator[Block]:
     others = [spec for spec in deployable if board.policies[spec].package != OURS]
     best = best_first(board, [spec for spec in deployable if mean_regret(board, spec, recorded(board)) is not None])
     if best:
-        speedup, regret = board.mean_speedup(best[0], recorded(board)), mean_regret(board, best[0], recorded(board))
+        speedup = board.mean_speedup(best[0], recorded(board))
+        regret = mean_regret(board, best[0], recorded(board))
         yield Paragraph(
             f"**{code(best[0])} is closest to the oracle: {times(speedup)} the speed of autoregressive decoding over "
             f"{len(recorded(board))} cells, and the oracle would save {share(regret)} of its time.**"
@@ -164,7 +166,8 @@ def _by_link(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
 
 
 def _best_of(board: Scoreboard, cell: SuiteCell, pages: Mapping[str, str]) -> list[Cell]:
-    standings, oracle = board.standings(cell.name), board.oracle(cell.name)
+    standings = board.standings(cell.name)
+    oracle = board.oracle(cell.name)
     if not standings:
         return ["–", None, None, "–"]
     first, *even = [standing.spec for standing in standings if standing.is_first]

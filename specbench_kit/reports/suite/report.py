@@ -62,7 +62,9 @@ def print_results(console: "Console", run: SuiteRun) -> None:
 
 def build(run: SuiteRun) -> tuple[Document, dict[str, str]]:
     """Return the page and its figures by their paths."""
-    outline, board, specs = run.outline, run.board, run.deployable
+    outline = run.outline
+    board = run.board
+    specs = run.deployable
     figures: list[Figure] = []
     drawings = {}
     for size, cells in by_batch_size(board).items():
@@ -120,7 +122,8 @@ def mean_regret(board: Scoreboard, spec: str, cells: Sequence[str]) -> float | N
 def headline(board: Scoreboard, spec: str) -> str:
     """Return the sentence on one policy: its mean speedup, its regret, and its best place."""
     cells = recorded(board)
-    ran, speedup = board.scores(spec), board.mean_speedup(spec, cells)
+    ran = board.scores(spec)
+    speedup = board.mean_speedup(spec, cells)
     regret = mean_regret(board, spec, cells)
     parts = []
     if speedup is not None:
@@ -176,7 +179,8 @@ def missing_lines(policies: Sequence[PolicyResult]) -> list[str]:
 def cell_rows(board: Scoreboard, spec: str) -> Iterator[tuple[Cell, ...]]:
     """Yield a row for each cell in which a policy ran."""
     for name, score in board.scores(spec).items():
-        best, rank = board.fastest(name), board.rank(spec, name)
+        best = board.fastest(name)
+        rank = board.rank(spec, name)
         yield (
             code(name),
             Estimate(score.speedup, score.interval),
@@ -217,7 +221,8 @@ def _opening(run: SuiteRun) -> list[Block]:
 
 
 def _tables(run: SuiteRun, *, brief: bool = False) -> Iterator[Block]:
-    board, own = run.board, run.deployable
+    board = run.board
+    own = run.deployable
     named = [policy.spec for policy in run.policies if policy.spec != BASELINE]
     if len(own) != 1 or not brief:
         yield overview(board, named)

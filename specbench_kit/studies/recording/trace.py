@@ -30,10 +30,12 @@ from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.conversations import Conversation, max_conversation_tokens
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.recording import decision_price
+from specbench_kit.studies.recording.trees import TreeMethods
 from specbench_kit.traces.drafter_recording import DrafterTraceRecorder
 from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.redaction import Redactor
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceHeader
+from specbench_kit.traces.tree_recording import PROVISIONAL, TREE_TOKENS, TreeRecorder
 from specbench_kit.traces.unfinished import UnfinishedTrace, require_same
 from specbench_kit.traces.writing import TraceWriter
 
@@ -70,30 +72,37 @@ def record(
     text: bool = True,
     drafter: str = "model",
     resume: bool = False,
+    trees: TreeMethods | None = None,
 ) -> RecordedTrace:
     """Decode the dataset greedily with the target and write the draft and verdict at every offset to `path`.
 
     `report` is called after each request. The header names the `licence`; without `text`, no token ids are written.
     Requests are kept as they finish, so that `resume` goes on after an interruption or after the settings' minutes,
-    unless drafts depend on their order.
+    unless drafts depend on their order. `trees` are the methods whose trees can be replayed on the trace.
     """
     drafting = recorded_drafter(drafter, settings)
+    behind = max_draft + 1 if trees is None else max(max_draft + 1, TREE_TOKENS)
     names = _request_ids(dataset)
     unfinished = UnfinishedTrace(path, names)
     stored = unfinished.begin(resume=resume)
     pair = _load(settings, drafting)
     decode = partial(pair.tokenizer.decode, skip_special_tokens=True)
     # Answers are decoded as far beyond their limit as a draft can reach.
-    answering = replace(settings, max_new_tokens=settings.max_new_tokens + max_draft + 1)
-    longest = (
-        max_draft
-        + 1
-        + max(max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
+    answering = replace(settings, max_new_tokens=settings.max_new_tokens + behind)
+    longest = behind + max(
+        max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts
     )
     runners = pair.all_runners(settings.batch_size + 1, longest)
     target = runners.pop("target")
-    recorder = _make_recorder(pair, target, drafting, longest, settings.max_new_tokens, max_draft)
+    recorder = _make_recorder(pair, target, drafting, longest, settings.max_new_tokens, max_draft, behind)
     header = _plan_header(settings, dataset, pair, target, drafting, runners, max_draft, licence, text)
+    tree_recorder = None
+    if trees is not None:
+        header = structs.replace(header, trees=trees.specs)
+        draft = pair.needed_draft.runner(1, longest + PROVISIONAL, pair.vocabulary)
+        draft.masked = pair.masked
+        first = _first_fitting_prompt(dataset, pair, target.capacity - max_draft)
+        tree_recorder = TreeRecorder(draft, trees.prepared(header), header, first.prompt_ids)
     if stored is None:
         header = _add_times(header, dataset, pair, target, drafting, runners)
     else:
@@ -112,7 +121,10 @@ def record(
             if drafting.depends_on_order:
                 answers[answered.request_id] = answered, continuation
             else:
-                unfinished.append(header, recorder.trace(answered, continuation))
+                trace = recorder.trace(answered, continuation)
+                if tree_recorder is not None:
+                    trace = replace(trace, candidates=tree_recorder.columns(trace))
+                unfinished.append(header, trace)
                 finished[answered.request_id] = answered
         report(len(finished) + len(answers) + failed, len(names))
 
@@ -200,7 +212,7 @@ def _load(settings: BenchSettings, drafting: Drafting) -> Pair:
 
 
 def _make_recorder(
-    pair: Pair, target: Runner, drafting: Drafting, longest: int, answer: int, max_draft: int
+    pair: Pair, target: Runner, drafting: Drafting, longest: int, answer: int, max_draft: int, behind: int
 ) -> TraceRecorder:
     """Return the recorder of a drafter, for texts of up to `longest` tokens with answers of up to `answer` tokens."""
     plain_model = drafting == parse_drafter("model")
@@ -211,7 +223,7 @@ def _make_recorder(
         models[name] = pair.loaded[name].runner(1, length, pair.vocabulary)
         models[name].masked = () if name.startswith(HEAD) else pair.masked
     if plain_model:
-        return TraceRecorder(target, models[DRAFT], max_draft)
+        return TraceRecorder(target, models[DRAFT], max_draft, behind)
     return DrafterTraceRecorder(target, drafting, models, max_draft)
 
 

@@ -53,7 +53,8 @@ def _differences(old: PolicyResult, new: PolicyResult) -> Iterator[str]:
         if getattr(old, name) != getattr(new, name):
             yield f"{old.spec}: its {name.replace('_', ' ')} is another here"
     for cell in {**old.cells, **new.cells}:
-        before, after = old.cells.get(cell, CellResult()), new.cells.get(cell, CellResult())
+        before = old.cells.get(cell, CellResult())
+        after = new.cells.get(cell, CellResult())
         if before == after:
             continue
         name = next(field for field in structs.asdict(after) if getattr(before, field) != getattr(after, field))

@@ -18,7 +18,8 @@ from specbench_kit.studies.sweep.grid import SyntheticPrompts
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 FOLDER = Path(__file__).parent
-FILE, RESULTS = "suite.toml", "results"
+FILE = "suite.toml"
+RESULTS = "results"
 QUICK_STEP = 5
 """A quick run takes every fifth request of a trace, and every fifth of a synthetic pair's."""
 
@@ -142,7 +143,8 @@ class Suite:
                     else ("synthetic",) * self.prompts(pair, 1).requests
                 )
                 for name in group.deployments:
-                    words, rtt_s = self.table.deployments[name].words, self.deployment(name).link.rtt_s
+                    words = self.table.deployments[name].words
+                    rtt_s = self.deployment(name).link.rtt_s
                     for size in group.batch_sizes:
                         yield SuiteCell(f"{pair}/{name}/{size}", pair, name, words, rtt_s, size, tasks, recorded)
 

@@ -106,7 +106,8 @@ def run_cell(name: str, quick: bool, spec: str, cell: str) -> CellRun:
 
 
 def _replayed(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int) -> CellRun:
-    trace, requests = suite.trace(pair), suite.requests(pair)
+    trace = suite.trace(pair)
+    requests = suite.requests(pair)
     method = prepare_for_replay(parse_method(fit_spec(spec, trace.header)), trace, deployment, batch_size)
     _require_unseen(method, trace.provenance("prompts"))
     replayed = replay(
@@ -121,7 +122,8 @@ def _replayed(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_
 
 
 def _decoded(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int) -> CellRun:
-    prompts, draft = suite.prompts(pair, batch_size), suite.table.pairs[pair].draft
+    prompts = suite.prompts(pair, batch_size)
+    draft = suite.table.pairs[pair].draft
     others = [model for model in parse_method(spec).drafting.models if model != DRAFT]
     require(not others, f"it drafts with {', '.join(others)}, which a synthetic pair does not have")
     answers = _answers(prompts, draft, deployment)
@@ -156,7 +158,8 @@ def _require_unseen(method: Method, prompts: Sequence[str]) -> None:
 
 def _result(records: Sequence[RequestRecord]) -> CellResult:
     group = RequestGroup(records)
-    rounds, waste = group.rounds, wasted_time(group.rounds)
+    rounds = group.rounds
+    waste = wasted_time(group.rounds)
     told = [[r.drafted, r.submitted, r.accepted, r.committed] for record in records for r in record.rounds]
     return CellResult(
         seconds=tuple(rounded(record.e2e_s or 0.0) for record in records),
@@ -172,7 +175,8 @@ def _result(records: Sequence[RequestRecord]) -> CellResult:
 
 
 def _policy(suite: Suite, spec: str, runs: dict[str, CellRun]) -> PolicyResult:
-    method, options = parse_method(spec), resolved_options(spec)
+    method = parse_method(spec)
+    options = resolved_options(spec)
     kind = type(method)
     package, version = distribution(spec.partition(":")[0])
     predictors = [run.predictor for run in runs.values() if run.predictor]
@@ -221,5 +225,6 @@ def source_hash(kind: type[Method]) -> str:
 
 def is_current(result: SuiteResult) -> bool:
     """Return whether a policy is installed here with the source that it had when the result was made."""
-    name, policy = result.policy.spec.partition(":")[0], result.policy
+    name = result.policy.spec.partition(":")[0]
+    policy = result.policy
     return name in methods.all() and source_hash(type(parse_method(policy.spec))) == policy.source_sha256
