@@ -99,14 +99,14 @@ def bench_replay(
     progress = _ProgressCounter(report, len(trace) * (len(runs) + settings.baseline))
     replays = _Replays(settings, trace, deployment, progress)
     records = RunRecords([], [])
-    if settings.baseline:
-        first, *others = runs.values()
+    if settings.baseline and runs:
+        keeper, *others = runs.values()
         for record in replays.records(BASELINE, parse_method(BASELINE)):
             records.baseline.append(record)
-            first.append_baseline(record)
+            keeper.append_baseline(record)
         # One round per token makes it the largest file of a run: it is encoded once for all methods.
         for run in others if records.baseline else ():
-            run.copy_baseline(first)
+            run.copy_baseline(keeper)
     finished = []
     for spec, run in runs.items():
         records.records.clear()
