@@ -164,7 +164,7 @@ def _list_predictors() -> list[ListEntry]:
 
 @_lists("profiles")
 def _list_profiles() -> list[ListEntry]:
-    from specbench_kit.reports.profile.report import entries
+    from specbench_kit.reports.profile.listing import entries
 
     return entries()
 
@@ -200,7 +200,7 @@ def _list_schedulers() -> list[ListEntry]:
 
 @_lists("presets")
 def _list_presets() -> list[ListEntry]:
-    from specbench_kit.studies.serving.settings import presets
+    from specbench_kit.studies.serving.presets import presets
 
     return [
         {"name": name, "summary": f"skit {preset.command}: {preset.summary}", "source": preset.source}

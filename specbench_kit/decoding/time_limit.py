@@ -18,6 +18,11 @@ class TimeLimit:
             self._until_s = monotonic_s() + 60 * self._minutes
 
     @property
+    def has_started(self) -> bool:
+        """Return True once the minutes run."""
+        return self._until_s < inf
+
+    @property
     def is_over(self) -> bool:
         """Return True once the minutes have passed."""
         return monotonic_s() >= self._until_s

@@ -54,7 +54,7 @@ def _preset_of(command: str) -> Callable[[GivenValues], str]:
 
 
 def _experiment(given: GivenValues) -> "Experiment":
-    from specbench_kit.studies.serving.settings import presets
+    from specbench_kit.studies.serving.presets import presets
 
     return presets.get(str(given["preset"]))
 

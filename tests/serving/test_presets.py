@@ -11,8 +11,9 @@ from specbench_kit.papers.experiment import Published
 from specbench_kit.reports.document import Estimate
 from specbench_kit.reports.serving.wording import estimate
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.serving.presets import presets
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
-from specbench_kit.studies.serving.settings import ServingSettings, presets
+from specbench_kit.studies.serving.settings import ServingSettings
 
 RECORDING = BenchSettings(methods=("autoregressive",))
 NAMES = sorted(presets.all())

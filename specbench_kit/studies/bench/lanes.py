@@ -112,13 +112,15 @@ def run_in_turns(
 ) -> Iterator[tuple[MethodLane, RequestRecord]]:
     """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`.
 
-    Every lane has one turn before the `limit` ends them. Before each turn it is asked whether more is to be decoded.
+    Every lane has one turn before the `limit` ends them, and ends the turn in which the limit started, so that a run
+    which is resumed gets on with all methods. Before each turn it is asked whether more is to be decoded.
     """
     for turn in count():
         if all(lane.done for lane in lanes) or is_decided():
             return
+        may_end = turn > 0 and limit.has_started
         for lane in map(lanes.__getitem__, turn_order(len(lanes), turn)):
-            if turn and limit.is_over:
+            if may_end and limit.is_over:
                 return
             for record in lane.turn(requests_per_turn):
                 yield lane, record

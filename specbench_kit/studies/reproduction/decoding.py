@@ -24,9 +24,10 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.reproduction.rows import Rows
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
+from specbench_kit.studies.serving.presets import as_tuples
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import derived_rows
-from specbench_kit.studies.serving.settings import GridPoint, ServingSettings, as_tuples
+from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 

@@ -31,8 +31,9 @@ from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving import capacity, simulation_grid
 from specbench_kit.studies.serving.capacity import CapacityRow, find_capacity
+from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
-from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings, describe_preset
+from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredLimit
 from specbench_kit.traces.trace import TraceFile
 

@@ -1,19 +1,13 @@
-"""The settings of simulations, as the command line or a preset gives them, and the grid of points that they span.
-
-Also here: presets of `skit simulate` and `skit capacity`: the published experiments that are a single run.
-"""
+"""The settings of simulations, as the command line or a preset gives them, and the grid of points that they span."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.registry import Registry
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.papers.experiment import GRID, Experiment, experiments
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.options import OWN, RECORD, SimulationOptions
 from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
@@ -165,33 +159,3 @@ def _labels(rows: Sequence[Row]) -> list[str]:
         return [row[0] for row in rows]
     varied = [index for index in range(1, len(SERIES_OPTIONS)) if len({row[index] for row in rows}) > 1]
     return [", ".join([row[0], *(row[index] or RECORD for index in varied)]) for row in rows]
-
-
-COMMANDS = ("simulate", "capacity")
-
-presets: Registry[Experiment] = Registry(
-    "preset", "specbench_kit.studies.serving.settings", group="specbench_kit.presets"
-)
-
-
-def as_tuples(options: JsonObject) -> JsonObject:
-    """Return the options of a file with tuples in place of lists, as settings have them."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-
-
-def describe_preset(name: str, preset: Experiment) -> JsonObject:
-    """Return a preset as `run.json` holds it."""
-    return {
-        "name": name,
-        "command": preset.command,
-        "summary": preset.summary,
-        "source": preset.source,
-        "against": preset.against,
-        "reading": preset.reading,
-        "assumed": [assumption._asdict() for assumption in preset.assumed],
-    }
-
-
-for _name, _experiment in experiments().items():
-    if _experiment.command in COMMANDS and GRID.isdisjoint(_experiment.options):
-        presets.register(_name.replace("/", "-"))(replace(_experiment, options=as_tuples(_experiment.options)))
