@@ -10,6 +10,7 @@ from tiny_models import disturbed, make_runner, tiny_llama
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
@@ -134,3 +135,15 @@ def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(runners: R
     reasons = {name: record.finish_reason for name, record in records.items()}
     assert reasons == {"q0": "length", "long/1": "error", "long/2": "error", "q1": "length"}
     assert lane.tokens_per_s > 0
+
+
+def test_the_turn_in_which_a_limit_begins_is_ended(runners: Runners, tokenizer: Any) -> None:
+    """So that a resumed run gets on with every method, however short its time is."""
+    lanes = [make_lane(spec, runners, tokenizer, PROMPTS)[0] for spec in ("autoregressive", "fixed-k")]
+    limit = TimeLimit(1e-9)
+    seen = []
+    for lane, record in run_in_turns(lanes, 1, limit):
+        seen.append((lane.name, record.request_id))
+        if len(seen) == 3:  # the first record of the second turn is new
+            limit.start()
+    assert sorted(seen) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
