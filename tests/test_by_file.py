@@ -43,4 +43,4 @@ def test_a_test_that_crashes_its_process_fails_alone(tmp_path: Path, processes: 
     for test in crashing:
         assert f"crashed while running '{test}'" in done.stdout
     passing = sum(text.count("def test_passing") for text in FILES.values())
-    assert f" {len(crashing)} failed, {passing} passed in " in done.stdout
+    assert f" {len(crashing)} failed, {passing} passed" in done.stdout

@@ -135,7 +135,6 @@ COMMANDS = {
         "eight deployments. --submit writes one file, which skit suite check FILE runs again and compares to the last "
         "digit, and skit suite board FOLDER makes a static site of a folder of such files.",
         example="skit suite run v1 --method fixed-k --method threshold --quick",
-        first="action subject method quick submit jobs out json",
     ),
     "tune": CommandEntry(
         "tune:tune",
