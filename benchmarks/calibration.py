@@ -100,12 +100,12 @@ class Scene:
         units = {str(prompt): prompt for prompt in range(self.prompts)}
         rows, _ = rows_of(entries, reference, units)
         del rows["autoregressive"]
-        claims = {label: row["verdict"] for label, row in rows.items() if row.get("verdict") in (FASTER, SLOWER)}
+        claims = {label: row.verdict for label, row in rows.items() if row.verdict in (FASTER, SLOWER)}
         ahead = {label for label, claim in claims.items() if claim == FASTER}
         behind = {label for label, claim in claims.items() if claim == SLOWER}
         is_false = bool(ahead | behind) if not self.gain else "1" in behind or bool(ahead - {"1"})
         is_found = "2" in behind if reference.label == "1" else reference.label == "2" and "1" in ahead
-        bounds = [row["intervals"]["typical_speedup"] or (0.0, np.inf) for row in rows.values()]
+        bounds = [row.bounds("typical_speedup") or (0.0, np.inf) for row in rows.values()]
         hold = np.mean([low <= speed <= high for (low, high), speed in zip(bounds, speeds[1:], strict=True)])
         return is_false, is_found, float(hold)
 

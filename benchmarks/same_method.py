@@ -54,7 +54,7 @@ def _once(folder: Path) -> Seen:
     result = bench(NAMES, "everyday", target="smollm2", device="cpu", max_new_tokens=TOKENS, out=folder)
     # A row's label ends with the options.
     rows = {label.partition(" ")[0]: row for label, row in result.compare().overall.items()}
-    speeds = {name: log(rows[name]["typical_speedup"]) for name in NAMES}
+    speeds = {name: log(rows[name].typical_speedup or 1.0) for name in NAMES}
     mean = fmean(speeds.values())
-    claims = [f"{name} {rows[name]['verdict']}" for name in NAMES if rows[name].get("verdict") in (FASTER, SLOWER)]
+    claims = [f"{name} {rows[name].verdict}" for name in NAMES if rows[name].verdict in (FASTER, SLOWER)]
     return Seen(claims, {name: speed - mean for name, speed in speeds.items()})

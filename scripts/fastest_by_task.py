@@ -54,12 +54,14 @@ def compare(rtt_s: float, records: Mapping[str, list[RequestRecord]]) -> Iterato
         entries = [TableEntry(BASELINE, plain, is_baseline=True)]
         entries += [TableEntry(spec, part[task].records, plain) for spec, part in parts.items() if spec != BASELINE]
         rows, _ = rows_of(entries, choose_reference(entries), units_of(plain))
-        speedups = {spec: row.get("speedup", 1.0) for spec, row in rows.items()}
+        speedups = {spec: row.speedup or 1.0 for spec, row in rows.items()}
         fastest = max(speedups, key=speedups.__getitem__)
-        # The reference is a method that drafts: where none is as fast as the baseline, each has its speedup's verdict.
-        beside, verdict = ("speedup", "speedup_verdict") if fastest == BASELINE else ("relative_speed", "verdict")
         for spec, row in rows.items():
-            low, high = row["intervals"].get("speedup") or (None, None)
+            # The reference is a method that drafts: where none is as fast as the baseline, speedups have the verdict.
+            beside, verdict = row.relative_speed, row.verdict
+            if fastest == BASELINE:
+                beside, verdict = row.speedup, row.speedup_verdict
+            low, high = row.bounds("speedup") or (None, None)
             yield {
                 "task": task,
                 "rtt_s": rtt_s,
@@ -68,8 +70,8 @@ def compare(rtt_s: float, records: Mapping[str, list[RequestRecord]]) -> Iterato
                 "speedup_low": low,
                 "speedup_high": high,
                 "fastest": spec == fastest,
-                "beside_fastest": 1.0 if spec == fastest else row[beside],
-                "shown_slower": spec != fastest and row[verdict] == SLOWER,
+                "beside_fastest": 1.0 if spec == fastest else beside,
+                "shown_slower": spec != fastest and verdict == SLOWER,
             }
 
 

@@ -1,5 +1,6 @@
 """Records and run descriptions for the report tests."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +8,28 @@ import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun
-from specbench_kit.metrics.summary import summarise
+from specbench_kit.metrics.run_summary import MethodRow, RunSummary, method_row, read_summary
+from specbench_kit.metrics.summary import request_metrics, summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.run import report as run_report
 
 
-def render_run(*args: Any, **options: Any) -> str:
+def run_summary(content: dict[str, Any]) -> RunSummary:
+    """The summary as it is read from a file with this content."""
+    return read_summary(json.loads(json.dumps(content)))
+
+
+def make_row(**values: Any) -> MethodRow:
+    """A row of a table with these values, of a method without requests."""
+    return method_row(request_metrics(RequestGroup([])) | {"intervals": {}} | values)
+
+
+def render_run(run: dict[str, Any], summary: dict[str, Any], *args: Any, **options: Any) -> str:
     """Return the report on one run as Markdown."""
-    return render_markdown.render(run_report.build(*args, **options))
+    return render_markdown.render(run_report.build(run, run_summary(summary), *args, **options))
 
 
 def render_comparison(*args: Any, **options: Any) -> str:
@@ -29,7 +42,9 @@ def comparison_of(
 ) -> Comparison:
     """The comparison of one method with plain decoding."""
     fields = make_run(**run)
-    return compare([BenchmarkRun(Path("run"), fields, records, baseline, summary | {"method": fields["method"]})])
+    return compare(
+        [BenchmarkRun(Path("run"), fields, records, baseline, run_summary(summary | {"method": fields["method"]}))]
+    )
 
 
 def make_round(

@@ -59,7 +59,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         raise problem
     if sources.strict:
         summaries = [conclusion.summary for conclusion in conclusions]
-        require_all({summary["method"]: summary["requests"]["failed"] for summary in summaries})
+        require_all({summary.method: summary.requests.failed for summary in summaries})
 
 
 def _warn_of_other_tuning(settings: BenchSettings, console: "Console") -> None:
@@ -148,7 +148,7 @@ def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], fol
     summaries: dict[str, dict[str, object]] = {}
     for conclusion in conclusions:
         by_method = summaries.setdefault(conclusion.directory.run["dataset"]["name"], {})
-        by_method[conclusion.summary["method"]] = conclusion.summary
+        by_method[conclusion.summary.method] = conclusion.document
     return {
         "run_dirs": [str(conclusion.directory.path) for conclusion in conclusions],
         "summary": summaries if len(summaries) > 1 else next(iter(summaries.values())),

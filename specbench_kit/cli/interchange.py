@@ -71,13 +71,12 @@ def _import_run(console: "Console", options: ImportOptions, names: ImportNames, 
     out = options.out or RESULTS
     conclusion = import_file(options.file, options.name, options.baseline, names, out, argv)
     directory = conclusion.directory
-    summary = conclusion.summary
     print_run(console, directory.path)
     for note in directory.run["imported"]["notes"]:
         say(console, f"note: {note}")
     say(console, f"report: {directory.path / 'report.md'}")
     if as_json:
-        document = {"run_dirs": [str(directory.path)], "summary": {summary["method"]: summary}}
+        document = {"run_dirs": [str(directory.path)], "summary": {conclusion.summary.method: conclusion.document}}
         print(json.dumps(document, allow_nan=False))
 
 

@@ -140,6 +140,8 @@ def write(console: "Console", comparison: "Comparison", folder: Path, formats: l
 
 def as_document(comparison: "Comparison") -> dict[str, object]:
     """Return what `--json` prints of a comparison."""
+    from msgspec import to_builtins
+
     from specbench_kit.reports.sections import machine
 
     return {
@@ -149,5 +151,5 @@ def as_document(comparison: "Comparison") -> dict[str, object]:
         "remarks": list(comparison.remarks),
         "problems": list(comparison.problems),
         "warnings": machine.warnings(*(run.fields for run in comparison.runs)),
-        "summary": comparison.overall,
+        "summary": to_builtins(comparison.overall),
     }

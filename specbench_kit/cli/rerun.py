@@ -20,14 +20,13 @@ def rerun(run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_
     with decoding_bar() as report:
         result = repeat(run, options, out, command_line(), report)
     folder = result.conclusion.directory.path
-    summary = result.conclusion.summary
     for line in result.differences.lines():
         say(console, line)
     say(console, f"report: {folder / 'report.md'}")
     if as_json:
         document = {
             "run_dirs": [str(folder)],
-            "summary": {summary["method"]: summary},
+            "summary": {result.conclusion.summary.method: result.conclusion.document},
             "differences": result.differences.to_dict(),
         }
         print(json.dumps(document, allow_nan=False))

@@ -12,9 +12,10 @@ from specbench_kit.methods.base import GROUPS
 from specbench_kit.metrics.comparability import MethodSeries, arrange, obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.losslessness import Verdict
-from specbench_kit.metrics.rounds import Metrics, RequestGroup
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, lossless_counts, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.units import Units, batch_size, units_of
 from specbench_kit.metrics.verdicts import is_undecided, may_win
 from specbench_kit.runs.resumption import spans_interruption
@@ -30,7 +31,7 @@ class ComparisonTable:
 
     kind: Kind
     name: str
-    rows: Mapping[str, Metrics]
+    rows: Mapping[str, MethodRow]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Comparison:
     is_named: bool = False
 
     @property
-    def overall(self) -> Mapping[str, Metrics]:
+    def overall(self) -> Mapping[str, MethodRow]:
         """The rows over all requests."""
         return self.parts[0].rows
 
@@ -236,12 +237,13 @@ def _with_verdict(verdict: Verdict, by_dataset: Sources, *, has_prefixes: bool) 
     """Return the requests, by id and repeat, to whose output the run's own check gave a verdict."""
     return frozenset(
         (
-            f"{name}/{entry['request_id']}" if has_prefixes else entry["request_id"],
-            entry.get("repeat", 0),
+            f"{name}/{entry.request_id}" if has_prefixes else entry.request_id,
+            entry.repeat,
         )
         for name, source in by_dataset.items()
-        for entry in (source.run.summary.get("lossless") or {}).get("divergences", ())
-        if entry["verdict"] == verdict
+        if source.run.summary.lossless
+        for entry in source.run.summary.lossless.divergences
+        if entry.verdict == verdict
     )
 
 

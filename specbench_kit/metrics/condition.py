@@ -7,7 +7,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.condition_terms import parse_terms
 from specbench_kit.metrics.latency import PHASES
-from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Unit
 from specbench_kit.runs.machine.limits import disturbances
 
@@ -48,15 +48,15 @@ class Condition:
         """Return True if the metric depends on the clock."""
         return self.metric not in TIMELESS
 
-    def value(self, row: Metrics) -> float | None:
+    def value(self, row: MethodRow) -> float | None:
         """Return the metric's value in a row; None if the row has none."""
-        value: float | None = row.get(self.metric)
         if self.metric in DETAILS:
-            value = (row.get(self.metric) or {}).get(self.detail)
-        elif self.detail:
-            bounds = row["intervals"].get(self.metric)
-            value = bounds[BOUNDS[self.detail]] if bounds else None
-        return value
+            value: float | None = getattr(getattr(row, self.metric), self.detail or "", None)
+            return value
+        if self.detail:
+            bounds = row.bounds(self.metric)
+            return bounds[BOUNDS[self.detail]] if bounds else None
+        return row.value(self.metric)
 
 
 def require_readable(comparison: Comparison) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Seconds, Side
@@ -66,10 +65,8 @@ def without_ends(row: Metrics) -> Metrics:
     return {name: value for name, value in row.items() if not name.endswith("_at_ends")}
 
 
-def reversing_ends(row: JsonObject, metric: str, names: Sequence[str]) -> list[str] | None:
+def reversing_ends(ratio: float | None, at_ends: Sequence[float] | None, names: Sequence[str]) -> list[str] | None:
     """Return the names of the ends at which a ratio lies on the other side of 1; None if it has no ends."""
-    ratio = row.get(metric)
-    at_ends = row.get(f"{metric}_at_ends")
     if ratio is None or at_ends is None or len(at_ends) != len(names):
         return None
     is_ahead: Callable[[float], bool] = (lambda value: value > 1) if ratio > 1 else (lambda value: value < 1)

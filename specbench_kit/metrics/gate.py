@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL
 
 FORM = re.compile(r"\s*slower\s+by\s+(?P<percent>\d*\.?\d+)\s*%\s*")
@@ -62,32 +62,24 @@ class SlowerGate:
         too_small = []
         for label in judged:
             row = comparison.overall[label]
-            if row.get("typical_relative_speed") is None:
+            speed = row.typical_relative_speed
+            upper = row.typical_relative_speed_upper
+            if speed is None:
                 raise SkitError(f"--fail-if '{self.text}': {label} has no prompt in common with {comparison.reference}")
-            if self._fails(row):
-                speed = row["typical_relative_speed"]
-                upper = row["typical_relative_speed_upper"]
+            if upper is not None and upper < 1 and speed < sqrt(1 - self.loss):
                 failed.append(f"{label}: {speed:.4g} of the reference's speed, {upper:.4g} at most ({self.text})")
-            elif self._is_too_small(row):
+            elif row.typical_relative_speed_error is None or row.typical_relative_speed_error > self._largest_error:
                 too_small.append(f"{label}: {self._shortfall(row)} ({self.text})")
         return GateResult(failed, too_small)
-
-    def _fails(self, row: Metrics) -> bool:
-        upper: float | None = row["typical_relative_speed_upper"]
-        return upper is not None and upper < 1 and bool(row["typical_relative_speed"] < sqrt(1 - self.loss))
-
-    def _is_too_small(self, row: Metrics) -> bool:
-        error: float | None = row["typical_relative_speed_error"]
-        return error is None or error > self._largest_error
 
     @property
     def _largest_error(self) -> float:
         """The largest standard error at which the loss is found often enough."""
         return -log(1 - self.loss) / (_quantile(LEVEL) + _quantile(POWER))
 
-    def _shortfall(self, row: Metrics) -> str:
-        units = row["relative_speed_units"]
-        error = row["typical_relative_speed_error"]
+    def _shortfall(self, row: MethodRow) -> str:
+        units = row.relative_speed_units
+        error = row.typical_relative_speed_error
         if error is None:
             return f"{units} prompts say nothing; at least {FEWEST_UNITS} are needed"
         found = NormalDist().cdf(-log(1 - self.loss) / error - _quantile(LEVEL))
@@ -122,15 +114,18 @@ class Resolution:
     needed: int | None
 
 
-def resolution(rows: Iterable[tuple[str, Metrics]]) -> Resolution | None:
+def resolution(rows: Iterable[tuple[str, MethodRow]]) -> Resolution | None:
     """Return what could have been shown of the fastest of these rivals; None where its error is not known."""
-    known = [(label, row) for label, row in rows if row.get("typical_relative_speed_error")]
+    known = [
+        (row.typical_relative_speed, row.typical_relative_speed_error, label, row)
+        for label, row in rows
+        if row.typical_relative_speed and row.typical_relative_speed_error
+    ]
     if not known:
         return None
-    label, row = max(known, key=lambda entry: float(entry[1]["typical_relative_speed"]))
-    error = row["typical_relative_speed_error"]
-    seen = abs(log(row["typical_relative_speed"]))
-    reach = (row["typical_relative_speed_limit"] + NormalDist().inv_cdf(POWER)) * error
-    units = int(row["relative_speed_units"])
+    speed, error, label, row = max(known, key=lambda entry: entry[0])
+    seen = abs(log(speed))
+    reach = ((row.typical_relative_speed_limit or 0.0) + NormalDist().inv_cdf(POWER)) * error
+    units = row.relative_speed_units
     needed = ceil(units * (reach / seen) ** 2) if seen * (TOO_MANY / units) ** 0.5 > reach else None
     return Resolution(label, exp(reach) - 1, exp(seen) - 1, units, needed)

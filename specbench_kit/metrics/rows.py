@@ -13,6 +13,7 @@ from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import headroom, per_makespan
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
+from specbench_kit.metrics.run_summary import MethodRow, method_row
 from specbench_kit.metrics.statistics import LEVEL, Array, ratio_of_sums
 from specbench_kit.metrics.summary import request_metrics
 from specbench_kit.metrics.typical import TypicalFamily
@@ -99,7 +100,7 @@ def _tokens(records: Records) -> int:
 
 def rows_of(
     entries: Sequence[TableEntry], reference: Reference, units: Units
-) -> tuple[dict[str, Metrics], dict[str, RequestGroup]]:
+) -> tuple[dict[str, MethodRow], dict[str, RequestGroup]]:
     """Return every entry's metrics by label, and the requests that they are computed from."""
     groups = {entry.label: RequestGroup(entry.records) for entry in entries}
     rows = {entry.label: _own_metrics(entry, groups[entry.label], units) for entry in entries}
@@ -108,7 +109,7 @@ def rows_of(
     deployable = {entry.label: entry.side for entry in entries if not entry.is_baseline and not entry.is_bound}
     for label, share in paired.fastest_shares(deployable).items():
         rows[label]["fastest_share"] = share
-    return rows, groups
+    return {label: method_row(row) for label, row in rows.items()}, groups
 
 
 def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.statistics import FEWEST_UNITS, NO_WIDTH
 
 FASTER = "faster"
@@ -28,23 +28,20 @@ def verdict(value: float | None, bounds: Sequence[float] | None, units: int) -> 
     return SLOWER if high < 1 else NO_DIFFERENCE
 
 
-def may_win(summary: JsonObject) -> bool | None:
+def may_win(summary: RunSummary) -> bool | None:
     """Return True if a run's outputs were checked and passed: token by token, or by the check of its sampling.
 
     None if nothing was checked: such runs may be called faster than each other only.
     """
-    checks = [
-        (summary.get("lossless") or {}).get("lossless"),
-        (summary.get("sampling") or {}).get("consistent"),
-    ]
-    results = [result for result in checks if result is not None]
+    lossless = summary.lossless.lossless if summary.lossless else None
+    consistent = summary.sampling.consistent if summary.sampling else None
+    results = [result for result in (lossless, consistent) if result is not None]
     return all(results) if results else None
 
 
-def is_undecided(summary: JsonObject) -> bool:
+def is_undecided(summary: RunSummary) -> bool:
     """Return True if a run's sampling was checked, but too few tokens were drawn to tell, and no check failed."""
-    sampling = summary.get("sampling") or {"consistent": True}
-    return sampling.get("consistent") is None and may_win(summary) is None
+    return summary.sampling is not None and summary.sampling.consistent is None and may_win(summary) is None
 
 
 def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True, undecided: bool = False) -> str:

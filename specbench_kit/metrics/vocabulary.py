@@ -4,8 +4,11 @@ A round is one verification by the target; it commits at least one token. Plain 
 the target alone, one token per round. A request's TTFT, TPOT and end-to-end time are measured from its arrival.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeVar, get_type_hints
+
+from msgspec import Meta, Struct, structs
 
 Unit = Literal["count", "number", "share", "times", "seconds", "rate"]
 """A `rate` is in tokens per second, `times` is a factor, a `share` lies between 0 and 1, and a `number` has no unit."""
@@ -45,340 +48,521 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One scalar of a summary, declared here and nowhere else."""
+    """One scalar of a summary, declared at its field of `MetricValues` and nowhere else; `name` is the field's."""
 
-    name: str
     unit: Unit
     definition: str
     heading: Heading | None = None
     traits: Traits = Traits()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A metric in seconds with a mean and percentiles, and its columns in tables that compare methods."""
 
-    name: str
     definition: str
     headings: tuple[Heading, ...] = ()
+    name: str = ""
 
 
-METRICS = (
-    Metric(
-        "finished",
-        "count",
-        "requests that finished; all other metrics are computed over these",
-        traits=Traits(timeless=True, in_sweeps=True),
-    ),
-    Metric(
-        "failed",
-        "count",
-        "requests that ended in an error; no other metric includes them",
-        traits=Traits(timeless=True),
-    ),
-    Metric(
-        "rounds",
-        "count",
-        "verifications by the target; each commits at least one token",
-        traits=Traits(timeless=True, in_sweeps=True),
-    ),
-    Metric("tokens", "count", "committed output tokens", traits=Traits(timeless=True, in_sweeps=True)),
-    Metric("drafted", "count", "tokens that the drafter produced", traits=Traits(timeless=True)),
-    Metric(
-        "submitted",
-        "count",
-        "drafted tokens that were sent to the target for verification",
-        traits=Traits(timeless=True),
-    ),
-    Metric("accepted", "count", "submitted tokens that the target accepted", traits=Traits(timeless=True)),
-    Metric(
-        "acceptance_length",
-        "number",
-        "committed tokens per verification: committed tokens / rounds, over all requests together",
-        Heading("acceptance length", "τ", "committed tokens per verification"),
-        Traits(timeless=True, bounded=True, in_sweeps=True),
-    ),
-    Metric(
-        "tokens_per_step",
-        "number",
-        "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or rate",
-        Heading("tokens per step", "Tok/step", "committed tokens per pipeline step"),
-    ),
-    Metric(
-        "hit_rate",
-        "share",
-        "share of a pipeline's committed tokens that were in flight when they were committed",
-        Heading("hit rate", "Hits", "committed tokens that were in flight in a pipeline"),
-    ),
-    Metric(
-        "acceptance_length_sd",
-        "number",
-        "standard deviation of the committed tokens per round, over all rounds",
-        traits=Traits(timeless=True),
-    ),
-    Metric(
-        "acceptance_length_request_mean",
-        "number",
-        "mean over requests of each request's acceptance length",
-        traits=Traits(timeless=True),
-    ),
-    Metric(
-        "acceptance_rate",
-        "share",
-        "accepted tokens / submitted tokens",
-        Heading("acceptance rate", "Accept.", "accepted of submitted tokens"),
-        Traits(timeless=True, bounded=True, in_sweeps=True),
-    ),
-    Metric(
-        "acceptance_rate_request_mean",
-        "share",
-        "mean over requests of each request's acceptance rate",
-        traits=Traits(timeless=True),
-    ),
-    Metric(
-        "draft_efficiency",
-        "share",
-        "accepted tokens / drafted tokens",
-        Heading("draft efficiency", "Draft eff.", "accepted of drafted tokens"),
-        Traits(timeless=True, bounded=True, in_sweeps=True),
-    ),
-    Metric(
-        "expected_accepted_length",
-        "number",
-        "accepted tokens per round that the policy predicted from its acceptance probabilities; mean over the rounds "
-        "for which it predicts any",
-    ),
-    Metric("accepted_length", "number", "accepted tokens per round; mean over the same rounds"),
-    Metric(
-        "expectation_bias", "times", "expected_accepted_length / accepted_length: above 1 the policy is overconfident"
-    ),
-    Metric(
-        "wasted_tokens",
-        "count",
-        "drafted tokens that were not accepted: drafted - accepted",
-        traits=Traits(timeless=True),
-    ),
-    Metric("wdt", "seconds", "wasted drafting time: drafting seconds of all wasted tokens, submitted or not"),
-    Metric(
-        "wdt_paper",
-        "seconds",
-        "wasted drafting time as WISP defines it: drafting seconds of submitted tokens that were not accepted",
-    ),
-    Metric(
-        "wdt_share",
-        "share",
-        "wasted drafting time / all drafting time",
-        Heading("WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True),
-        Traits(in_sweeps=True),
-    ),
-    Metric(
-        "makespan_s",
-        "seconds",
-        "time from the start of the run to the end of its last request",
-        traits=Traits(in_sweeps=True),
-    ),
-    Metric(
-        "throughput", "rate", "committed tokens / makespan", Heading("throughput", "Throughput"), Traits(in_sweeps=True)
-    ),
-    Metric("throughput_request_mean", "rate", "mean over requests of output tokens / end-to-end time"),
-    Metric("goodput", "rate", "committed tokens of the requests that met the SLO / makespan"),
-    Metric("slo_tpot_s", "seconds", "the SLO of goodput: the longest time per output token that meets it"),
-    Metric(
-        "server_tokens_per_busy_second",
-        "rate",
-        "committed tokens / seconds in which the target verified",
-        traits=Traits(in_sweeps=True),
-    ),
-    Metric(
-        "cost_efficiency",
-        "number",
-        "committed tokens per dollar; the server is paid for the whole makespan, a drafting device for the time in "
-        "which it works",
-        traits=Traits(in_sweeps=True),
-    ),
-    Metric(
-        "alignment_rate",
-        "share",
-        "of the rounds that drafted ahead while the target verified, the share whose guess of the outcome was right",
-        traits=Traits(topic="overlap"),
-    ),
-    Metric(
-        "acceptance_after_pause",
-        "share",
-        "of the rounds that drafted after a round of the same request without a draft, the share whose first token was "
-        "accepted: a drafter whose state went stale in the pause is right less often there",
-    ),
-    Metric(
-        "proactive_hit_depth",
-        "number",
-        "accepted tokens that were drafted ahead, per round whose guess was right",
-        traits=Traits(topic="overlap"),
-    ),
-    Metric(
-        "edge_idle_share",
-        "share",
-        "share of the requests' end-to-end time in which their drafting devices did not work",
-        traits=Traits(topic="overlap"),
-    ),
-    Metric(
-        "server_idle_share",
-        "share",
-        "share of the makespan in which the target did not verify",
-        traits=Traits(topic="overlap"),
-    ),
-    Metric(
-        "colocated_speedup",
-        "times",
-        "time of autoregressive decoding / time of the same rounds with draft and target model on one server, where a "
-        "request crosses the link once and drafting and verifying do not overlap",
-        traits=Traits(in_sweeps=True, topic="colocated"),
-    ),
-    Metric(
-        "colocated_ratio",
-        "times",
-        "time of the same rounds with both models on one server / their time with the draft model beyond the link: "
-        "above 1, drafting beyond the link is faster",
-        traits=Traits(in_sweeps=True, topic="colocated"),
-    ),
-    Metric(
-        "rtt_window_s",
-        "seconds",
-        "round-trip time below which drafting beyond the link is faster than both models on one server, in closed "
-        "form; 0 means at no round-trip time",
-        traits=Traits(in_sweeps=True, topic="colocated"),
-    ),
-    Metric(
-        "rtt_window_overlapped_s",
-        "seconds",
-        "drafting time per round on the server: at a longer round-trip time, drafting beyond the link cannot be faster "
-        "even if it overlaps fully with verifying",
-        traits=Traits(in_sweeps=True, topic="colocated"),
-    ),
-    Metric(
-        "rtt_window_autoregressive_s",
-        "seconds",
-        "round-trip time below which drafting beyond the link is faster than autoregressive decoding on the server, in "
-        "closed form; 0 means at no round-trip time",
-        traits=Traits(in_sweeps=True, topic="colocated"),
-    ),
-    Metric(
-        "capacity_factor",
-        "number",
-        "1 + drafting time / verifying time of a server that does both: how many times as many clients it could serve "
-        "if they drafted themselves",
-        traits=Traits(in_sweeps=True, topic="colocated"),
-    ),
-    Metric(
-        "headroom",
-        "share",
-        "share of the throughput gap between autoregressive decoding and the oracle that the method closes; given only "
-        "if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
-        Heading("headroom", "Headroom"),
-    ),
-    Metric(
-        "speedup",
-        "times",
-        "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
-        Heading("speedup (95%)", "Speedup", "time of autoregressive decoding over the method's"),
-        Traits(bounded=True, in_sweeps=True),
-    ),
-    Metric(
-        "typical_speedup",
-        "times",
-        "the speedup of a typical prompt, which verdicts go by: exp of the median of the means of all pairs of "
-        "prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for more because it took long",
-        Heading("typical prompt (95%)", "Typical", "speedup of a typical prompt"),
-        Traits(bounded=True),
-    ),
-    Metric("speedup_request_mean", "times", "mean over requests of each request's speedup"),
-    Metric("win_share", "share", "share of the prompts in both runs that were decoded faster than autoregressively"),
-    Metric(
-        "speedup_of_mean_rates",
-        "times",
-        "mean over requests of tokens per second / the same mean of autoregressive decoding",
-    ),
-    Metric(
-        "relative_speed",
-        "times",
-        "speedup of this method / speedup of the reference, over the same prompts, each with its own run's baseline; "
-        "if a run has no baseline, time of the reference / time of this method",
-        traits=Traits(bounded=True, relative=True),
-    ),
-    Metric(
-        "typical_relative_speed",
-        "times",
-        "the same on a typical prompt, as typical_speedup has it",
-        traits=Traits(bounded=True, relative=True),
-    ),
-    Metric(
-        "baseline_ratio",
-        "times",
-        "time of the reference's baseline / time of this run's baseline: differs from 1 if machine or software changed "
-        "between the runs",
-        traits=Traits(bounded=True, relative=True),
-    ),
-    Metric(
-        "win_share_against",
-        "share",
-        "share of the prompts in both runs that were decoded faster than the reference",
-        traits=Traits(relative=True),
-    ),
-    Metric(
-        "time_least",
-        "times",
-        "time of the same requests where derived times are shortest / their time; given if a deployment has a range",
-    ),
-    Metric("time_most", "times", "time of the same requests where derived times are longest / their time"),
-    Metric("speedup_least", "times", "least speedup at the ends of the range of derived times"),
-    Metric("speedup_most", "times", "largest speedup at the ends of the range of derived times"),
-    Metric("relative_speed_least", "times", "least relative_speed at the ends, both methods at the same end"),
-    Metric("relative_speed_most", "times", "largest relative_speed at the ends, both methods at the same end"),
-    Metric("fastest_share", "share", "share of the prompts on which no other deployable method was faster"),
-    Metric("repeat_spread", "share", "(slowest - fastest repeat) / mean time of the repeats, over the same requests"),
-    Metric("speedup_pairs", "count", "requests that finished in both runs, over which the speedup is computed"),
-    Metric(
-        "speedup_units",
-        "count",
-        "independent units over which the speedup is computed: prompts, or batches of prompts that shared their time",
-    ),
-)
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A metric that is several numbers."""
+
+    definition: str
+    name: str = ""
+
+
+class DistributionValues(Struct):
+    """Mean and percentiles in seconds; null if there are no values."""
+
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class PhaseValues(Struct):
+    """A number for each phase; `prefill` is the draft model's, the target's is part of `verify`."""
+
+    prefill: float | None
+    draft: float | None
+    policy: float | None
+    link: float | None
+    queue: float | None
+    verify: float | None
+    commit: float | None
+
+
+Interval = Annotated[list[float], Meta(min_length=2, max_length=2)]
+"""The two bounds of a confidence interval."""
+
+
+class MetricValues(Struct, kw_only=True):
+    """The metrics of a group of requests; null if a metric has no value.
+
+    Those without a default need nothing but requests; the others need a baseline, a makespan, prices or a comparison.
+    """
+
+    finished: Annotated[
+        int | None,
+        Metric(
+            "count",
+            "requests that finished; all other metrics are computed over these",
+            traits=Traits(timeless=True, in_sweeps=True),
+        ),
+    ]
+    failed: Annotated[
+        int | None,
+        Metric("count", "requests that ended in an error; no other metric includes them", traits=Traits(timeless=True)),
+    ]
+    rounds: Annotated[
+        int | None,
+        Metric(
+            "count",
+            "verifications by the target; each commits at least one token",
+            traits=Traits(timeless=True, in_sweeps=True),
+        ),
+    ]
+    tokens: Annotated[
+        int | None, Metric("count", "committed output tokens", traits=Traits(timeless=True, in_sweeps=True))
+    ]
+    drafted: Annotated[int | None, Metric("count", "tokens that the drafter produced", traits=Traits(timeless=True))]
+    submitted: Annotated[
+        int | None,
+        Metric("count", "drafted tokens that were sent to the target for verification", traits=Traits(timeless=True)),
+    ]
+    accepted: Annotated[
+        int | None, Metric("count", "submitted tokens that the target accepted", traits=Traits(timeless=True))
+    ]
+    acceptance_length: Annotated[
+        float | None,
+        Metric(
+            "number",
+            "committed tokens per verification: committed tokens / rounds, over all requests together",
+            Heading("acceptance length", "τ", "committed tokens per verification"),
+            Traits(timeless=True, bounded=True, in_sweeps=True),
+        ),
+    ]
+    tokens_per_step: Annotated[
+        float | None,
+        Metric(
+            "number",
+            "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or "
+            "rate",
+            Heading("tokens per step", "Tok/step", "committed tokens per pipeline step"),
+        ),
+    ] = None
+    hit_rate: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of a pipeline's committed tokens that were in flight when they were committed",
+            Heading("hit rate", "Hits", "committed tokens that were in flight in a pipeline"),
+        ),
+    ] = None
+    acceptance_length_sd: Annotated[
+        float | None,
+        Metric(
+            "number",
+            "standard deviation of the committed tokens per round, over all rounds",
+            traits=Traits(timeless=True),
+        ),
+    ]
+    acceptance_length_request_mean: Annotated[
+        float | None,
+        Metric("number", "mean over requests of each request's acceptance length", traits=Traits(timeless=True)),
+    ]
+    acceptance_rate: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "accepted tokens / submitted tokens",
+            Heading("acceptance rate", "Accept.", "accepted of submitted tokens"),
+            Traits(timeless=True, bounded=True, in_sweeps=True),
+        ),
+    ]
+    acceptance_rate_request_mean: Annotated[
+        float | None,
+        Metric("share", "mean over requests of each request's acceptance rate", traits=Traits(timeless=True)),
+    ]
+    draft_efficiency: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "accepted tokens / drafted tokens",
+            Heading("draft efficiency", "Draft eff.", "accepted of drafted tokens"),
+            Traits(timeless=True, bounded=True, in_sweeps=True),
+        ),
+    ]
+    expected_accepted_length: Annotated[
+        float | None,
+        Metric(
+            "number",
+            "accepted tokens per round that the policy predicted from its acceptance probabilities; mean over the "
+            "rounds "
+            "for which it predicts any",
+        ),
+    ] = None
+    accepted_length: Annotated[
+        float | None, Metric("number", "accepted tokens per round; mean over the same rounds")
+    ] = None
+    expectation_bias: Annotated[
+        float | None, Metric("times", "expected_accepted_length / accepted_length: above 1 the policy is overconfident")
+    ] = None
+    wasted_tokens: Annotated[
+        int | None,
+        Metric("count", "drafted tokens that were not accepted: drafted - accepted", traits=Traits(timeless=True)),
+    ]
+    wdt: Annotated[
+        float | None, Metric("seconds", "wasted drafting time: drafting seconds of all wasted tokens, submitted or not")
+    ]
+    wdt_paper: Annotated[
+        float | None,
+        Metric(
+            "seconds",
+            "wasted drafting time as WISP defines it: drafting seconds of submitted tokens that were not accepted",
+        ),
+    ]
+    wdt_share: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "wasted drafting time / all drafting time",
+            Heading("WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True),
+            Traits(in_sweeps=True),
+        ),
+    ]
+    makespan_s: Annotated[
+        float | None,
+        Metric(
+            "seconds", "time from the start of the run to the end of its last request", traits=Traits(in_sweeps=True)
+        ),
+    ] = None
+    throughput: Annotated[
+        float | None,
+        Metric("rate", "committed tokens / makespan", Heading("throughput", "Throughput"), Traits(in_sweeps=True)),
+    ] = None
+    throughput_request_mean: Annotated[
+        float | None, Metric("rate", "mean over requests of output tokens / end-to-end time")
+    ] = None
+    goodput: Annotated[float | None, Metric("rate", "committed tokens of the requests that met the SLO / makespan")] = (
+        None
+    )
+    slo_tpot_s: Annotated[
+        float | None, Metric("seconds", "the SLO of goodput: the longest time per output token that meets it")
+    ] = None
+    server_tokens_per_busy_second: Annotated[
+        float | None,
+        Metric("rate", "committed tokens / seconds in which the target verified", traits=Traits(in_sweeps=True)),
+    ]
+    cost_efficiency: Annotated[
+        float | None,
+        Metric(
+            "number",
+            "committed tokens per dollar; the server is paid for the whole makespan, a drafting device for the time in "
+            "which it works",
+            traits=Traits(in_sweeps=True),
+        ),
+    ] = None
+    alignment_rate: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "of the rounds that drafted ahead while the target verified, the share whose guess of the outcome was "
+            "right",
+            traits=Traits(topic="overlap"),
+        ),
+    ] = None
+    acceptance_after_pause: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "of the rounds that drafted after a round of the same request without a draft, the share whose first "
+            "token was "
+            "accepted: a drafter whose state went stale in the pause is right less often there",
+        ),
+    ] = None
+    proactive_hit_depth: Annotated[
+        float | None,
+        Metric(
+            "number",
+            "accepted tokens that were drafted ahead, per round whose guess was right",
+            traits=Traits(topic="overlap"),
+        ),
+    ] = None
+    edge_idle_share: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of the requests' end-to-end time in which their drafting devices did not work",
+            traits=Traits(topic="overlap"),
+        ),
+    ] = None
+    server_idle_share: Annotated[
+        float | None,
+        Metric("share", "share of the makespan in which the target did not verify", traits=Traits(topic="overlap")),
+    ] = None
+    colocated_speedup: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "time of autoregressive decoding / time of the same rounds with draft and target model on one server, "
+            "where a "
+            "request crosses the link once and drafting and verifying do not overlap",
+            traits=Traits(in_sweeps=True, topic="colocated"),
+        ),
+    ] = None
+    colocated_ratio: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "time of the same rounds with both models on one server / their time with the draft model beyond the link: "
+            "above 1, drafting beyond the link is faster",
+            traits=Traits(in_sweeps=True, topic="colocated"),
+        ),
+    ] = None
+    rtt_window_s: Annotated[
+        float | None,
+        Metric(
+            "seconds",
+            "round-trip time below which drafting beyond the link is faster than both models on one server, in closed "
+            "form; 0 means at no round-trip time",
+            traits=Traits(in_sweeps=True, topic="colocated"),
+        ),
+    ] = None
+    rtt_window_overlapped_s: Annotated[
+        float | None,
+        Metric(
+            "seconds",
+            "drafting time per round on the server: at a longer round-trip time, drafting beyond the link cannot be "
+            "faster "
+            "even if it overlaps fully with verifying",
+            traits=Traits(in_sweeps=True, topic="colocated"),
+        ),
+    ] = None
+    rtt_window_autoregressive_s: Annotated[
+        float | None,
+        Metric(
+            "seconds",
+            "round-trip time below which drafting beyond the link is faster than autoregressive decoding on the "
+            "server, in "
+            "closed form; 0 means at no round-trip time",
+            traits=Traits(in_sweeps=True, topic="colocated"),
+        ),
+    ] = None
+    capacity_factor: Annotated[
+        float | None,
+        Metric(
+            "number",
+            "1 + drafting time / verifying time of a server that does both: how many times as many clients it could "
+            "serve "
+            "if they drafted themselves",
+            traits=Traits(in_sweeps=True, topic="colocated"),
+        ),
+    ] = None
+    headroom: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of the throughput gap between autoregressive decoding and the oracle that the method closes; given "
+            "only "
+            "if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
+            Heading("headroom", "Headroom"),
+        ),
+    ] = None
+    speedup: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
+            Heading("speedup (95%)", "Speedup", "time of autoregressive decoding over the method's"),
+            Traits(bounded=True, in_sweeps=True),
+        ),
+    ] = None
+    typical_speedup: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "the speedup of a typical prompt, which verdicts go by: exp of the median of the means of all pairs of "
+            "prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for more because it took "
+            "long",
+            Heading("typical prompt (95%)", "Typical", "speedup of a typical prompt"),
+            Traits(bounded=True),
+        ),
+    ] = None
+    speedup_request_mean: Annotated[float | None, Metric("times", "mean over requests of each request's speedup")] = (
+        None
+    )
+    win_share: Annotated[
+        float | None,
+        Metric("share", "share of the prompts in both runs that were decoded faster than autoregressively"),
+    ] = None
+    speedup_of_mean_rates: Annotated[
+        float | None,
+        Metric("times", "mean over requests of tokens per second / the same mean of autoregressive decoding"),
+    ] = None
+    relative_speed: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "speedup of this method / speedup of the reference, over the same prompts, each with its own run's "
+            "baseline; "
+            "if a run has no baseline, time of the reference / time of this method",
+            traits=Traits(bounded=True, relative=True),
+        ),
+    ] = None
+    typical_relative_speed: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "the same on a typical prompt, as typical_speedup has it",
+            traits=Traits(bounded=True, relative=True),
+        ),
+    ] = None
+    baseline_ratio: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "time of the reference's baseline / time of this run's baseline: differs from 1 if machine or software "
+            "changed "
+            "between the runs",
+            traits=Traits(bounded=True, relative=True),
+        ),
+    ] = None
+    win_share_against: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of the prompts in both runs that were decoded faster than the reference",
+            traits=Traits(relative=True),
+        ),
+    ] = None
+    time_least: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "time of the same requests where derived times are shortest / their time; given if a deployment has a "
+            "range",
+        ),
+    ] = None
+    time_most: Annotated[
+        float | None, Metric("times", "time of the same requests where derived times are longest / their time")
+    ] = None
+    speedup_least: Annotated[
+        float | None, Metric("times", "least speedup at the ends of the range of derived times")
+    ] = None
+    speedup_most: Annotated[
+        float | None, Metric("times", "largest speedup at the ends of the range of derived times")
+    ] = None
+    relative_speed_least: Annotated[
+        float | None, Metric("times", "least relative_speed at the ends, both methods at the same end")
+    ] = None
+    relative_speed_most: Annotated[
+        float | None, Metric("times", "largest relative_speed at the ends, both methods at the same end")
+    ] = None
+    fastest_share: Annotated[
+        float | None, Metric("share", "share of the prompts on which no other deployable method was faster")
+    ] = None
+    repeat_spread: Annotated[
+        float | None, Metric("share", "(slowest - fastest repeat) / mean time of the repeats, over the same requests")
+    ] = None
+    speedup_pairs: Annotated[
+        int | None, Metric("count", "requests that finished in both runs, over which the speedup is computed")
+    ] = None
+    speedup_units: Annotated[
+        int | None,
+        Metric(
+            "count",
+            "independent units over which the speedup is computed: prompts, or batches of prompts that shared their "
+            "time",
+        ),
+    ] = None
+    ttft: Annotated[
+        DistributionValues,
+        Distribution(
+            "time to first token: from a request's arrival to its first committed token",
+            (Heading("TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean"),),
+        ),
+    ]
+    tpot: Annotated[
+        DistributionValues,
+        Distribution(
+            "time per output token of a request: (last commit - first commit) / (output tokens - 1)",
+            (Heading("TPOT", "TPOT", "time per output token after the first", lower_is_better=True, part="mean"),),
+        ),
+    ]
+    itl: Annotated[
+        DistributionValues,
+        Distribution(
+            "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap "
+            "before "
+            "them equally; the first tokens of a request have none",
+            tuple(
+                Heading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", lower_is_better=True, part=rank)
+                for rank in ("p50", "p95", "p99")
+            ),
+        ),
+    ]
+    acceptance_at: Annotated[
+        list[float | None], Several("share of all rounds that accepted draft position i; in a tree, position is depth")
+    ]
+    acceptance_at_conditional: Annotated[
+        list[float | None],
+        Several(
+            "of the rounds that submitted a token at position i and accepted all before it, the "
+            "share that accepted position i"
+        ),
+    ]
+    slo_attainment: Annotated[
+        list[float | None] | None,
+        Several(
+            "share of the finished requests whose TPOT is at most 0.8, 0.9, 1, 1.1 and 1.2 times the 90th "
+            "percentile of autoregressive decoding's TPOT"
+        ),
+    ] = None
+    phase_seconds: Annotated[
+        PhaseValues, Several("busy seconds of each phase; prefill is the draft model's, the target's is part of verify")
+    ]
+    phase_share: Annotated[PhaseValues, Several("phase_seconds / their sum")]
+    intervals: Annotated[
+        dict[str, Interval | None],
+        Several(
+            "95% confidence intervals of ratios of sums over prompts, or over batches that shared their time "
+            "(Student's t on linearised residuals); the speeds of one table hold jointly"
+        ),
+    ]
+
+    def value(self, name: str) -> float | None:
+        """Return the metric with this name."""
+        value: float | None = getattr(self, name)
+        return value
+
+    def bounds(self, name: str) -> list[float] | None:
+        """Return the interval of the metric with this name; None where it has none."""
+        return self.intervals.get(name)
+
+
+Declared = TypeVar("Declared", Metric, Distribution, Several)
+
+
+def _declared(kind: type[Declared]) -> Iterator[Declared]:
+    """Yield what the fields of `MetricValues` declare, each with its field's name."""
+    for name, annotation in get_type_hints(MetricValues, include_extras=True).items():
+        for note in annotation.__metadata__:
+            if isinstance(note, kind):
+                yield replace(note, name=name)
+
+
+METRICS = tuple(_declared(Metric))
+NEVER_MISSING = frozenset(field.name for field in structs.fields(MetricValues) if field.required)
+"""The metrics that need nothing but requests, so that every summary names them."""
+DISTRIBUTIONS = tuple(_declared(Distribution))
+LISTS = {metric.name: metric.definition for metric in _declared(Several)}
+"""The definitions of the metrics that are several numbers."""
 
 COLOCATED = tuple(metric.name for metric in METRICS if metric.traits.topic == "colocated")
 """The metrics that compare drafting beyond a link with drafting beside the target."""
 OVERLAP = tuple(metric.name for metric in METRICS if metric.traits.topic == "overlap")
 """The metrics that show the effect of drafting while the target verifies."""
-
-DISTRIBUTIONS = (
-    Distribution(
-        "ttft",
-        "time to first token: from a request's arrival to its first committed token",
-        (Heading("TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean"),),
-    ),
-    Distribution(
-        "tpot",
-        "time per output token of a request: (last commit - first commit) / (output tokens - 1)",
-        (Heading("TPOT", "TPOT", "time per output token after the first", lower_is_better=True, part="mean"),),
-    ),
-    Distribution(
-        "itl",
-        "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap before "
-        "them equally; the first tokens of a request have none",
-        tuple(
-            Heading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", lower_is_better=True, part=rank)
-            for rank in ("p50", "p95", "p99")
-        ),
-    ),
-)
-
-LISTS = {
-    "acceptance_at": "share of all rounds that accepted draft position i; in a tree, position is depth",
-    "acceptance_at_conditional": "of the rounds that submitted a token at position i and accepted all before it, the "
-    "share that accepted position i",
-    "slo_attainment": "share of the finished requests whose TPOT is at most 0.8, 0.9, 1, 1.1 and 1.2 times the 90th "
-    "percentile of autoregressive decoding's TPOT",
-    "phase_seconds": "busy seconds of each phase; prefill is the draft model's, the target's is part of verify",
-    "phase_share": "phase_seconds / their sum",
-    "intervals": "95% confidence intervals of ratios of sums over prompts, or over batches that shared their time "
-    "(Student's t on linearised residuals); the speeds of one table hold jointly",
-}
-"""Metrics that are several numbers."""

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from report_builders import failed_record, make_run
 from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.run_summary import Divergence, OutputCounts, SamplingCheck
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 from specbench_kit.reports.comparison import wording
@@ -31,7 +32,7 @@ def test_every_method_has_a_row_below_one_baseline(comparison):
     assert [series.label for series in comparison.series] == ["autoregressive", *sorted(DRAFTS)]
     assert [series.is_derived for series in comparison.series] == [True] + [False] * len(DRAFTS)
     assert len(comparison.runs) == len(DRAFTS)
-    assert comparison.overall["autoregressive"]["acceptance_length"] == 1
+    assert comparison.overall["autoregressive"].acceptance_length == 1
 
 
 def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
@@ -47,30 +48,31 @@ def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
         "throughput",
         "win_share",
     ):
-        assert row[name] == pytest.approx(alone[name]), name
-    for name in ("ttft", "tpot", "itl", "acceptance_at", "phase_seconds"):
-        assert row[name] == alone[name]
-    assert row["intervals"]["acceptance_length"] == alone["intervals"]["acceptance_length"]
-    (low, high), (inner_low, inner_high) = row["intervals"]["speedup"], alone["intervals"]["speedup"]
+        assert row.value(name) == pytest.approx(alone[name]), name
+    for name in ("ttft", "tpot", "itl", "phase_seconds"):
+        assert asdict(getattr(row, name)) == alone[name]
+    assert row.acceptance_at == alone["acceptance_at"]
+    assert row.intervals["acceptance_length"] == alone["intervals"]["acceptance_length"]
+    (low, high), (inner_low, inner_high) = row.intervals["speedup"], alone["intervals"]["speedup"]
     assert low < inner_low < inner_high < high  # all rows of a table hold together
 
 
 def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
     write_methods(tmp_path, drafts={"oracle": (6, 0.95), "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})
     comparison = compared([tmp_path])
-    assert comparison.overall["oracle"]["speedup"] > comparison.overall["wisp"]["speedup"]
+    assert comparison.overall["oracle"].speedup > comparison.overall["wisp"].speedup
     assert comparison.reference == "wisp"
-    assert comparison.overall["oracle"]["verdict"] == FASTER
-    assert comparison.overall["fixed-k:k=3"]["verdict"] == SLOWER
-    assert comparison.overall["oracle"]["headroom"] == pytest.approx(1)
-    assert 0 < comparison.overall["wisp"]["headroom"] < 1
+    assert comparison.overall["oracle"].verdict == FASTER
+    assert comparison.overall["fixed-k:k=3"].verdict == SLOWER
+    assert comparison.overall["oracle"].headroom == pytest.approx(1)
+    assert 0 < comparison.overall["wisp"].headroom < 1
 
 
 @pytest.mark.parametrize(("rung", "remains"), [((6, 0.9), "left"), ((3, 0.7), "nothing of what is reachable is left")])
 def test_a_report_says_how_much_of_what_is_reachable_is_left(tmp_path, rung, remains):
     write_methods(tmp_path, drafts={"oracle": (6, 0.95), "reachable": rung, "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})
     comparison = compared([tmp_path])
-    reachable, best = (comparison.overall[name]["headroom"] for name in ("reachable", "wisp"))
+    reachable, best = (comparison.overall[name].headroom for name in ("reachable", "wisp"))
     assert (best < reachable) == (remains == "left")
     if best < reachable:
         remains = f"{share(1 - best / reachable)} of what is reachable is left"
@@ -90,9 +92,9 @@ def test_a_report_without_a_rung_says_nothing_of_what_is_reachable(tmp_path, mis
 def test_there_is_no_headroom_below_a_bound_that_is_not_shown_to_be_faster(tmp_path):
     write_methods(tmp_path, requests=3, drafts={"oracle": (6, 0.95), "wisp": (4, 0.8)})
     comparison = compared([tmp_path])
-    assert comparison.overall["oracle"]["speedup_verdict"] == TOO_FEW
-    assert "headroom" not in comparison.overall["wisp"]
-    assert "fastest_share" not in comparison.overall["oracle"]
+    assert comparison.overall["oracle"].speedup_verdict == TOO_FEW
+    assert comparison.overall["wisp"].headroom is None
+    assert comparison.overall["oracle"].fastest_share is None
 
 
 def test_another_reference_can_be_named_by_spec_or_by_method(folder):
@@ -103,13 +105,13 @@ def test_another_reference_can_be_named_by_spec_or_by_method(folder):
 
 
 def test_shares_of_prompts_won_add_up(comparison):
-    shares = [row["fastest_share"] for label, row in comparison.overall.items() if label != "autoregressive"]
+    shares = [row.fastest_share for label, row in comparison.overall.items() if label != "autoregressive"]
     assert sum(shares) == pytest.approx(1)
     best = comparison.overall[comparison.reference]
-    assert "relative_speed" not in best
+    assert best.relative_speed is None
     for label, row in comparison.overall.items():
         if label not in ("autoregressive", comparison.reference):
-            assert row["relative_speed"] == pytest.approx(row["speedup"] / best["speedup"])
+            assert row.relative_speed == pytest.approx(row.speedup / best.speedup)
 
 
 def test_equal_times_are_no_win(tmp_path):
@@ -119,8 +121,8 @@ def test_equal_times_are_no_win(tmp_path):
     comparison = compared([tmp_path])
     (slower_label,) = {"threshold", "wisp"} - {comparison.reference}
     row = comparison.overall[slower_label]
-    assert row["verdict"] == NO_DIFFERENCE
-    assert row["win_share_against"] == 0.5
+    assert row.verdict == NO_DIFFERENCE
+    assert row.win_share_against == 0.5
     assert f"no difference from `{slower_label}` is shown" in headlines.of_comparison(comparison)
 
 
@@ -136,9 +138,9 @@ def test_a_difference_inside_its_interval_is_called_none(tmp_path):
     for method, side in (("threshold", records), ("wisp", noisy)):
         write_run(tmp_path, method, side, in_turn(plain(records)))
     comparison = compared([tmp_path], against="threshold")
-    low, high = comparison.overall["wisp"]["intervals"]["relative_speed"]
+    low, high = comparison.overall["wisp"].intervals["relative_speed"]
     assert low < 1 < high
-    assert comparison.overall["wisp"]["verdict"] == NO_DIFFERENCE
+    assert comparison.overall["wisp"].verdict == NO_DIFFERENCE
 
 
 def test_verdicts_need_six_prompts():
@@ -154,7 +156,7 @@ def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
     records = in_turn(records_of(4, 0.7, 3, 24))
     write_run(tmp_path, "wisp", records, in_turn(plain(records)))
     comparison = compared([tmp_path])
-    assert comparison.overall["wisp"]["speedup_verdict"] == TOO_FEW
+    assert comparison.overall["wisp"].speedup_verdict == TOO_FEW
     assert SPEEDUP.text(SPEEDUP.cell(comparison.overall["wisp"])).endswith(" ≈")
     assert headlines.of_comparison(comparison).endswith(
         "x the speed of autoregressive decoding, too few prompts to tell."
@@ -167,8 +169,8 @@ def test_two_runs_of_one_method_are_numbered_and_held_against_the_first(tmp_path
     comparison = compared(paths)
     assert [series.label for series in comparison.series] == ["autoregressive", "wisp #1", "wisp #2"]
     assert comparison.reference == "wisp #1"
-    assert comparison.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.25)
-    assert comparison.overall["wisp #2"]["verdict"] == SLOWER
+    assert comparison.overall["wisp #2"].relative_speed == pytest.approx(1 / 1.25)
+    assert comparison.overall["wisp #2"].verdict == SLOWER
 
 
 def test_baselines_of_different_runs_have_a_row_each(tmp_path):
@@ -195,8 +197,8 @@ def test_categories_share_the_runs_time(comparison):
     parts = [part for part in comparison.parts if part.kind == "category"]
     assert [part.name for part in parts] == ["chat", "code", "maths"]
     for label, row in comparison.overall.items():
-        assert sum(part.rows[label]["tokens"] for part in parts) == row["tokens"]
-        assert all("throughput" not in part.rows[label] for part in parts)
+        assert sum(part.rows[label].tokens for part in parts) == row.tokens
+        assert all(part.rows[label].throughput is None for part in parts)
 
 
 def test_several_datasets_make_one_table_and_one_each(tmp_path):
@@ -211,19 +213,19 @@ def test_several_datasets_make_one_table_and_one_each(tmp_path):
     ]
     for label, row in comparison.overall.items():
         overall_row, small, large = row, comparison.parts[1].rows[label], comparison.parts[2].rows[label]
-        assert (overall_row["finished"], small["finished"], large["finished"]) == (18, 6, 12)
-        assert overall_row["makespan_s"] == pytest.approx(small["makespan_s"] + large["makespan_s"])
-    assert comparison.overall["wisp"]["speedup_units"] == 18
+        assert (overall_row.finished, small.finished, large.finished) == (18, 6, 12)
+        assert overall_row.makespan_s == pytest.approx(small.makespan_s + large.makespan_s)
+    assert comparison.overall["wisp"].speedup_units == 18
 
 
 def test_repeats_are_drawn_with_their_prompt(tmp_path):
     write_methods(tmp_path, requests=8, repeats=3)
     row = compared([tmp_path]).overall["wisp"]
-    assert (row["finished"], row["speedup_units"], row["repeats"]) == (24, 8, 3)
-    assert len(row["speedup_by_repeat"]) == 3
-    assert min(row["speedup_by_repeat"]) <= row["speedup"] <= max(row["speedup_by_repeat"])
-    assert row["repeat_spread"] > 0
-    assert row["lossless"] == {"compared": 24, "identical": 24, "ties": 0, "errors": 0, "unjudged": 0}
+    assert (row.finished, row.speedup_units, row.repeats) == (24, 8, 3)
+    assert len(row.speedup_by_repeat) == 3
+    assert min(row.speedup_by_repeat) <= row.speedup <= max(row.speedup_by_repeat)
+    assert row.repeat_spread > 0
+    assert row.lossless == OutputCounts(compared=24, identical=24, ties=0, errors=0)
 
 
 def test_a_machine_that_drifts_between_repeats_is_warned_of(tmp_path):
@@ -232,7 +234,7 @@ def test_a_machine_that_drifts_between_repeats_is_warned_of(tmp_path):
     all_records = in_turn([*records, *(replace(r, repeat=1) for r in slower)])
     write_run(tmp_path, "wisp", all_records, in_turn(plain(all_records)))
     comparison = compared([tmp_path])
-    assert comparison.overall["wisp"]["repeat_spread"] == pytest.approx(0.2 / 1.1)
+    assert comparison.overall["wisp"].repeat_spread == pytest.approx(0.2 / 1.1)
     assert (
         "UNSTEADY MACHINE: repeats of the same requests differ by up to 18.2% of their mean time."
         in wording.cautions(comparison)
@@ -244,7 +246,7 @@ def test_repeating_everything_narrows_no_interval(tmp_path):
     again = [replace(r, repeat=1) for r in records]
     single = write_run(tmp_path / "once", "wisp", records, in_turn(plain(records)))
     twice = write_run(tmp_path / "twice", "wisp", [*records, *again], in_turn(plain([*records, *again])))
-    bounds = [compared([path]).overall["wisp"]["intervals"]["speedup"] for path in (single, twice)]
+    bounds = [compared([path]).overall["wisp"].intervals["speedup"] for path in (single, twice)]
     assert bounds[0] == pytest.approx(bounds[1])
 
 
@@ -254,11 +256,11 @@ def test_pooled_and_per_request_averages_differ_where_lengths_do(tmp_path):
     write_run(tmp_path, "wisp", records, in_turn(plain(records)))
     row = compared([tmp_path]).overall["wisp"]
     own = [len(r.output_ids) / len(r.rounds) for r in records]
-    assert row["acceptance_length_request_mean"] == pytest.approx(np.mean(own))
-    assert row["acceptance_length"] < row["acceptance_length_request_mean"]
-    assert row["speedup"] < row["speedup_request_mean"]
+    assert row.acceptance_length_request_mean == pytest.approx(np.mean(own))
+    assert row.acceptance_length < row.acceptance_length_request_mean
+    assert row.speedup < row.speedup_request_mean
     rates = [np.mean([len(r.output_ids) / r.e2e_s for r in side]) for side in (records, plain(records))]
-    assert row["speedup_of_mean_rates"] == pytest.approx(rates[0] / rates[1])
+    assert row.speedup_of_mean_rates == pytest.approx(rates[0] / rates[1])
 
 
 def test_outputs_are_compared_with_the_baselines(tmp_path):
@@ -270,11 +272,12 @@ def test_outputs_are_compared_with_the_baselines(tmp_path):
     records[3] = replace(records[3], output_ids=[1, *records[3].output_ids[1:]])
     path = write_run(tmp_path, "wisp", records, baseline)
     run = load_runs([path])[0][0]
-    run.summary["lossless"] = {
-        "divergences": [{"request_id": "q0", "verdict": "tie"}, {"request_id": "q3", "verdict": "unjudged"}]
-    }
+    run.summary.lossless.divergences = [
+        Divergence(request_id="q0", verdict="tie"),
+        Divergence(request_id="q3", verdict="unjudged"),
+    ]
     row = compare([run]).overall["wisp"]
-    assert row["lossless"] == {"compared": 7, "identical": 4, "ties": 1, "errors": 1, "unjudged": 1}
+    assert row.lossless == OutputCounts(compared=7, identical=4, ties=1, errors=1, unjudged=1)
     assert LOSSLESS.cell(row) == "4/7, 1 tied, 1 WRONG, 1 unjudged"
 
 
@@ -284,14 +287,14 @@ def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
     for at in (0, 8):
         records[at] = replace(records[at], output_ids=[1, *records[at].output_ids[1:]])
     run = load_runs([write_run(tmp_path, "wisp", in_turn(records), in_turn(baseline))])[0][0]
-    run.summary["lossless"] = {"divergences": [{"request_id": "q0", "repeat": 0, "verdict": "tie"}]}
+    run.summary.lossless.divergences = [Divergence(request_id="q0", repeat=0, verdict="tie")]
     row = compare([run]).overall["wisp"]
-    assert row["lossless"] == {"compared": 16, "identical": 14, "ties": 1, "errors": 1, "unjudged": 0}
+    assert row.lossless == OutputCounts(compared=16, identical=14, ties=1, errors=1)
 
 
 def test_sampled_outputs_are_not_compared(tmp_path):
     write_methods(tmp_path, config=make_run()["config"] | {"temperature": 0.8})
-    assert compared([tmp_path]).overall["wisp"]["lossless"] is None
+    assert compared([tmp_path]).overall["wisp"].lossless is None
 
 
 @pytest.mark.parametrize(("consistent", "cell"), [(True, "consistent"), (False, "WRONG"), (None, "undecided")])
@@ -299,7 +302,7 @@ def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, consis
     records = in_turn(records_of(4, 0.7, 8, 24))
     config = make_run()["config"] | {"temperature": 0.8}
     run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[0][0]
-    run.summary.update(lossless=None, sampling={"rule": "residual", "consistent": consistent})
+    run.summary.lossless, run.summary.sampling = None, SamplingCheck(rule="residual", consistent=consistent)
     rows = compare([run]).overall
     assert LOSSLESS.cell(rows["wisp"]) == cell
     assert LOSSLESS.cell(rows["autoregressive"]) == "–"
@@ -310,7 +313,7 @@ def test_failed_requests_count_nowhere_else(tmp_path):
     baseline = in_turn(plain(records))
     write_run(tmp_path, "wisp", [*records[:-1], failed_record("q7")], baseline)
     row = compared([tmp_path]).overall["wisp"]
-    assert (row["finished"], row["failed"], row["speedup_units"]) == (7, 1, 7)
+    assert (row.finished, row.failed, row.speedup_units) == (7, 1, 7)
 
 
 def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):
@@ -319,8 +322,8 @@ def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):
     records = [replace(r, rounds=[replace(step, **unknown) for step in r.rounds]) for r in records]
     write_run(tmp_path, "eagle of another tool", in_turn(records))
     row = compared([tmp_path]).overall["eagle of another tool"]
-    assert row["acceptance_length"] > 1
-    assert row["acceptance_at"][0] > 0
+    assert row.acceptance_length > 1
+    assert row.acceptance_at[0] > 0
     for name in ("acceptance_rate", "draft_efficiency", "wdt", "server_tokens_per_busy_second", "submitted"):
-        assert row[name] is None, name
-    assert row["phase_seconds"]["verify"] is None
+        assert row.value(name) is None, name
+    assert row.phase_seconds.verify is None

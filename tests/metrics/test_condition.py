@@ -1,22 +1,24 @@
 """`--fail-if`: metrics by name, and nothing else."""
 
 import pytest
+from report_builders import make_row
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.condition import Condition, require_readable, violations
+from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.run_data import load_runs
 
-ROW = {
-    "speedup": 1.2,
-    "acceptance_rate": 0.7,
-    "wdt": 0.05,
-    "intervals": {"speedup": [1.1, 1.3]},
-    "itl": {"mean": 0.02, "p50": 0.01, "p95": 0.03, "p99": 0.04},
-    "phase_seconds": {"draft": 2.0},
-    "lossless": {"errors": 1, "ties": 0, "identical": 7, "compared": 8},
-}
+ROW = make_row(
+    speedup=1.2,
+    acceptance_rate=0.7,
+    wdt=0.05,
+    intervals={"speedup": [1.1, 1.3]},
+    itl={"mean": 0.02, "p50": 0.01, "p95": 0.03, "p99": 0.04},
+    phase_seconds=dict.fromkeys(PHASES, 0.0) | {"draft": 2.0},
+    lossless={"errors": 1, "ties": 0, "identical": 7, "compared": 8},
+)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_anything_else_is_an_error_that_says_what_is_expected(text, message):
 
 
 def test_every_method_that_fulfils_it_is_named_with_value_and_run(comparison):
-    slowest = min((row["speedup"], label) for label, row in comparison.overall.items() if row.get("speedup"))
+    slowest = min((row.speedup, label) for label, row in comparison.overall.items() if row.speedup)
     (line,) = violations(comparison, Condition.parse(f"speedup<{slowest[0] + 1e-6}"))
     (series,) = (candidate for candidate in comparison.series if candidate.label == slowest[1])
     assert line.startswith(f"{slowest[1]}: speedup is {slowest[0]:.4g} (speedup<")

@@ -1,6 +1,8 @@
 """What a comparison says that it could have shown."""
 
 import numpy as np
+from msgspec.structs import replace
+from report_builders import make_row
 
 from benchmarks.calibration import Scene
 from specbench_kit.metrics.gate import resolution
@@ -12,12 +14,12 @@ def row(logs: Array) -> dict[str, float]:
     typical = Typical.of(logs)
     assert typical is not None
     assert typical.standard_error is not None
-    return {
-        "typical_relative_speed": typical.value,
-        "typical_relative_speed_error": typical.standard_error,
-        "typical_relative_speed_limit": limit_of_one(typical.units),
-        "relative_speed_units": typical.units,
-    }
+    return make_row(
+        typical_relative_speed=typical.value,
+        typical_relative_speed_error=typical.standard_error,
+        typical_relative_speed_limit=limit_of_one(typical.units),
+        relative_speed_units=typical.units,
+    )
 
 
 def test_the_smallest_difference_is_found_in_about_four_of_five_runs() -> None:
@@ -45,15 +47,15 @@ def test_more_prompts_are_needed_for_what_lies_closer() -> None:
 def test_the_fastest_rival_counts_and_those_without_an_error_do_not() -> None:
     rng = np.random.default_rng(4)
     slow, fast = (row(rng.normal(gap, 0.1, 12)) for gap in (-0.5, -0.1))
-    found = resolution([("slow", slow), ("fast", fast), ("few", {"typical_relative_speed_error": None})])
+    found = resolution([("slow", slow), ("fast", fast), ("few", make_row())])
     assert found is not None
     assert found.rival == "fast"
-    assert resolution([("few", {"typical_relative_speed_error": None})]) is None
+    assert resolution([("few", make_row())]) is None
 
 
 def test_what_is_equal_is_out_of_reach() -> None:
     equal = row(np.concatenate([np.full(10, 0.1), np.full(10, -0.1)]) + np.linspace(0, 1e-6, 20))
-    found = resolution([("b", equal | {"typical_relative_speed": 1.0 + 1e-9})])
+    found = resolution([("b", replace(equal, typical_relative_speed=1.0 + 1e-9))])
     assert found is not None
     assert found.needed is None
     assert 0.05 < found.smallest < 0.2

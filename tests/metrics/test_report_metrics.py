@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from report_builders import autoregressive_like, failed_record, make_record, make_round, simulate_chain
+from report_builders import autoregressive_like, failed_record, make_record, make_round, make_row, simulate_chain
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.summary import summarise
@@ -97,9 +97,9 @@ def test_a_pipeline_has_tokens_per_step_and_hits_instead_of_figures_of_verificat
         assert metrics[name] is None
     assert metrics["tokens_per_step"] == 16 / 32
     assert metrics["hit_rate"] == 10 / 16
-    assert COLUMNS["acceptance length"].cell(metrics) is None
-    assert headlines.pipeline_words(metrics) == "0.500 tokens per pipeline step, 62.5% in flight"
-    assert headlines.pipeline_words(overall([make_record("a", make_round(4, accepted=2))])) == ""
+    assert COLUMNS["acceptance length"].cell(make_row(**metrics)) is None
+    assert headlines.pipeline_words(make_row(**metrics)) == "0.500 tokens per pipeline step, 62.5% in flight"
+    assert headlines.pipeline_words(make_row()) == ""
 
 
 def test_a_record_that_does_not_say_its_depth_is_taken_for_a_chain():

@@ -9,6 +9,7 @@ from run_builders import in_turn, plain, records_of, write_methods, write_run
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.run_summary import RequestCounts
 
 
 @pytest.fixture
@@ -55,9 +56,9 @@ def test_an_unfinished_run_is_reported_from_its_requests(run):
     (run / "summary.json").unlink()
     change(run / "run.json", requests=20)
     loaded, lines = problems(run)
-    assert loaded.summary["partial"] is True
-    assert loaded.summary["requests"] == {"planned": 20, "finished": 8, "failed": 0}
-    assert loaded.summary["overall"]["speedup"] > 1
+    assert loaded.summary.partial is True
+    assert loaded.summary.requests == RequestCounts(20, 8, 0)
+    assert loaded.summary.overall.speedup > 1
     assert lines == [
         f"{run.name} has no summary.json: an unfinished run; its metrics are computed from the requests at hand"
     ]
@@ -90,7 +91,7 @@ def test_a_field_of_a_wrong_kind_is_named_with_its_line(run, name, place, value,
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     loaded, lines = problems(run)
     assert lines == [f"{run.name}/{name}.jsonl:3: not a request record ({reason}): left out"]
-    assert len(compare([loaded]).overall["wisp"]) > 0
+    assert compare([loaded]).overall["wisp"].finished > 0
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"overall": {}}'])
@@ -98,7 +99,7 @@ def test_a_broken_summary_is_computed_anew(run, content):
     (run / "summary.json").write_text(content)
     loaded, (line,) = problems(run)
     assert line.startswith(f"{run.name}/summary.json is not ")
-    assert loaded.summary["overall"]["finished"] == 8
+    assert loaded.summary.overall.finished == 8
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_summary_with_a_field_of_a_wrong_kind_is_computed_anew(run, changes, r
     loaded, (line,) = problems(run)
     assert line.startswith(f"{run.name}/summary.json is not a summary of this kit ({reason}")
     assert line.endswith("); its metrics are computed from the requests at hand")
-    assert loaded.summary["overall"]["speedup"] > 1
+    assert loaded.summary.overall.speedup > 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from report_builders import render_comparison as render
+from report_builders import run_summary, summary_of
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
@@ -11,6 +12,7 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.condition import Condition, violations
 from specbench_kit.metrics.paired import Side, relative_speed
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.run_summary import SamplingCheck
 from specbench_kit.metrics.units import units_of
 from specbench_kit.metrics.verdicts import (
     FASTER,
@@ -58,9 +60,9 @@ def test_a_copy_on_a_slower_machine_shows_no_difference(tmp_path, sides):
     records, baseline = sides
     comparison = two_runs(tmp_path, records, slowed(records, 1.1), (baseline, slowed(baseline, 1.1)))
     row = comparison.overall["wisp #2"]
-    assert row["verdict"] == NO_DIFFERENCE
-    assert row["relative_speed"] == pytest.approx(1)
-    assert row["baseline_ratio"] == pytest.approx(1 / 1.1)
+    assert row.verdict == NO_DIFFERENCE
+    assert row.relative_speed == pytest.approx(1)
+    assert row.baseline_ratio == pytest.approx(1 / 1.1)
     assert violations(comparison, Condition.parse("relative_speed<0.95")) == []
     (line,) = violations(comparison, Condition.parse("baseline_ratio<0.95"))
     assert line.startswith("wisp #2: baseline_ratio is 0.9091")
@@ -74,15 +76,15 @@ def test_a_slower_method_on_a_slower_machine_is_still_slower(tmp_path, sides):
     records, baseline = sides
     worse = slowed(noisy(records, 2, 0.02), 1.1 * 1.3)
     comparison = two_runs(tmp_path, records, worse, (baseline, slowed(baseline, 1.1)))
-    assert comparison.overall["wisp #2"]["verdict"] == SLOWER
-    assert comparison.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.3, rel=0.05)
+    assert comparison.overall["wisp #2"].verdict == SLOWER
+    assert comparison.overall["wisp #2"].relative_speed == pytest.approx(1 / 1.3, rel=0.05)
 
 
 def test_without_baselines_raw_times_are_compared_and_the_sentence_says_so(tmp_path, sides):
     records, _ = sides
     comparison = two_runs(tmp_path, records, slowed(records, 1.1))
-    assert comparison.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.1)
-    assert "baseline_ratio" not in comparison.overall["wisp #2"]
+    assert comparison.overall["wisp #2"].relative_speed == pytest.approx(1 / 1.1)
+    assert comparison.overall["wisp #2"].baseline_ratio is None
     assert "compared by raw times, because some run has no baseline" in headlines.of_comparison(comparison)
     assert "compared only with each other" in headlines.of_comparison(comparison)
     assert "Ratios of raw times" in render(comparison)
@@ -104,8 +106,8 @@ def test_below_six_prompts_nothing_prints_an_interval_or_a_verdict(tmp_path):
     comparison = compare(load_runs([tmp_path])[0])
     for part in comparison.parts:
         for row in part.rows.values():
-            assert not any(row["intervals"].values())
-            assert {row.get("verdict"), row.get("speedup_verdict")} <= {TOO_FEW, None}
+            assert not any(row.intervals.values())
+            assert {row.verdict, row.speedup_verdict} <= {TOO_FEW, None}
     assert "faster" not in headlines.of_comparison(comparison)
     assert "x (" not in to_latex(comparison)
     assert "x (" not in render(comparison)
@@ -120,11 +122,11 @@ def test_a_method_that_is_not_lossless_is_neither_reference_nor_winner(tmp_path)
     runs, _ = load_runs([tmp_path])
     (fast,) = (run for run in runs if run.method == "wisp")
     assert compare(runs).reference == "wisp"
-    fast.summary["lossless"] |= {"lossless": False, "errors": 2}
+    fast.summary.lossless.lossless, fast.summary.lossless.errors = False, 2
     comparison = compare(runs)
     assert comparison.reference == "threshold"
     row = comparison.overall["wisp"]
-    assert (row["verdict"], row["speedup_verdict"]) == (NOT_LOSSLESS, NOT_LOSSLESS)
+    assert (row.verdict, row.speedup_verdict) == (NOT_LOSSLESS, NOT_LOSSLESS)
     assert "`wisp` is faster, but not lossless" in headlines.of_comparison(comparison)
     with pytest.raises(SkitError, match="--against wisp: its outputs are not lossless"):
         compare(runs, against="wisp")
@@ -144,16 +146,16 @@ def test_what_was_not_checked_wins_only_against_its_like(tmp_path, sides):
         write_run(tmp_path, method, slowed(records, factor), baseline)
     runs, _ = load_runs([tmp_path])
     by_method = {run.method: run.summary for run in runs}
-    by_method["wisp"]["lossless"] = None
+    by_method["wisp"].lossless = None
     comparison = compare(runs)
     assert comparison.reference == "threshold"
-    assert comparison.overall["wisp"]["verdict"] == UNCHECKED
-    by_method["wisp"]["sampling"] = {"consistent": True}
+    assert comparison.overall["wisp"].verdict == UNCHECKED
+    by_method["wisp"].sampling = SamplingCheck(consistent=True)
     assert compare(runs).reference == "wisp"
     for summary in by_method.values():
-        summary |= {"lossless": None, "sampling": None}
+        summary.lossless = summary.sampling = None
     comparison = compare(runs, against="fixed-k")
-    assert comparison.overall["wisp"]["verdict"] == FASTER
+    assert comparison.overall["wisp"].verdict == FASTER
     assert "outputs were not checked, so these methods are compared only with each other" in headlines.of_comparison(
         comparison
     )
@@ -162,7 +164,7 @@ def test_what_was_not_checked_wins_only_against_its_like(tmp_path, sides):
 def sampled(comparison_runs, **consistent):
     """Return the comparison of runs whose sampling was checked with these results, by method."""
     for run in comparison_runs:
-        run.summary.update(lossless=None, sampling={"consistent": consistent[run.method]})
+        run.summary.lossless, run.summary.sampling = None, SamplingCheck(consistent=consistent[run.method])
     return compare(comparison_runs)
 
 
@@ -173,7 +175,7 @@ def test_the_fastest_that_was_not_shown_to_be_wrong_leads_with_that_word_beside_
     runs, _ = load_runs([tmp_path])
     comparison = sampled(runs, wisp=False, threshold=None, svip=True)
     assert comparison.reference == winner_of(comparison) == "threshold"
-    assert comparison.overall["threshold"]["speedup_verdict"] == SAMPLING_UNDECIDED
+    assert comparison.overall["threshold"].speedup_verdict == SAMPLING_UNDECIDED
     headline = headlines.of_comparison(comparison)
     assert "with a distribution that is undecided, because too few tokens were drawn" in headline
     assert "`wisp` is faster, but not lossless" in headline
@@ -196,12 +198,16 @@ def test_what_is_slower_than_plain_decoding_never_leads_as_the_fastest(tmp_path,
     assert "no lossless method" not in headlines.of_comparison(compare(load_runs([out])[0], against="wisp"))
 
 
+OUTPUTS = {"compared": 1, "identical": 1, "ties": 0, "errors": 0}
+
+
 @pytest.mark.parametrize(
     ("lossless", "sampling", "allowed"),
     [(True, None, True), (None, True, True), (False, None, False), (True, False, False), (None, None, None)],
 )
 def test_a_run_may_win_on_either_check_and_on_no_failed_one(lossless, sampling, allowed):
-    assert may_win({"lossless": {"lossless": lossless}, "sampling": {"consistent": sampling}}) is allowed
+    summary = run_summary(summary_of([], lossless=OUTPUTS | {"lossless": lossless}, sampling={"consistent": sampling}))
+    assert may_win(summary) is allowed
 
 
 def test_a_batch_is_one_unit_in_the_order_of_admission():
@@ -225,9 +231,9 @@ def test_batches_are_resampled_whole(tmp_path, sides):
     narrow = write_run(tmp_path / "two", "wisp", records, baseline, config=config | {"batch_size": 2})
     wide = write_run(tmp_path / "three", "wisp", records, baseline, config=config | {"batch_size": 3})
     rows = [compare(load_runs([path])[0]).overall["wisp"] for path in (narrow, wide)]
-    assert [row["speedup_units"] for row in rows] == [6, 4]
-    assert rows[0]["intervals"]["speedup"] is not None
-    assert (rows[1]["intervals"]["speedup"], rows[1]["speedup_verdict"]) == (None, TOO_FEW)
+    assert [row.speedup_units for row in rows] == [6, 4]
+    assert rows[0].intervals["speedup"] is not None
+    assert (rows[1].intervals["speedup"], rows[1].speedup_verdict) == (None, TOO_FEW)
 
 
 def test_ends_that_look_alike_get_the_digits_that_tell_them_apart():

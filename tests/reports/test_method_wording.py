@@ -5,12 +5,13 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from report_builders import make_run
+from report_builders import make_run, run_summary, summary_of
 from run_builders import in_turn, plain, records_of, write_run
 
 from specbench_kit.methods.spec import describe_method, parse_method, resolved_options
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.setting import describe_inputs, describe_options, method_label
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
@@ -92,14 +93,16 @@ def test_one_setting_named_in_two_ways_is_one_method_over_two_datasets(tmp_path)
     }
 
 
-def link_run(spec: str, *, seen: bool, drafted: int = 3, **changes: object) -> tuple[dict[str, Any], dict[str, Any]]:
+def link_run(spec: str, *, seen: bool, drafted: int = 3, **changes: object) -> tuple[dict[str, Any], RunSummary]:
     """The run.json and the summary of a latency-aware method beyond a link."""
     latencies = {"draft": {}, "verify": {}, **({"link": {"rtt_s": 0.04}} if seen else {})}
     run = {"method": spec, "options": {}, "uses": {"latencies": latencies}, "deployment": {"placement": "edge"}}
-    return run | changes, {"overall": {"drafted": drafted}}
+    summary = run_summary(summary_of([]))
+    summary.overall.drafted = drafted
+    return run | changes, summary
 
 
-def notes_on(*runs: tuple[dict[str, Any], dict[str, Any]]) -> str:
+def notes_on(*runs: tuple[dict[str, Any], RunSummary]) -> str:
     return " ".join(methods.link_notes([run for run, _ in runs], [summary for _, summary in runs]))
 
 
@@ -138,8 +141,11 @@ def test_a_run_records_that_its_method_takes_the_likeliest_tokens(spec: str, pro
 
 
 def test_the_line_about_drafts_after_a_pause_shows_both_shares() -> None:
-    overall = {"acceptance_after_pause": 0.25, "acceptance_at_conditional": [0.75, 0.5]}
+    goodput, fixed = (run_summary(summary_of([])) for _ in range(2))
+    goodput.overall.acceptance_after_pause = 0.25
+    goodput.overall.acceptance_at_conditional = [0.75, 0.5]
+    fixed.overall.acceptance_at_conditional = [0.7]
     runs = [{"method": "goodput"}, {"method": "fixed-k"}]
-    (line,) = methods.pause_notes(runs, [{"overall": overall}, {"overall": {"acceptance_at_conditional": [0.7]}}])
+    (line,) = methods.pause_notes(runs, [goodput, fixed])
     assert line.endswith("accepted there (and after any round): `goodput` 25% (75%).")
-    assert methods.pause_notes(runs[1:], [{"overall": {"acceptance_at_conditional": [0.7]}}]) == []
+    assert methods.pause_notes(runs[1:], [fixed]) == []

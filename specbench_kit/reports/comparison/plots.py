@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import asdict
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.reports.comparison.scene import (
     Scene,
     assign,
@@ -25,7 +27,7 @@ from specbench_kit.reports.comparison.scene import (
     short,
     styles_of,
 )
-from specbench_kit.reports.document import Estimate, Row
+from specbench_kit.reports.document import Estimate
 from specbench_kit.reports.sections.columns import SPEEDUP, UNDECIDED
 from specbench_kit.reports.timeline.timeline import OTHER, STYLES
 from specbench_kit.reports.writing.drawing import Picture, logarithmic, name_points
@@ -44,7 +46,7 @@ Numbers = npt.NDArray[np.float64]
 
 def acceptance(scene: Scene) -> Picture | None:
     """Return the figure of the share of rounds that accepted each draft position."""
-    rates = {label: scene.rows[label]["acceptance_at"] for label in scene.speculating}
+    rates = {label: scene.rows[label].acceptance_at for label in scene.speculating}
     rates = {label: by_position[: 1 + sum(map(bool, by_position))] for label, by_position in rates.items()}
     rates = {label: by_position for label, by_position in rates.items() if any(by_position)}
     if not rates:
@@ -53,7 +55,7 @@ def acceptance(scene: Scene) -> Picture | None:
     def draw(axes: "Axes") -> None:
         for label, by_position in rates.items():
             positions = range(1, len(by_position) + 1)
-            percent = [100 * rate for rate in by_position]
+            percent = [100 * (rate or 0.0) for rate in by_position]
             curve(axes, scene.styles[label], positions, percent, label)
         axes.set(xlabel="position in the draft (in a tree: depth)", ylabel="rounds that accepted it (%)")
         axes.set_ylim(bottom=0)
@@ -134,7 +136,7 @@ PHASE_STYLES = {**STYLES, "link": (COLOURS[5], "--"), "queue": ("white", "||")}
 
 def pictures(comparison: Comparison) -> Iterator[Picture]:
     """Yield every figure that has something to show."""
-    drafting = [label for label, row in comparison.overall.items() if row["submitted"] or row["accepted"]]
+    drafting = [label for label, row in comparison.overall.items() if row.submitted or row.accepted]
     bounds = [series.label for series in comparison.series if series.is_bound]
     scene = Scene(comparison, styles_of(comparison), drafting, bounds)
     few = not comparison.by_group
@@ -151,26 +153,27 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
 
 def speedups(scene: Scene) -> Picture | None:
     """Return the figure of each method's speedup with its interval."""
-    labels = [label for label, row in scene.rows.items() if row.get("speedup") is not None]
-    if not labels:
+    values = {label: row.speedup for label, row in scene.rows.items() if row.speedup is not None}
+    if not values:
         return None
+    labels = list(values)
 
     def draw(axes: "Axes") -> None:
         for level, label in enumerate(labels):
             row = scene.rows[label]
             style = scene.styles[label]
-            bounds = row["intervals"].get("speedup")
-            bar = axes.plot(bounds or [row["speedup"]] * 2, [level, level], color=style.colour, linewidth=2)
+            bounds = row.bounds("speedup")
+            bar = axes.plot(bounds or [values[label]] * 2, [level, level], color=style.colour, linewidth=2)
             point = axes.plot(
-                [row["speedup"]],
+                [values[label]],
                 [level],
                 linestyle="none",
                 marker=style.marker,
                 markersize=7,
-                markerfacecolor="none" if row.get("verdict") in UNDECIDED else style.colour,
+                markerfacecolor="none" if row.verdict in UNDECIDED else style.colour,
                 markeredgecolor=style.colour,
             )
-            assign(label, [*bar, *point], SPEEDUP.text(Estimate(row["speedup"], bounds)))
+            assign(label, [*bar, *point], SPEEDUP.text(Estimate(values[label], bounds)))
         axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
         name_rows(axes, labels)
         axes.set_xlabel("speedup over autoregressive decoding")
@@ -184,14 +187,14 @@ def speedups(scene: Scene) -> Picture | None:
 
 def pareto(scene: Scene) -> Picture | None:
     """Return the figure of speed against cost if there are prices, else against the verifier's busy time."""
-    priced = {label: 1e6 / row["cost_efficiency"] for label, row in scene.rows.items() if row.get("cost_efficiency")}
+    priced = {label: 1e6 / row.cost_efficiency for label, row in scene.rows.items() if row.cost_efficiency}
     loads = {
-        label: 1e3 / row["server_tokens_per_busy_second"]
+        label: 1e3 / row.server_tokens_per_busy_second
         for label, row in scene.rows.items()
-        if row.get("server_tokens_per_busy_second")
+        if row.server_tokens_per_busy_second
     }
     costs = priced or loads
-    speeds = {label: scene.rows[label].get("throughput") for label in costs}
+    speeds = {label: scene.rows[label].throughput for label in costs}
     points = {label: (costs[label], speed) for label, speed in speeds.items() if speed}
     if len(points) < 2:
         return None
@@ -236,7 +239,7 @@ def wasted_drafting(scene: Scene) -> Picture | None:
     labels = [
         label
         for label in scene.speculating
-        if scene.rows[label]["wdt_share"] is not None and scene.rows[label]["wdt_paper"] is not None
+        if scene.rows[label].wdt_share is not None and scene.rows[label].wdt_paper is not None
     ]
     if not labels:
         return None
@@ -260,17 +263,18 @@ def wasted_drafting(scene: Scene) -> Picture | None:
     return Picture("wasted_drafting", "Where drafting time went", note, height(labels) + 0.5, draw)
 
 
-def _drafting_ms(row: Row) -> tuple[float, float, float]:
+def _drafting_ms(row: MethodRow) -> tuple[float, float, float]:
     """Return the drafting time per committed token for tokens accepted, sent and rejected, and never sent."""
-    scale = 1e3 / (row["tokens"] or 1)
-    rejected = row["wdt_paper"] * scale
-    unsent = max(0.0, (row["wdt"] - row["wdt_paper"]) * scale)
-    return row["phase_seconds"]["draft"] * scale - rejected - unsent, rejected, unsent
+    scale = 1e3 / (row.tokens or 1)
+    sent_s = row.wdt_paper or 0.0
+    rejected = sent_s * scale
+    unsent = max(0.0, ((row.wdt or 0.0) - sent_s) * scale)
+    return (row.phase_seconds.draft or 0.0) * scale - rejected - unsent, rejected, unsent
 
 
 def phases(scene: Scene) -> Picture | None:
     """Return the figure of each method's busy time per committed token by phase."""
-    seconds = {label: row["phase_seconds"] for label, row in scene.rows.items() if row["tokens"]}
+    seconds = {label: asdict(row.phase_seconds) for label, row in scene.rows.items() if row.tokens}
     names = [name for name in next(iter(seconds.values()), {}) if any(busy[name] for busy in seconds.values())]
     if not names:
         return None
@@ -279,7 +283,7 @@ def phases(scene: Scene) -> Picture | None:
     def draw(axes: "Axes") -> None:
         starts = np.zeros(len(labels))
         for name in names:
-            widths = np.array([1e3 * (seconds[label][name] or 0) / scene.rows[label]["tokens"] for label in labels])
+            widths = np.array([1e3 * (seconds[label][name] or 0) / (scene.rows[label].tokens or 1) for label in labels])
             face, hatch = PHASE_STYLES.get(name, OTHER)
             bars = axes.barh(
                 range(len(labels)),

@@ -10,6 +10,7 @@ from typing import Literal
 
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.metrics.comparison import Comparison, ComparisonTable
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports.comparison.wording import cautions, decision_words, power_words, reachable_gap
@@ -24,7 +25,6 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
-    Row,
     Table,
     caution,
     code,
@@ -164,7 +164,7 @@ def setting(comparison: Comparison) -> Blocks:
 
 def results(part: ComparisonTable, groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
     """Return the tables of all requests, or of one dataset."""
-    finished = max(row["finished"] for row in part.rows.values())
+    finished = max(row.finished or 0 for row in part.rows.values())
     title = "Results" if part.kind == "overall" else f"Results on {part.name}"
     return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, groups, look)]
 
@@ -181,7 +181,7 @@ FIRST_COLUMNS = (
 """The columns of the table that a reader sees first, as many as a page holds; the others are opened on a click."""
 
 
-def _method_tables(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
+def _method_tables(rows: Mapping[str, MethodRow], groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
     """Return the table of methods, or one for each group of them, and the other columns to open on a click."""
     first = look.table_columns(FIRST_COLUMNS)
     others = [] if look.columns else [column for column in look.table_columns() if column not in first]
@@ -193,7 +193,7 @@ def _method_tables(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]],
 
 
 def _grouped(
-    rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], columns: Sequence[MetricColumn]
+    rows: Mapping[str, MethodRow], groups: Mapping[str, Sequence[str]], columns: Sequence[MetricColumn]
 ) -> list[Block]:
     blocks: list[Block] = []
     for group, labels in groups.items():
@@ -213,7 +213,7 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
         rows: list[list[Cell]] = [
             [
                 part.name,
-                max(row["finished"] for row in part.rows.values()),
+                max(row.finished or 0 for row in part.rows.values()),
                 *(column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT for label in labels),
             ]
             for part in parts
@@ -228,7 +228,7 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
 
 def differences(comparison: Comparison) -> Blocks:
     """Return the comparison of every method with the reference, and what its interval shows."""
-    against = {label: row for label, row in comparison.overall.items() if row.get("verdict")}
+    against = {label: row for label, row in comparison.overall.items() if row.verdict}
     if not against:
         return []
     reference = code(comparison.reference)
@@ -245,18 +245,18 @@ def differences(comparison: Comparison) -> Blocks:
         [
             _ratio(row, "relative_speed"),
             _ratio(row, "typical_relative_speed"),
-            row["verdict"],
+            row.verdict,
             _ratio(row, "baseline_ratio"),
-            row["win_share_against"],
-            row.get("win_share"),
-            row.get("fastest_share"),
+            row.win_share_against,
+            row.win_share,
+            row.fastest_share,
         ]
         for row in against.values()
     ]
-    if all(row.get("baseline_ratio", 1) == 1 for row in against.values()):
+    if all(row.baseline_ratio in (None, 1) for row in against.values()):
         columns = columns[:3] + columns[4:]
         rows = [cells[:3] + cells[4:] for cells in rows]
-    if any(row.get("raw_times") for row in against.values()):
+    if any(row.raw_times for row in against.values()):
         basis = "Ratios of raw times over the same prompts: without baselines, a changed machine looks like a method."
     else:
         basis = "Ratios of the speedups over each run's own baseline, on the same prompts."
@@ -267,24 +267,20 @@ def differences(comparison: Comparison) -> Blocks:
         f"{NO_DIFFERENCE.capitalize()}: the interval contains 1. {TOO_FEW.capitalize()}: fewer than {FEWEST_UNITS} for "
         "one comparison, more for many."
     )
-    fastest_share = comparison.overall[comparison.reference].get("fastest_share")
+    fastest_share = comparison.overall[comparison.reference].fastest_share
     if fastest_share is not None:
         note += f" {reference} itself is the fastest on {share(fastest_share)} of prompts."
     labelled = [[code(label), *cells] for label, cells in zip(against, rows, strict=True)]
     return [Heading(f"Against {reference}"), Table(("method", *columns), labelled), Paragraph(note)]
 
 
-def _ratio(row: Row, metric: str) -> Estimate:
-    return Estimate(row.get(metric), row["intervals"].get(metric))
+def _ratio(row: MethodRow, metric: str) -> Estimate:
+    return Estimate(row.value(metric), row.bounds(metric))
 
 
 def averages(comparison: Comparison) -> Blocks:
     """Return pooled and per-request averages, since papers differ in which they report."""
-    rows = {
-        label: row
-        for label, row in comparison.overall.items()
-        if row["submitted"] or row["accepted"] or row.get("speedup")
-    }
+    rows = {label: row for label, row in comparison.overall.items() if row.submitted or row.accepted or row.speedup}
     note = "Papers report either; Spec-Bench's speedup is the ratio of mean tok/s."
     return [Heading("Pooled and per request"), method_table(rows, AVERAGES), Paragraph(note)] if rows else []
 
@@ -292,9 +288,9 @@ def averages(comparison: Comparison) -> Blocks:
 def repeats(comparison: Comparison) -> Blocks:
     """Return how far the repeats of the same requests are apart."""
     rows = [
-        (code(label), ", ".join(map(times, row["speedup_by_repeat"])), row["repeat_spread"])
+        (code(label), ", ".join(map(times, row.speedup_by_repeat)), row.repeat_spread)
         for label, row in comparison.overall.items()
-        if row.get("repeats")
+        if row.repeats
     ]
     spread = Column("(slowest - fastest repeat) / mean", "share")
     return [Heading("Repeats"), Table(("method", "speedup of each repeat", spread), rows)] if rows else []

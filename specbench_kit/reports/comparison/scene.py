@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.rounds import RequestGroup
-from specbench_kit.reports.document import Row
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.reports.writing.drawing import escaped, set_hover
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, BOUND_STYLE, Style, method_styles
 
@@ -35,7 +35,7 @@ class Scene:
     group: str = ""
 
     @property
-    def rows(self) -> Mapping[str, Row]:
+    def rows(self) -> Mapping[str, MethodRow]:
         """The metrics over all requests, by label."""
         return {label: row for label, row in self.comparison.overall.items() if label in self.styles}
 

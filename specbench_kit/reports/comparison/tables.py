@@ -3,15 +3,18 @@
 import re
 from collections.abc import Sequence
 
+from msgspec import UNSET
+from msgspec.structs import asdict
+
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison, ComparisonTable
-from specbench_kit.metrics.latency import PHASES
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports import render_csv, render_latex
 from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.wording import where
-from specbench_kit.reports.document import Cell, Column, Estimate, Row, Table, code
+from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, MetricColumn
 from specbench_kit.reports.writing.formatting import ABSENT
@@ -26,7 +29,7 @@ def to_csv(comparison: Comparison) -> str:
     )
 
 
-def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Row) -> dict[str, object]:
+def _record(comparison: Comparison, part: ComparisonTable, label: str, row: MethodRow) -> dict[str, object]:
     series = next(series for series in comparison.series if series.label == label)
     runs = [run.fields for run in series.runs.values()]
     record: dict[str, object] = {
@@ -44,15 +47,16 @@ def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Row)
     for metric in METRICS:
         unit = CSV_UNITS.get(metric.unit, "")
         names_unit = metric.name.endswith(unit) or "_per_" in metric.name
-        record[metric.name if names_unit else metric.name + unit] = row.get(metric.name)
+        record[metric.name if names_unit else metric.name + unit] = row.value(metric.name)
     for name in (metric.name for metric in METRICS if metric.traits.bounded):
-        record[f"{name}_low"], record[f"{name}_high"] = row["intervals"].get(name) or (None, None)
-    record["verdict"] = row.get("verdict")
+        record[f"{name}_low"], record[f"{name}_high"] = row.bounds(name) or (None, None)
+    record["verdict"] = row.verdict
     for name in (one.name for one in DISTRIBUTIONS):
-        record |= {f"{name}_{statistic}_s": value for statistic, value in row[name].items()}
-    record |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
-    record["sampling_consistent"] = row.get("sampling_consistent")
-    return record | {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
+        record |= {f"{name}_{statistic}_s": value for statistic, value in asdict(getattr(row, name)).items()}
+    record |= {f"{phase}_s": value for phase, value in asdict(row.phase_seconds).items()}
+    record["sampling_consistent"] = None if row.sampling_consistent is UNSET else row.sampling_consistent
+    lossless = asdict(row.lossless) if row.lossless else {}
+    return record | {f"lossless_{key}": value for key, value in lossless.items()}
 
 
 def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
@@ -67,7 +71,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     for column in columns:
         best = _best(comparison, column)
         for line, (label, row) in zip(cells, rows.items(), strict=True):
-            bounds = row["intervals"].get(column.metric) if column in (SPEEDUP, TYPICAL) else None
+            bounds = row.bounds(column.metric) if column in (SPEEDUP, TYPICAL) else None
             estimate = Estimate(column.value(row), bounds, best=label in best)
             line.append(column.cell(row) if column is LOSSLESS else estimate)
     table = Table(("Method", *(Column(column.symbol, column.unit) for column in columns)), cells)
@@ -81,10 +85,10 @@ def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
     if column is LOSSLESS:
         return []
     if column in (SPEEDUP, TYPICAL):
-        even = [label for label, row in rows.items() if row.get("verdict") == NO_DIFFERENCE]
-        return [label for label in (comparison.reference, *even) if rows[label].get(column.metric)]
+        even = [label for label, row in rows.items() if row.verdict == NO_DIFFERENCE]
+        return [label for label in (comparison.reference, *even) if rows[label].value(column.metric)]
     barred = {series.label for series in comparison.series if series.is_bound}
-    barred |= {label for label, row in rows.items() if (row.get("lossless") or {}).get("errors")}
+    barred |= {label for label, row in rows.items() if row.lossless and row.lossless.errors}
     values = {label: column.value(row) for label, row in rows.items() if label not in barred}
     choose = min if column.lower_is_better else max
     best = choose((value for value in values.values() if value is not None), default=None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import (
     BY_PROMPT,
     FASTER,
@@ -20,7 +21,7 @@ from specbench_kit.metrics.verdicts import (
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.report import USUAL, Look
-from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Row, Table, caution
+from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
 from specbench_kit.reports.run.sections import answer_cautions, answers_line
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import (
@@ -111,20 +112,18 @@ def winner_of(comparison: Comparison) -> str:
     """
     bounds = {series.label for series in comparison.series if series.is_bound}
     rows = comparison.overall
-    ahead = [label for label, row in rows.items() if row.get("verdict") == FASTER and label not in bounds]
-    winner = max(ahead, key=lambda label: float(rows[label]["relative_speed"])) if ahead else comparison.reference
-    beaten = (rows[winner].get("speedup") or 1.0) < 1 or not _has_rivals(comparison)
+    ahead = [label for label, row in rows.items() if row.verdict == FASTER and label not in bounds]
+    winner = max(ahead, key=lambda label: rows[label].relative_speed or 0.0) if ahead else comparison.reference
+    beaten = (rows[winner].speedup or 1.0) < 1 or not _has_rivals(comparison)
     return "" if beaten or winner in bounds else winner
 
 
 def fastest_first(comparison: Comparison) -> list[str]:
     """Return the rows by speedup, which is 1 for the baseline; without a baseline by throughput."""
     rows = comparison.overall
-    paired = any(row.get("speedup") for row in rows.values())
-    speeds = {
-        label: row.get("speedup") or 1.0 if paired else row.get("throughput") or 0.0 for label, row in rows.items()
-    }
-    return sorted(rows, key=lambda label: -float(speeds[label]))
+    paired = any(row.speedup for row in rows.values())
+    speeds = {label: row.speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
+    return sorted(rows, key=lambda label: -speeds[label])
 
 
 def _has_rivals(comparison: Comparison) -> bool:
@@ -166,23 +165,23 @@ def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str)
     return Table(("method", *titled, *against, *last), rows)
 
 
-def _cell(column: MetricColumn, row: Row) -> Cell:
+def _cell(column: MetricColumn, row: MethodRow) -> Cell:
     cell = column.cell(row)
     return cell.replace(", ", "\n") if isinstance(cell, str) else cell
 
 
-def _against(row: Row) -> str:
-    if not row.get("verdict"):
+def _against(row: MethodRow) -> str:
+    if not row.verdict:
         return ABSENT
-    mark = MARKS.get(row["verdict"])
-    return times(row["relative_speed"]) + (f" {mark}" if mark else "")
+    mark = MARKS.get(row.verdict)
+    return times(row.relative_speed) + (f" {mark}" if mark else "")
 
 
 def _against_note(comparison: Comparison) -> str:
     """Return which row the column `against` refers to, and what its marks mean."""
     if not _has_rivals(comparison):
         return ""
-    verdicts = {row.get("verdict") for row in comparison.overall.values()}
+    verdicts = {row.verdict for row in comparison.overall.values()}
     marks = dict.fromkeys(mark for verdict, mark in MARKS.items() if verdict in verdicts)
     meanings = "; ".join(f"{mark}: {MARKS_WORDS[mark]}" for mark in marks)
     return f"against: speed relative to {comparison.reference}" + (f"; {meanings}" if meanings else "")

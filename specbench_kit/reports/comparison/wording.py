@@ -1,5 +1,7 @@
 """Sentences that every form of a comparison shares."""
 
+from msgspec.structs import replace
+
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.gate import resolution
@@ -33,25 +35,25 @@ def cautions(comparison: Comparison) -> list[str]:
     for series in comparison.series:
         for run in () if series.is_derived else series.runs.values():
             # One line says it of all methods.
-            result = result_cautions({**run.summary, "partial": False})
+            result = result_cautions(replace(run.summary, partial=False))
             own = [*resumption_cautions(run.fields), *result]
             lines += [f"{code(series.label)}: {line}" for line in own]
     lines += derived_range.of_comparison(comparison)
     reference = comparison.reference
     rows = comparison.overall
     lines += colocation.cautions(code(reference), rows[reference])
-    spread = max((row["repeat_spread"] for row in rows.values() if row.get("repeat_spread") is not None), default=0)
+    spread = max((row.repeat_spread for row in rows.values() if row.repeat_spread is not None), default=0.0)
     if spread >= UNSTEADY:
         lines.append(
             f"UNSTEADY MACHINE: repeats of the same requests differ by up to {share(spread)} of their mean time."
         )
     for label, row in rows.items():
-        if row.get("baseline_verdict") in (FASTER, SLOWER):
+        if row.baseline_verdict in (FASTER, SLOWER):
             # No comparison of speedups shows this: each is relative to its own run's baseline.
-            bounds = row["intervals"].get("baseline_ratio")
+            bounds = row.bounds("baseline_ratio")
             within = f" ({interval(bounds)})" if bounds else ""
             lines.append(
-                f"MACHINE OR ENGINE CHANGED: the baseline of {code(label)} ran at {times(row['baseline_ratio'])}"
+                f"MACHINE OR ENGINE CHANGED: the baseline of {code(label)} ran at {times(row.baseline_ratio)}"
                 f"{within} the speed of {code(reference)}'s; speeds are compared by each run's ratio to its own "
                 "baseline."
             )
@@ -82,7 +84,7 @@ def power_words(comparison: Comparison) -> str:
         series.label: row
         for series in comparison.series
         if not series.is_bound and not series.is_baseline and series.label != comparison.reference
-        if (row := comparison.overall[series.label]).get("verdict") == NO_DIFFERENCE
+        if (row := comparison.overall[series.label]).verdict == NO_DIFFERENCE
     }
     found = resolution(rivals.items())
     if found is None:
@@ -98,10 +100,10 @@ def power_words(comparison: Comparison) -> str:
 
 def _partial_runs(comparison: Comparison) -> list[str]:
     """Return one line on all runs that ended early, with the fewest and the most requests that a method has."""
-    partial = [run.summary["requests"] for run in comparison.runs if run.summary.get("partial")]
+    partial = [run.summary.requests for run in comparison.runs if run.summary.partial]
     lines = []
-    for planned in dict.fromkeys(requests["planned"] for requests in partial):
-        counts = [requests["finished"] for requests in partial if requests["planned"] == planned]
+    for planned in dict.fromkeys(requests.planned for requests in partial):
+        counts = [requests.finished for requests in partial if requests.planned == planned]
         fewest = min(counts)
         most = max(counts)
         lines.append(partial_run(str(most) if fewest == most else f"{fewest} to {most}", planned))
@@ -113,7 +115,7 @@ def reachable_gap(comparison: Comparison) -> str:
 
     It is empty without a method that shows it, or where the oracle is not shown to beat autoregressive decoding.
     """
-    shares = {label: row["headroom"] for label, row in comparison.overall.items() if row.get("headroom") is not None}
+    shares = {label: row.headroom for label, row in comparison.overall.items() if row.headroom is not None}
     oracle = next((series.label for series in comparison.series if series.is_bound and series.label in shares), None)
     rung = next((series.label for series in comparison.series if series.is_rung and series.label in shares), None)
     others = [
@@ -137,7 +139,7 @@ def where(comparison: Comparison) -> str:
     run = comparison.runs[0].fields
     config = run.get("config") or {}
     models = [str(model.get("name")) for model in (run.get("models") or {}).values() if model]
-    finished = max((row["finished"] for row in comparison.overall.values()), default=0)
+    finished = max((row.finished or 0 for row in comparison.overall.values()), default=0)
     parts = [", ".join(comparison.datasets), f"{count(finished)} requests", " + ".join(models)]
     parts += [sampling_sentence(config), wording.batch_sentence(config)]
     if run.get("time_kind") == "measured":

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 
 from specbench_kit.core.errors import by_reason
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.setting import method_label, sampling_sentence
-from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.document import (
     Blocks,
     Document,
     Heading,
     Paragraph,
-    Row,
     RunFile,
-    Summary,
     caution,
     code,
     facts,
@@ -38,7 +37,7 @@ from specbench_kit.reports.sections.machine import provenance
 
 def build(
     run: RunFile,
-    summary: Summary,
+    summary: RunSummary,
     records: Sequence[RequestRecord],
     decode: sections.Decode | None = None,
     exports: Sequence[str] = (),
@@ -50,12 +49,12 @@ def build(
     `exports` are the files in the run's folder that it links to, `further` blocks precede the example, and `problems`
     are lines on what could not be read.
     """
-    name = method_label({"method": summary["method"], **run})
-    overall = summary["overall"]
-    sides: dict[str, Row] = {name: overall}
-    if summary.get("baseline"):
-        sides[BASELINE] = summary["baseline"]["overall"]
-    sent_states = [] if run.get("deployment") else deployment.states_row(summary.get("hidden_states"))
+    name = method_label({"method": summary.method, **run})
+    overall = summary.overall
+    sides: dict[str, MetricValues] = {name: overall}
+    if summary.baseline:
+        sides[BASELINE] = summary.baseline.overall
+    sent_states = [] if run.get("deployment") else deployment.states_row(summary.hidden_states)
     cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
     cautions += derived_range.of_run(run, summary)
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
@@ -65,7 +64,7 @@ def build(
         [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
         [Heading("What was run"), facts([*setting(run), *sent_states])],
         methods.section([run], [summary]),
-        deployment.section(run, summary.get("hidden_states")),
+        deployment.section(run, summary.hidden_states),
         lossless_section(run, summary),
         [Heading("Results"), sections.results(sides), *paragraphs(wording.speedup_note(run, summary))],
         answers_section({name: summary}),

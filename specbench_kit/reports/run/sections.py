@@ -6,11 +6,30 @@ how many answers are right, and how many the token limit cut, for reports on one
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import astuple
+
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.acceptance import by_drafter
-from specbench_kit.metrics.latency import PROMISE, SCALES
+from specbench_kit.metrics.latency import PHASES, PROMISE, SCALES
 from specbench_kit.metrics.losslessness import CLEARLY_ABOVE
-from specbench_kit.metrics.vocabulary import BASELINE, DISTRIBUTIONS, LISTS, METRICS, OVERLAP
+from specbench_kit.metrics.run_summary import (
+    AnswerCounts,
+    BaselineSummary,
+    Divergence,
+    LosslessCounts,
+    PipelineMetrics,
+    RunSummary,
+    ScoringCost,
+)
+from specbench_kit.metrics.vocabulary import (
+    BASELINE,
+    DISTRIBUTIONS,
+    LISTS,
+    METRICS,
+    OVERLAP,
+    DistributionValues,
+    MetricValues,
+)
 from specbench_kit.papers.specpipe import GAINS
 from specbench_kit.reports.document import (
     Block,
@@ -23,9 +42,7 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
-    Row,
     RunFile,
-    Summary,
     Table,
     caution,
     code,
@@ -71,7 +88,7 @@ PROMPT_CHARACTERS = 300
 OUTPUT_CHARACTERS = 600
 
 
-def results(sides: Mapping[str, Row]) -> Table:
+def results(sides: Mapping[str, MetricValues]) -> Table:
     """Return the table of the method and its baseline."""
     columns = [COLUMNS[title] for title in RESULTS]
     rows = [[_name(label), *(column.cell(row) for column in columns)] for label, row in sides.items()]
@@ -82,38 +99,41 @@ def _name(label: str) -> str:
     return label if label == BASELINE else code(label)
 
 
-def latency(run: RunFile, sides: Mapping[str, Row]) -> Blocks:
+def latency(run: RunFile, sides: Mapping[str, MetricValues]) -> Blocks:
     """Return TTFT, TPOT and ITL of each side, and the SLO attainment if it is known."""
-    statistics = ("mean", "p50", "p95", "p99")
     rows = [
-        (name.upper(), _name(label), *(row[name][statistic] for statistic in statistics))
-        for name in (one.name for one in DISTRIBUTIONS)
+        (distribution.name.upper(), _name(label), *astuple(getattr(row, distribution.name)))
+        for distribution in DISTRIBUTIONS
         for label, row in sides.items()
     ]
-    columns: list[Column | str] = ["", "method", *(Column(statistic, "seconds") for statistic in statistics)]
+    columns: list[Column | str] = [
+        "",
+        "method",
+        *(Column(name, "seconds") for name in DistributionValues.__struct_fields__),
+    ]
     blocks: list[Block] = [Heading(f"Latency ({run.get('time_kind')})"), Table(columns, rows)]
-    if shares := next(iter(sides.values())).get("slo_attainment"):
+    if shares := next(iter(sides.values())).slo_attainment:
         text = ", ".join(f"{share(attained)} at {scale:g}x" for attained, scale in zip(shares, SCALES, strict=True))
         slo = f"SLO attainment; the SLO is a factor times the {PROMISE}th percentile of TPOT in autoregressive decoding"
         blocks.append(Paragraph(f"{slo}: {text}."))
     return blocks
 
 
-def categories(summary: Summary) -> Blocks:
+def categories(summary: RunSummary) -> Blocks:
     """Return the table of the dataset's categories."""
     columns = [COLUMNS[title] for title in BY_CATEGORY]
     rows = [
-        (name, part["finished"], part["tokens"], *(column.cell(part) for column in columns))
-        for name, part in summary["categories"].items()
+        (name, part.finished, part.tokens, *(column.cell(part) for column in columns))
+        for name, part in summary.categories.items()
     ]
     header: list[Column | str] = ["category", Column("requests", "count"), Column("tokens", "count"), *columns]
     return [Heading("By category"), Table(header, rows)] if rows else []
 
 
-def positions(overall: Row) -> Blocks:
+def positions(overall: MetricValues) -> Blocks:
     """Return how often each draft position was accepted, up to the last that ever was."""
-    rates = overall["acceptance_at"]
-    conditional = overall["acceptance_at_conditional"]
+    rates = overall.acceptance_at
+    conditional = overall.acceptance_at_conditional
     if not rates:
         return []
     blocks: list[Block] = [Heading("Acceptance by position")]
@@ -143,26 +163,26 @@ def drafters(records: Sequence[RequestRecord]) -> Blocks:
     return [Heading("By drafter"), Table(columns, rows)] if rows else []
 
 
-def phases(run: RunFile, sides: Mapping[str, Row]) -> Blocks:
+def phases(run: RunFile, sides: Mapping[str, MetricValues]) -> Blocks:
     """Return the busy time of each phase."""
     rows = []
-    for phase in next(iter(sides.values()))["phase_seconds"]:
-        busy = [(row["phase_seconds"][phase], row["phase_share"][phase]) for row in sides.values()]
+    for phase in PHASES:
+        busy = [(getattr(row.phase_seconds, phase), getattr(row.phase_share, phase)) for row in sides.values()]
         if any(busy_s for busy_s, _ in busy):
             rows.append((phase, *(f"{seconds(busy_s)} ({share(part)})" for busy_s, part in busy)))
     table = Table(("phase", *map(_name, sides)), rows)
     return [Heading(f"Where the time goes ({run.get('time_kind')})"), table] if rows else []
 
 
-def overlap(run: RunFile, summary: Summary) -> Blocks:
+def overlap(run: RunFile, summary: RunSummary) -> Blocks:
     """Return what drafting while the target verifies gains, for a method that does so."""
-    if not summary.get("overlaps"):
+    if not summary.overlaps:
         return []
-    overall = summary["overall"]
+    overall = summary.overall
     rows = [
         (code(metric.name), value_with_interval(metric.name, metric.unit, overall), metric.definition)
         for metric in METRICS
-        if metric.name in OVERLAP and metric.name in overall
+        if metric.name in OVERLAP and overall.value(metric.name) is not None
     ]
     tables = [Table(("", "", "meaning"), rows)] if rows else []
     return [Heading("Drafting while the target verifies"), *tables, *paragraphs(wording.overlap_note(run))]
@@ -203,63 +223,74 @@ def definitions() -> Folded:
     return Folded("Definitions", [BulletList([f"{code(name)}: {text}" for name, text in meanings.items()])])
 
 
-TOKENS = ("method_token", "baseline_token")
 LOADED_AS_PUBLISHED = ("float32", "bfloat16", "float16")
 """Formats in which transformers computes with a model that was published in them."""
 MOST_ROWS = 20
 """Rows of a list; the number of all others follows it."""
 
 
-def lossless_section(run: RunFile, summary: Summary) -> Blocks:
+def lossless_section(run: RunFile, summary: RunSummary) -> Blocks:
     """Return the verdict, with all outputs that diverge and what the judgement of them rests on."""
-    sampling = summary.get("sampling") or {}
-    lossless = summary.get("lossless") or {}
-    if sampling.get("rule") == "match":
-        lossless = sampling
+    sampling = summary.sampling
+    lossless = sampling if sampling and sampling.rule == "match" else summary.lossless
     blocks: list[Block] = [Heading("Losslessness"), Paragraph(f"**{wording.lossless_sentence(run, summary)}**")]
-    if lossless.get("prompt_differs"):
+    if lossless:
+        blocks += _comparison(lossless)
+    blocks += paragraphs(_published_format_sentence(run))
+    if sampling and sampling.rule == "residual":
+        blocks.append(cautions.tests(sampling))
+    return blocks
+
+
+def _comparison(lossless: LosslessCounts) -> Blocks:
+    """Return the outputs that diverge, and what the judgement of them rests on."""
+    blocks: list[Block] = []
+    if lossless.prompt_differs:
         text = (
             "Not compared, because an earlier output of the same dialogue diverged, so that the prompt differs from "
-            f"the baseline's: {lossless['prompt_differs']}."
+            f"the baseline's: {lossless.prompt_differs}."
         )
         blocks.append(Paragraph(text))
-    if lossless.get("not_compared"):
-        text = f"Requests that did not finish here or in the baseline, not compared: {lossless['not_compared']}."
+    if lossless.not_compared:
+        text = f"Requests that did not finish here or in the baseline, not compared: {lossless.not_compared}."
         blocks.append(Paragraph(text))
-    if lossless.get("divergences"):
+    if lossless.divergences:
         header = ("request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control")
         rows: list[list[Cell]] = [
             [
-                *(divergence[name] for name in ("request_id", "verdict", "position")),
-                *("(ended)" if token is None else str(token) for token in map(divergence.get, TOKENS)),
-                *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
+                divergence.request_id,
+                divergence.verdict,
+                divergence.position,
+                *("(ended)" if token is None else str(token) for token in _tokens(divergence)),
+                *map(_short, (divergence.margin, divergence.noise, divergence.control)),
             ]
-            for divergence in lossless["divergences"]
+            for divergence in lossless.divergences
         ]
         blocks += capped_table(header, rows)
-    blocks += paragraphs(*dict.fromkeys(_reason(entry) for entry in lossless.get("divergences") or ()))
-    if scoring := lossless.get("scoring"):
-        blocks.append(Paragraph(_scoring_sentence(scoring)))
-    if lossless.get("noise") is not None and lossless.get("control") is None:
+    blocks += paragraphs(*dict.fromkeys(_reason(entry) for entry in lossless.divergences))
+    if lossless.scoring:
+        blocks.append(Paragraph(_scoring_sentence(lossless.scoring)))
+    if lossless.noise is not None and lossless.control is None:
         text = (
             "A divergence is a tie if the engine's log-probabilities of the two tokens differ by less than twice the "
             f"noise, and an error if by more than {2 * CLEARLY_ABOVE:g} times the noise. Noise: how far the distance "
             "between the two likeliest tokens moves, where outputs agree, when a text is computed as a whole, behind "
-            f"the engine's prefix cache, and beside others; at most {lossless['noise']:.2g}."
+            f"the engine's prefix cache, and beside others; at most {lossless.noise:.2g}."
         )
         blocks.append(Paragraph(text))
-    elif lossless.get("noise") is not None:
+    elif lossless.noise is not None:
         text = (
             "A divergence is a tie if the scores of the two tokens differ by less than twice the noise, and each shape "
             "of forward gives the token that it gave in the run. Noise, between autoregressive decoding and the "
-            f"verifications: at most {lossless['noise']:.2g}. Control, between autoregressive decoding, the same in a "
-            f"batch, and one forward over all tokens: {_short(lossless['control'])}."
+            f"verifications: at most {lossless.noise:.2g}. Control, between autoregressive decoding, the same in a "
+            f"batch, and one forward over all tokens: {_short(lossless.control)}."
         )
         blocks.append(Paragraph(text))
-    blocks += paragraphs(_published_format_sentence(run))
-    if sampling.get("rule") == "residual":
-        blocks.append(cautions.tests(sampling))
     return blocks
+
+
+def _tokens(divergence: Divergence) -> tuple[int | None, int | None]:
+    return divergence.method_token, divergence.baseline_token
 
 
 def _published_format_sentence(run: RunFile) -> str:
@@ -277,21 +308,21 @@ def _published_format_sentence(run: RunFile) -> str:
     )
 
 
-def _reason(divergence: Summary) -> str:
+def _reason(divergence: Divergence) -> str:
     """Return why a difference could not be judged, or nothing."""
-    return f"Not judged, because {divergence['reason']}." if divergence.get("reason") else ""
+    return f"Not judged, because {divergence.reason}." if divergence.reason else ""
 
 
-def _scoring_sentence(scoring: Summary) -> str:
+def _scoring_sentence(scoring: ScoringCost) -> str:
     """Return what the evidence of another process cost it."""
-    if not scoring["forwards"]:
+    if not scoring.forwards:
         return (
-            f"The engine was asked for log-probabilities at {count(scoring['outputs'])} divergences and at places "
-            f"before them, which took {seconds(scoring['seconds'])}."
+            f"The engine was asked for log-probabilities at {count(scoring.outputs)} divergences and at places "
+            f"before them, which took {seconds(scoring.seconds)}."
         )
     return (
-        f"The server scored {count(scoring['outputs'])} outputs again for this, which took it "
-        f"{seconds(scoring['seconds'])} and {count(scoring['forwards'])} forwards; rounds of devices went first."
+        f"The server scored {count(scoring.outputs)} outputs again for this, which took it "
+        f"{seconds(scoring.seconds)} and {count(scoring.forwards)} forwards; rounds of devices went first."
     )
 
 
@@ -305,26 +336,28 @@ def capped_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     return [Table(header, rows[:MOST_ROWS]), *paragraphs(f"and {more} more." if more > 0 else "")]
 
 
-def pipeline_section(run: RunFile, summary: Summary) -> Blocks:
+def pipeline_section(run: RunFile, summary: RunSummary) -> Blocks:
     """Return the section, or nothing if the method fills no pipeline."""
-    steps = summary.get("pipeline")
+    steps = summary.pipeline
     if not steps:
         return []
     stalls = (
-        f"{count(steps['stalls'])}: {count(steps['stalls_of_fills'])} to fill the pipeline {count(steps['fills'])} "
-        f"times, {count(steps['stalls'] - steps['stalls_of_fills'])} behind a gap in the tree"
+        f"{count(steps.stalls)}: {count(steps.stalls_of_fills)} to fill the pipeline {count(steps.fills)} "
+        f"times, {count(steps.stalls - steps.stalls_of_fills)} behind a gap in the tree"
     )
     rows = [
-        ("stages", count(steps["stages"])),
-        *((f"time between tokens (TBT), {name}", seconds(steps["tbt"][name])) for name in ("mean", "p50", "p95")),
-        *_gain(summary),
-        ("hit rate: tree levels that held the true token", share(steps["hit_rate"])),
-        ("steps per token, counted", significant(steps["steps_per_token"])),
-        ("1 + (1 - hit rate) x (stages - 1)", significant(steps["expected_steps_per_token"])),
-        ("SpecPipe's Eq. 2: 1 + (1 - hit rate) x stages", significant(steps["published_steps_per_token"])),
-        ("steps", count(steps["steps"])),
+        ("stages", count(steps.stages)),
+        ("time between tokens (TBT), mean", seconds(steps.tbt.mean)),
+        ("time between tokens (TBT), p50", seconds(steps.tbt.p50)),
+        ("time between tokens (TBT), p95", seconds(steps.tbt.p95)),
+        *_gain(steps, summary.baseline),
+        ("hit rate: tree levels that held the true token", share(steps.hit_rate)),
+        ("steps per token, counted", significant(steps.steps_per_token)),
+        ("1 + (1 - hit rate) x (stages - 1)", significant(steps.expected_steps_per_token)),
+        ("SpecPipe's Eq. 2: 1 + (1 - hit rate) x stages", significant(steps.published_steps_per_token)),
+        ("steps", count(steps.steps)),
         ("steps without a token", stalls),
-        *((f"{phase}, per step", seconds(busy_s)) for phase, busy_s in steps["step_s"].items() if busy_s),
+        *((f"{phase}, per step", seconds(busy_s)) for phase, busy_s in steps.step_s.items() if busy_s),
     ]
     return [Heading("Pipeline"), Paragraph(_stages_sentence(run)), facts(rows)]
 
@@ -337,11 +370,10 @@ def _stages_sentence(run: RunFile) -> str:
     return "One process ran all stages, one after the other, so **the measured times are not those of a pipeline**."
 
 
-def _gain(summary: Summary) -> list[tuple[str, str]]:
+def _gain(steps: PipelineMetrics, baseline: BaselineSummary | None) -> list[tuple[str, str]]:
     """Return how much longer a token of autoregressive decoding takes in this deployment, next to the paper's range."""
-    own_s = summary["pipeline"]["tbt"]["mean"]
-    baseline = summary.get("baseline")
-    plain_s = baseline["overall"]["itl"]["mean"] if baseline else None
+    own_s = steps.tbt.mean
+    plain_s = baseline.overall.itl.mean if baseline else None
     if not own_s or not plain_s:
         return []
     low, high = GAINS["autoregressive"]
@@ -353,51 +385,48 @@ ENOUGH_TOKENS = 320
 """The least limit to offer: answers to GSM8K, the longest that are judged here, seldom take more tokens."""
 
 
-def answers_section(summaries: Mapping[str, Summary]) -> Blocks:
+def answers_section(summaries: Mapping[str, RunSummary]) -> Blocks:
     """Return the exact match of the target, the draft model and each label's method, if answers are known."""
-    matches = {label: summary["exact_match"] for label, summary in summaries.items() if summary.get("exact_match")}
+    matches = {label: summary.exact_match for label, summary in summaries.items() if summary.exact_match}
     if not matches:
         return []
     first = next(iter(matches.values()))
-    roles = (("target", "target"), ("draft", "draft model alone"))
-    sides = [(name, first[role]) for role, name in roles if first[role]]
-    sides += [(code(label), match["method"]) for label, match in matches.items()]
-    rows = [(name, _exact_match(side), side["correct"], side["judged"], side.get("cut")) for name, side in sides]
+    sides = [(name, side) for name, side in (("target", first.target), ("draft model alone", first.draft)) if side]
+    sides += [(code(label), match.method) for label, match in matches.items()]
+    rows = [(name, _exact_match(side), side.correct, side.judged, side.cut) for name, side in sides]
     counts = (Column(title, "count") for title in ("right", "judged", "cut by the limit"))
-    hint = "" if first["draft"] else " `--draft-answers` adds the draft model alone."
-    note = f"Answers are extracted from texts by this rule: {first['rule']}. Nothing in them is executed.{hint}"
+    hint = "" if first.draft else " `--draft-answers` adds the draft model alone."
+    note = f"Answers are extracted from texts by this rule: {first.rule}. Nothing in them is executed.{hint}"
     cuts = caution(answer_cautions(list(summaries.values())))
     return [Heading("Answers"), *cuts, Table(("", Column("exact match", "share"), *counts), rows), Paragraph(note)]
 
 
-def answers_line(summaries: Sequence[Summary]) -> str:
+def answers_line(summaries: Sequence[RunSummary]) -> str:
     """Return the exact match of the target, or of the first method without it, in one line; empty if unknown."""
-    match = next((summary["exact_match"] for summary in summaries if summary.get("exact_match")), None)
+    match = next((summary.exact_match for summary in summaries if summary.exact_match), None)
     if match is None:
         return ""
-    role = "target" if match["target"] else "method"
-    side = match[role]
-    name = "the target" if match["target"] else str(summaries[0]["method"])
+    side = match.target or match.method
+    name = "the target" if match.target else summaries[0].method
     exact = share(value) if (value := _exact_match(side)) is not None else ABSENT
-    return f"exact match of {name}: {exact} ({count(side['correct'])} of {count(side['judged'])} answers right)"
+    return f"exact match of {name}: {exact} ({count(side.correct)} of {count(side.judged)} answers right)"
 
 
-def answer_cautions(summaries: Sequence[Summary]) -> list[str]:
+def answer_cautions(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the caution that the token limit cut answers, with the option that lets them end; none if it cut none."""
-    matches = [summary["exact_match"] for summary in summaries if summary.get("exact_match")]
-    sides = [side for match in matches for side in (match["target"], match["method"]) if side and side.get("cut")]
+    matches = [summary.exact_match for summary in summaries if summary.exact_match]
+    sides = [side for match in matches for side in (match.target, match.method) if side and side.cut]
     if not sides:
         return []
-    worst = max(sides, key=lambda side: side["cut"] / side["judged"])
-    limit = int(matches[0]["max_new_tokens"])
+    worst = max(sides, key=lambda side: side.cut / side.judged)
+    limit = matches[0].max_new_tokens
     return [
-        f"CUT ANSWERS: {count(worst['cut'])} of {count(worst['judged'])} answers were cut at the limit of {limit} "
+        f"CUT ANSWERS: {count(worst.cut)} of {count(worst.judged)} answers were cut at the limit of {limit} "
         "tokens, and a cut answer may lack its result: "
         f"--max-new-tokens {max(ENOUGH_TOKENS, 2 * limit)} lets more of them end."
     ]
 
 
-def _exact_match(side: Row) -> float | None:
+def _exact_match(side: AnswerCounts) -> float | None:
     """Return the share of right answers; None if most answers were cut, since it would then measure the limit."""
-    judged = side["judged"]
-    return None if not judged or 2 * side.get("cut", 0) > judged else float(side["correct"] / judged)
+    return None if not side.judged or 2 * side.cut > side.judged else side.correct / side.judged

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
 from specbench_kit.deployments.restoring import restore
+from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
-from specbench_kit.reports.document import RunFile, Summary, Table
+from specbench_kit.reports.document import RunFile, Table
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
@@ -183,96 +184,99 @@ def partial_run(finished: str, planned: int) -> str:
     return f"PARTIAL RUN: {finished} of {planned} requests finished. The same command with --resume decodes the others."
 
 
-def result_cautions(summary: Summary) -> list[str]:
+def result_cautions(summary: RunSummary) -> list[str]:
     """Return what in the result of a run limits its numbers."""
-    lossless = summary.get("lossless") or {}
-    requests = summary["requests"]
+    requests = summary.requests
     lines = []
-    if lossless.get("errors"):
+    if summary.lossless and summary.lossless.errors:
         lines.append(
-            f"NOT LOSSLESS: {lossless['errors']} of {lossless['compared']} outputs differ from autoregressive output "
-            "by more than rounding."
+            f"NOT LOSSLESS: {summary.lossless.errors} of {summary.lossless.compared} outputs differ from "
+            "autoregressive output by more than rounding."
         )
-    compared = lossless or summary.get("sampling") or {}
-    if compared.get("unjudged"):
-        unjudged = [case for case in compared.get("divergences", ()) if case["verdict"] == "unjudged"]
-        reasons = dict.fromkeys(case.get("reason") or "nothing is known of the target's rounding" for case in unjudged)
+    compared = summary.lossless or summary.sampling
+    if compared and compared.unjudged:
+        unjudged = [case for case in compared.divergences if case.verdict == "unjudged"]
+        reasons = dict.fromkeys(case.reason or "nothing is known of the target's rounding" for case in unjudged)
         lines.append(
-            f"DIFFERS, CANNOT BE JUDGED: {compared['unjudged']} of {compared['compared']} outputs differ from "
+            f"DIFFERS, CANNOT BE JUDGED: {compared.unjudged} of {compared.compared} outputs differ from "
             f"autoregressive decoding, and it is not known if this is an error: {'; '.join(reasons)}."
         )
-    if (summary.get("sampling") or {}).get("consistent") is False:
-        lines.append(f"NOT LOSSLESS: {sentence(summary['sampling'])}")
-    if summary.get("partial"):
-        lines.append(partial_run(str(requests["finished"]), requests["planned"]))
-    if requests["failed"]:
-        lines.append(f"FAILED REQUESTS: {requests['failed']} of {requests['planned']}; no metric counts them.")
+    if summary.sampling and summary.sampling.consistent is False:
+        lines.append(f"NOT LOSSLESS: {sentence(summary.sampling)}")
+    if summary.partial:
+        lines.append(partial_run(str(requests.finished), requests.planned))
+    if requests.failed:
+        lines.append(f"FAILED REQUESTS: {requests.failed} of {requests.planned}; no metric counts them.")
     return lines
 
 
 CONSISTENT = {True: "consistent", False: "WRONG", None: "undecided"}
 
 
-def sentence(sampling: Summary) -> str:
+def sentence(sampling: SamplingCheck) -> str:
     """Return the verdict."""
-    return (_same_seed if sampling["rule"] == "match" else _distribution)(sampling)
+    return (_same_seed if sampling.rule == "match" else _distribution)(sampling)
 
 
-def tests(sampling: Summary) -> Table:
+def tests(sampling: SamplingCheck) -> Table:
     """Return the statistical tests of residual sampling, one per row."""
-    acceptance, softness, tokens = (sampling[name] for name in ("acceptance", "softness", "tokens"))
-    statistic = tokens["chi_square"]
-    rates = share(acceptance["rate"]), share(acceptance["expected_rate"])
+    acceptance = sampling.acceptance or SamplingTest()
+    softness = sampling.softness or SamplingTest()
+    tokens = sampling.tokens or SamplingTest()
+    statistic = tokens.chi_square
+    rates = share(acceptance.rate), share(acceptance.expected_rate)
     rows = [
-        ("acceptance, 1 - total variation", count(acceptance["places"]), *rates, *_strength(acceptance)),
+        ("acceptance, 1 - total variation", count(acceptance.places), *rates, *_strength(acceptance)),
         (
             "which drafted tokens were accepted, score against the softened rule min(1, p/q)^0.8",
-            count(softness["places"]),
-            significant(softness["score"]),
+            count(softness.places),
+            significant(softness.score),
             "0",
             *_strength(softness),
         ),
         (
-            f"committed tokens in {tokens['classes']} classes of the ratio of target to draft probability, chi-square",
-            count(tokens["drawn"]),
+            f"committed tokens in {tokens.classes} classes of the ratio of target to draft probability, chi-square",
+            count(tokens.drawn),
             ABSENT if statistic is None else f"{statistic:.1f}",
-            ABSENT if statistic is None else str(tokens["degrees"]),
+            ABSENT if statistic is None else str(tokens.degrees),
             *_strength(tokens),
         ),
     ]
     return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows)
 
 
-def _strength(test: Summary) -> tuple[str, str]:
-    p_value = test["p_value"]
-    return ABSENT if p_value is None else f"{p_value:.2g}", share(test["power"])
+def _strength(test: SamplingTest) -> tuple[str, str]:
+    p_value = test.p_value
+    return ABSENT if p_value is None else f"{p_value:.2g}", share(test.power)
 
 
-def _same_seed(sampling: Summary) -> str:
-    if not sampling["compared"]:
+def _same_seed(sampling: SamplingCheck) -> str:
+    if not sampling.compared:
         return "Not checked: no sampled request finished both here and in the baseline."
     equal = (
-        f"{sampling['identical']} of {sampling['compared']} sampled outputs equal those of autoregressive decoding "
+        f"{sampling.identical} of {sampling.compared} sampled outputs equal those of autoregressive decoding "
         "with the same seed, token for token"
     )
-    ties = f"; differing only by rounding: {sampling['ties']}" if sampling["ties"] else ""
-    ties += f"; differing, cannot be judged: {sampling['unjudged']}" if sampling.get("unjudged") else ""
-    if sampling["errors"]:
-        return f"Sampling differs from autoregressive decoding: {equal}; errors: {sampling['errors']}{ties}."
-    if sampling.get("unjudged"):
+    ties = f"; differing only by rounding: {sampling.ties}" if sampling.ties else ""
+    ties += f"; differing, cannot be judged: {sampling.unjudged}" if sampling.unjudged else ""
+    if sampling.errors:
+        return f"Sampling differs from autoregressive decoding: {equal}; errors: {sampling.errors}{ties}."
+    if sampling.unjudged:
         return f"It is not known if sampling is lossless: {equal}{ties}."
     return f"Sampling is lossless: {equal}{ties}."
 
 
-def _distribution(sampling: Summary) -> str:
+def _distribution(sampling: SamplingCheck) -> str:
     verdict = {
         True: "Sampling is consistent with the target's distribution",
         False: "Sampling does not follow the target's distribution",
         None: "Sampling is undecided: too few tokens were drawn",
-    }[sampling["consistent"]]
-    level = f"acceptance and tokens are tested at {sampling['level']:.1%} against both models' distributions"
+    }[sampling.consistent]
+    level = f"acceptance and tokens are tested at {sampling.level:.1%} against both models' distributions"
+    softness = sampling.softness or SamplingTest()
+    tokens = sampling.tokens or SamplingTest()
     powers = (
-        f"power against a softened acceptance {share(sampling['softness']['power'])}, against bonus tokens from the "
-        f"wrong distribution {share(sampling['tokens']['power'])}"
+        f"power against a softened acceptance {share(softness.power)}, against bonus tokens from the "
+        f"wrong distribution {share(tokens.power)}"
     )
     return f"{verdict}: {level}; {powers}."

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Row, RunFile, Table, code
+from specbench_kit.metrics.vocabulary import MetricValues
+from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, RunFile, Table, code
 from specbench_kit.reports.writing.formatting import seconds, times
 
 WINDOWS = {
@@ -36,12 +37,12 @@ LIVE_NOTE = (
 )
 
 
-def has_edge(overall: Row) -> bool:
+def has_edge(overall: MetricValues) -> bool:
     """Return True if a method's metrics compare an edge with a co-located draft model."""
-    return overall.get("colocated_ratio") is not None
+    return overall.colocated_ratio is not None
 
 
-def section(methods: Mapping[str, Row], deployment: RunFile | None) -> Blocks:
+def section(methods: Mapping[str, MetricValues], deployment: RunFile | None) -> Blocks:
     """Return the section, with a row for each label in `methods` that drafted beyond a link."""
     rows = [[code(label), *cells(overall)] for label, overall in methods.items() if has_edge(overall)]
     if not rows:
@@ -58,19 +59,19 @@ def section(methods: Mapping[str, Row], deployment: RunFile | None) -> Blocks:
     return [Heading("Edge or server-only (modelled)"), table, Paragraph(f"{NOTE} {assumption}")]
 
 
-def cells(overall: Row) -> list[Estimate | float | None]:
+def cells(overall: MetricValues) -> list[Estimate | float | None]:
     """Return a method's cells below `COLUMNS`."""
-    intervals = overall.get("intervals") or {}
-    ratios = [Estimate(overall.get(name), intervals.get(name)) for name in RATIOS]
-    return [*ratios, *(overall.get(name) for name in WINDOWS), overall.get("capacity_factor")]
+    ratios = [Estimate(overall.value(name), overall.bounds(name)) for name in RATIOS]
+    return [*ratios, *map(overall.value, WINDOWS), overall.capacity_factor]
 
 
-def cautions(label: str, overall: Row) -> list[str]:
+def cautions(label: str, overall: MetricValues) -> list[str]:
     """Return a line if a server that holds both models would be faster than drafting at the edge."""
-    if not has_edge(overall) or overall["colocated_ratio"] >= 1:
+    ratio = overall.colocated_ratio
+    if ratio is None or ratio >= 1:
         return []
-    factor = times(1 / overall["colocated_ratio"])
-    rtt_s = overall.get("rtt_window_s")
+    factor = times(1 / ratio)
+    rtt_s = overall.rtt_window_s
     if rtt_s is None:
         return [f"SERVER-ONLY IS FASTER: drafting at the server as well, {label} was {factor} as fast."]
     window = f"only below a round trip of {seconds(rtt_s)}" if rtt_s else "at no round-trip time"

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import UNSET
+
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
-from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Heading, Unit
-from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Row, Table, bounds_text, code
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, NEVER_MISSING, Heading, MetricValues, Unit
+from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Table, bounds_text, code
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
@@ -31,17 +34,17 @@ class MetricColumn(Column):
     symbol: str = ""
     meaning: str = ""
     lower_is_better: bool = False
-    show: Callable[[Row], Cell] | None = None
+    show: Callable[[MetricValues], Cell] | None = None
 
-    def value(self, row: Row) -> float | None:
+    def value(self, row: MetricValues) -> float | None:
         """Return the metric's value, or None if the row has none."""
-        *path, name = self.metric.split(".")
-        for part in path:
-            row = row.get(part) or {}
-        value: float | None = row.get(name)
+        name, _, part = self.metric.partition(".")
+        if not part:
+            return row.value(name)
+        value: float | None = getattr(getattr(row, name), part)
         return value
 
-    def cell(self, row: Row) -> Cell:
+    def cell(self, row: MetricValues) -> Cell:
         """Return the cell of a table on a page or a terminal."""
         return self.show(row) if self.show else self.value(row)
 
@@ -52,37 +55,38 @@ class MetricColumn(Column):
         )
 
 
-def is_marked_even(row: Row) -> bool:
+def is_marked_even(row: MethodRow) -> bool:
     """Return True if the row's speedup shows no difference from autoregressive decoding."""
-    return row.get("speedup_verdict") in UNDECIDED
+    return row.speedup_verdict in UNDECIDED
 
 
-def even_mark(row: Row) -> str:
+def even_mark(row: MetricValues) -> str:
     """Return the mark behind a speedup that shows no difference from autoregressive decoding."""
-    return f" {EVEN}" if is_marked_even(row) else ""
+    return f" {EVEN}" if isinstance(row, MethodRow) and is_marked_even(row) else ""
 
 
-def _speedup_cell(row: Row) -> Estimate:
-    return Estimate(row.get("speedup"), row["intervals"].get("speedup"), even_mark(row))
+def _speedup_cell(row: MetricValues) -> Estimate:
+    return Estimate(row.speedup, row.bounds("speedup"), even_mark(row))
 
 
-def typical_cell(row: Row) -> Estimate:
+def typical_cell(row: MetricValues) -> Estimate:
     """Return the speedup of a typical prompt with its interval."""
-    return Estimate(row.get("typical_speedup"), row["intervals"].get("typical_speedup"))
+    return Estimate(row.typical_speedup, row.bounds("typical_speedup"))
 
 
-def _wdt_cell(row: Row) -> str:
-    return ABSENT if row["wdt_share"] is None else f"{seconds(row['wdt'])} ({share(row['wdt_share'])})"
+def _wdt_cell(row: MetricValues) -> str:
+    return ABSENT if row.wdt_share is None else f"{seconds(row.wdt)} ({share(row.wdt_share)})"
 
 
-def _lossless_cell(row: Row) -> str:
-    if "sampling_consistent" in row:
-        return cautions.CONSISTENT[row["sampling_consistent"]]
-    lossless = row.get("lossless")
-    return ", ".join(wording.lossless_parts(lossless)) if lossless and lossless["compared"] else ABSENT
+def _lossless_cell(row: MetricValues) -> str:
+    if not isinstance(row, MethodRow):
+        return ABSENT
+    if row.sampling_consistent is not UNSET:
+        return cautions.CONSISTENT[row.sampling_consistent]
+    return ", ".join(wording.lossless_parts(row.lossless)) if row.lossless and row.lossless.compared else ABSENT
 
 
-CELLS: Mapping[str, Callable[[Row], Cell]] = {
+CELLS: Mapping[str, Callable[[MetricValues], Cell]] = {
     "speedup": _speedup_cell,
     "typical_speedup": typical_cell,
     "wdt_share": _wdt_cell,
@@ -123,25 +127,25 @@ SPEEDUP = COLUMNS["speedup (95%)"]
 TYPICAL = COLUMNS["typical prompt (95%)"]
 
 
-def method_table(rows: Mapping[str, Row], columns: Iterable[MetricColumn]) -> Table:
+def method_table(rows: Mapping[str, MetricValues], columns: Iterable[MetricColumn]) -> Table:
     """Return a table with a row for each label in `rows`, less the columns in which no row has a value."""
     columns = list(columns)
     cells = [(code(label), *(column.cell(row) for column in columns)) for label, row in rows.items()]
     return Table(("method", *columns), cells).without_empty_columns()
 
 
-def all_numbers(rows: Mapping[str, Row]) -> Block:
+def all_numbers(rows: Mapping[str, MetricValues]) -> Block:
     """Return a table of every metric of these rows with its interval, to open on a click."""
     lines = [
         (code(metric.name), *(value_with_interval(metric.name, metric.unit, row) for row in rows.values()))
         for metric in METRICS
-        if any(metric.name in row for row in rows.values())
+        if any(row.value(metric.name) is not None for row in rows.values()) or metric.name in NEVER_MISSING
     ]
     return Folded("All numbers, with 95% intervals", [Table(("metric", *map(code, rows)), lines)])
 
 
-def value_with_interval(metric: str, unit: str, row: Row) -> str:
+def value_with_interval(metric: str, unit: str, row: MetricValues) -> str:
     """Return a metric's value, followed by its interval if that has any width."""
     show = FORMATS[unit]
-    ends = bounds_text(row["intervals"].get(metric), show)
-    return show(row.get(metric)) + (f" ({ends})" if ends else "")
+    ends = bounds_text(row.bounds(metric), show)
+    return show(row.value(metric)) + (f" ({ends})" if ends else "")

@@ -1,6 +1,7 @@
 """The section on the deployment that a run's time is modelled on."""
 
-from specbench_kit.reports.document import Blocks, Heading, Paragraph, RunFile, Summary, code, facts
+from specbench_kit.metrics.run_summary import SentStates
+from specbench_kit.reports.document import Blocks, Heading, Paragraph, RunFile, code, facts
 from specbench_kit.reports.sections.profiles import UNITS
 from specbench_kit.reports.writing.formatting import data, seconds, share, significant
 
@@ -15,7 +16,7 @@ NOTE = (
 )
 
 
-def section(run: RunFile, hidden_states: Summary | None = None) -> Blocks:
+def section(run: RunFile, hidden_states: SentStates | None = None) -> Blocks:
     """Return everything that decides modelled time, or nothing where time was measured.
 
     `hidden_states` is what the summary holds of the states that verdicts carried to the drafter.
@@ -27,15 +28,15 @@ def section(run: RunFile, hidden_states: Summary | None = None) -> Blocks:
     return [Heading("Deployment (modelled)"), facts([*rows, *states_row(hidden_states)]), Paragraph(NOTE)]
 
 
-def states_row(hidden_states: Summary | None) -> list[tuple[str, str]]:
+def states_row(hidden_states: SentStates | None) -> list[tuple[str, str]]:
     """Return the row on the hidden states that crossed the link, modelled or real; none if there were none."""
     if not hidden_states:
         return []
-    layers = ", ".join(map(str, hidden_states["layers"]))
+    layers = ", ".join(map(str, hidden_states.layers))
     text = (
-        f"of layers {layers}: {data(hidden_states['bytes_per_token'])} for every token that the target keeps "
-        f"cross the link with the verdicts, {data(hidden_states['bytes'])} in all, of which "
-        f"{data(hidden_states['prompt_bytes'])} for prompts"
+        f"of layers {layers}: {data(hidden_states.bytes_per_token)} for every token that the target keeps "
+        f"cross the link with the verdicts, {data(hidden_states.bytes)} in all, of which "
+        f"{data(hidden_states.prompt_bytes)} for prompts"
     )
     return [("hidden states", text)]
 

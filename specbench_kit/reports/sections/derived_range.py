@@ -5,33 +5,34 @@ from collections.abc import Sequence
 from specbench_kit.deployments.description import DECIDED_ANEW
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.derived_range import reversing_ends
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
-from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.reports.document import Row, RunFile, Summary, code
+from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
+from specbench_kit.reports.document import RunFile, code
 from specbench_kit.reports.writing.formatting import times
 
 NAMED = 3
 """Methods whose range the line names; those of the others are in the table of all numbers."""
 
 
-def of_run(run: RunFile, summary: Summary) -> list[str]:
+def of_run(run: RunFile, summary: RunSummary) -> list[str]:
     """Return one line on the range of a run's speed; empty if its times are not derived."""
-    row = summary["overall"]
-    if "range" not in run or (row.get("time_least") is None and "missing" not in run["range"]):
+    row = summary.overall
+    if "range" not in run or (row.time_least is None and "missing" not in run["range"]):
         return []
-    if row.get("speedup_least") is not None:
+    if row.speedup_least is not None and row.speedup_most is not None:
         speed = f"{_span(row, 'speedup')} the speed of plain decoding"
-        turns = (row["speedup_least"] - 1) * (row["speedup_most"] - 1) < 0
+        turns = (row.speedup_least - 1) * (row.speedup_most - 1) < 0
         parts = [speed + (", so that the range decides which of the two is faster" if turns else "")]
     else:
-        parts = [f"{_span(row, 'time')} the time that is shown"] if row.get("time_least") is not None else []
+        parts = [f"{_span(row, 'time')} the time that is shown"] if row.time_least is not None else []
     return [_line([*parts, *_decisions([(str(run["method"]), run)])])]
 
 
 def of_comparison(comparison: Comparison) -> list[str]:
     """Return one line on the range of speeds, and whether verdicts hold over it; empty if no times are derived."""
     runs = [(run.method, run.fields) for run in comparison.runs if run.fields.get("range")]
-    if not runs or not any("time_least" in row for row in comparison.overall.values()):
+    if not runs or not any(row.time_least is not None for row in comparison.overall.values()):
         return []
     names = runs[0][1]["range"]["ends"]
     return [_line([*_speeds(comparison), *_verdicts(comparison, names), *_decisions(runs)])]
@@ -60,14 +61,14 @@ def _speeds(comparison: Comparison) -> list[str]:
     rows = [
         (series.label, row)
         for series in comparison.series
-        if not series.is_baseline and "time_least" in (row := comparison.overall[series.label])
+        if not series.is_baseline and (row := comparison.overall[series.label]).time_least is not None
     ]
-    paired = [(label, row) for label, row in rows if "speedup_least" in row]
+    paired = [(label, row) for label, row in rows if row.speedup_least is not None]
     if not paired:
-        shown = rows or [(BASELINE, row) for row in comparison.overall.values() if "time_least" in row]
+        shown = rows or [(BASELINE, row) for row in comparison.overall.values() if row.time_least is not None]
         parts = [f"{code(label)} {_span(row, 'time')}" for label, row in shown[:NAMED]]
         return [f"{', '.join(parts)} the time that is shown{_others(len(shown))}"]
-    paired.sort(key=lambda pair: -float(pair[1]["speedup"]))
+    paired.sort(key=lambda pair: -(pair[1].speedup or 0.0))
     parts = [f"{code(label)} {_span(row, 'speedup')}" for label, row in paired[:NAMED]]
     return [f"{', '.join(parts)} the speed of plain decoding{_others(len(paired))}"]
 
@@ -76,8 +77,8 @@ def _others(count: int) -> str:
     return f" ({count - NAMED} more in all numbers)" if count > NAMED else ""
 
 
-def _span(row: Row, metric: str) -> str:
-    return f"{times(row[f'{metric}_least'])} to {times(row[f'{metric}_most'])}"
+def _span(row: MetricValues, metric: str) -> str:
+    return f"{times(row.value(f'{metric}_least'))} to {times(row.value(f'{metric}_most'))}"
 
 
 def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
@@ -87,12 +88,17 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
     shown = [
         series.label
         for series in comparison.series
-        if not series.is_baseline and not series.is_bound and _is_shown(rows[series.label], "relative_speed", "verdict")
+        if not series.is_baseline
+        and not series.is_bound
+        and _is_shown(rows[series.label].relative_speed_least, rows[series.label].verdict)
     ]
     parts = []
     if shown:
-        closest = min(shown, key=lambda label: abs(float(rows[label]["relative_speed"]) - 1))
-        reversed_by = {label: _reversing(rows[label], "relative_speed", names) for label in shown}
+        closest = min(shown, key=lambda label: abs((rows[label].relative_speed or 0.0) - 1))
+        reversed_by = {
+            label: reversing_ends(rows[label].relative_speed, rows[label].relative_speed_at_ends, names) or []
+            for label in shown
+        }
         turning = [label for label in shown if reversed_by[label]]
         parts = [
             f"{code(label)} is {_span(rows[label], 'relative_speed')} as fast as {code(reference)}"
@@ -104,19 +110,15 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
         elif len(turning) > NAMED:
             parts[-1] += f", and {len(turning) - NAMED} more verdicts do not hold"
     row = rows[reference]
-    if _is_shown(row, "speedup", "speedup_verdict"):
-        turned = _reversed_words(_reversing(row, "speedup", names))
+    if _is_shown(row.speedup_least, row.speedup_verdict):
+        turned = _reversed_words(reversing_ends(row.speedup, row.speedup_at_ends, names) or [])
         parts += [f"{code(reference)} against plain decoding{turned}"] if turned else []
     return parts
 
 
-def _is_shown(row: Row, metric: str, verdict: str) -> bool:
+def _is_shown(least: float | None, verdict: str | None) -> bool:
     """Return whether a ratio has a range, and a verdict that names one side as the faster one."""
-    return f"{metric}_least" in row and row.get(verdict) in (FASTER, SLOWER)
-
-
-def _reversing(row: Row, metric: str, names: Sequence[str]) -> list[str]:
-    return reversing_ends(row, metric, names) or []
+    return least is not None and verdict in (FASTER, SLOWER)
 
 
 def _reversed_words(ends: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.verdicts import (
     DOUBTS,
     FASTER,
@@ -15,9 +16,10 @@ from specbench_kit.metrics.verdicts import (
     may_win,
     verdict,
 )
+from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.profilers.base import DERIVED
 from specbench_kit.profilers.software import describe
-from specbench_kit.reports.document import Row, RunFile, Summary, code
+from specbench_kit.reports.document import RunFile, Summary, code
 from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
@@ -27,38 +29,37 @@ NAMED = 3
 """Methods that a sentence names one by one; of more, it gives the number."""
 
 
-def of_run(run: RunFile, summary: Summary) -> str:
+def of_run(run: RunFile, summary: RunSummary) -> str:
     """Return one run's result in a sentence."""
-    overall = summary["overall"]
-    if not overall["finished"]:
+    overall = summary.overall
+    if not overall.finished:
         return "No request finished."
     parts = [
         _speed(overall, run),
         speedup_doubt(summary),
-        pipeline_words(overall) or f"acceptance length {significant(overall['acceptance_length'])}",
+        pipeline_words(overall) or f"acceptance length {significant(overall.acceptance_length)}",
     ]
-    lossless = summary.get("lossless") or {}
-    if lossless.get("compared"):
-        parts.append(f"{lossless['identical']} of {lossless['compared']} outputs identical")
-    parts.append(f"{count(overall['finished'])} requests in {time_kind(run)}")
+    if summary.lossless and summary.lossless.compared:
+        parts.append(f"{summary.lossless.identical} of {summary.lossless.compared} outputs identical")
+    parts.append(f"{count(overall.finished)} requests in {time_kind(run)}")
     return f"{', '.join(part for part in parts if part)}."
 
 
-def pipeline_words(overall: Row) -> str:
+def pipeline_words(overall: MetricValues) -> str:
     """Return the tokens per step and the hit rate of a pipeline, which has no acceptance length; else nothing."""
-    if overall.get("tokens_per_step") is None:
+    if overall.tokens_per_step is None:
         return ""
-    return f"{significant(overall['tokens_per_step'])} tokens per pipeline step, {share(overall['hit_rate'])} in flight"
+    return f"{significant(overall.tokens_per_step)} tokens per pipeline step, {share(overall.hit_rate)} in flight"
 
 
-def speedup_doubt(summary: Summary) -> str:
+def speedup_doubt(summary: RunSummary) -> str:
     """Return why a run's speedup shows no gain over autoregressive decoding, or nothing if it shows one."""
-    overall = summary["overall"]
-    if overall.get("speedup") is None:
+    overall = summary.overall
+    if overall.speedup is None:
         return ""
     # Summaries of earlier runs have no typical prompt.
-    metric = "speedup" if overall.get("typical_speedup") is None else "typical_speedup"
-    shown = verdict(overall[metric], overall["intervals"].get(metric), overall.get("speedup_units") or 0)
+    metric = "speedup" if overall.typical_speedup is None else "typical_speedup"
+    shown = verdict(overall.value(metric), overall.bounds(metric), overall.speedup_units or 0)
     return DOUBTS.get(as_allowed(shown, may_win(summary), undecided=is_undecided(summary)), "")
 
 
@@ -71,15 +72,15 @@ def of_comparison(comparison: Comparison) -> str:
         for series in comparison.series
         if not series.is_bound and not series.is_baseline and series.label != label
     ]
-    verdicts = {rival: overall[rival].get("verdict") for rival in rivals}
-    shown = overall[label].get("speedup_verdict", "")
+    verdicts = {rival: overall[rival].verdict for rival in rivals}
+    shown = overall[label].speedup_verdict or ""
     doubts = [DOUBTS.get(shown, "")]
     if label in comparison.undecided and shown != SAMPLING_UNDECIDED:
         doubts.append(DOUBTS[SAMPLING_UNDECIDED])
     run = comparison.runs[0].fields
     parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label], run), *doubts]))}"]
     # A fastest method that is slower than autoregressive decoding is no recommendation.
-    if rivals and not comparison.is_named and (overall[label].get("speedup") or 1.0) < 1:
+    if rivals and not comparison.is_named and (overall[label].speedup or 1.0) < 1:
         parts.insert(0, f"no lossless method here is faster than {baseline.words(run)}")
     for better in (FASTER, NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED):
         names = [code(rival) for rival in rivals if verdicts[rival] == better]
@@ -91,7 +92,7 @@ def of_comparison(comparison: Comparison) -> str:
     if even := [code(rival) for rival in rivals if verdicts[rival] in UNDECIDED]:
         parts.append(f"no difference from {_first_names(even)} is shown")
     parts += [f"{code(name)}: {words}" for name, row in overall.items() if (words := pipeline_words(row))]
-    if any(overall[rival].get("raw_times") for rival in rivals):
+    if any(overall[rival].raw_times for rival in rivals):
         parts.append(
             "compared by raw times, because some run has no baseline: a change of the machine's speed would look like "
             "a difference"
@@ -101,15 +102,15 @@ def of_comparison(comparison: Comparison) -> str:
     return "; ".join(parts) + "."
 
 
-def _speed(row: Row, run: RunFile) -> str:
-    if row.get("speedup") is None:
-        return rate(row["throughput"]) if row.get("throughput") else ""
-    bounds = row["intervals"].get("speedup")
+def _speed(row: MetricValues, run: RunFile) -> str:
+    if row.speedup is None:
+        return rate(row.throughput) if row.throughput else ""
+    bounds = row.bounds("speedup")
     within = f" (95% interval {interval(bounds)})" if bounds else ""
-    typical = row["intervals"].get("typical_speedup")
-    within += f", {times(row['typical_speedup'])} ({interval(typical)}) on a typical prompt" if typical else ""
-    speed = f"{times(row['speedup'])} the speed of {baseline.words(run)}{within}"
-    beside = row.get("colocated_ratio")
+    typical = row.bounds("typical_speedup")
+    within += f", {times(row.typical_speedup)} ({interval(typical)}) on a typical prompt" if typical else ""
+    speed = f"{times(row.speedup)} the speed of {baseline.words(run)}{within}"
+    beside = row.colocated_ratio
     return f"{speed} and {times(beside)} that of itself server-only" if beside is not None else speed
 
 

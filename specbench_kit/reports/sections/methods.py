@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.setting import describe_inputs, describe_options
-from specbench_kit.reports.document import Blocks, Heading, RunFile, Summary, Table, code, paragraphs
+from specbench_kit.reports.document import Blocks, Heading, RunFile, Table, code, paragraphs
 from specbench_kit.reports.writing.formatting import ABSENT
 
 
-def section(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> Blocks:
+def section(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> Blocks:
     """Return a table of the methods' options and of what they loaded or measured, each setting once.
 
     Lines below it say which methods counted the link, which took the likeliest tokens under sampling, and which drafted
@@ -28,12 +29,12 @@ def section(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> Blocks:
     ]
 
 
-def link_notes(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> list[str]:
+def link_notes(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> list[str]:
     """Return one line on which of the latency-aware methods count the link between drafter and verifier."""
     latencies = {_name(run): (run.get("uses") or {}).get("latencies") for run in runs if _crosses_link(run)}
     seen = [name for name, known in latencies.items() if known and "link" in known]
     blind = [name for name, known in latencies.items() if known and "link" not in known]
-    drafted = [_name(run) for run, summary in zip(runs, summaries, strict=True) if summary["overall"].get("drafted")]
+    drafted = [_name(run) for run, summary in zip(runs, summaries, strict=True) if summary.overall.drafted]
     idle = [name for name in seen if name not in drafted]
     lines = [f"{_listed(seen)} {_verb('count', seen)} the link as part of a round"] if seen else []
     if blind:
@@ -55,12 +56,12 @@ def proposal_notes(runs: Sequence[RunFile]) -> list[str]:
     ]
 
 
-def pause_notes(runs: Sequence[RunFile], summaries: Sequence[Summary]) -> list[str]:
+def pause_notes(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> list[str]:
     """Return one line on how often drafts are right that follow a round without a draft, beside all drafts."""
     shares = [
-        f"{_name(run)} {_percent(after)} ({_percent(overall['acceptance_at_conditional'][0])})"
-        for run, overall in ((run, summary["overall"]) for run, summary in zip(runs, summaries, strict=True))
-        if (after := overall.get("acceptance_after_pause")) is not None and overall["acceptance_at_conditional"]
+        f"{_name(run)} {_percent(after)} ({_percent(overall.acceptance_at_conditional[0])})"
+        for run, overall in ((run, summary.overall) for run, summary in zip(runs, summaries, strict=True))
+        if (after := overall.acceptance_after_pause) is not None and overall.acceptance_at_conditional
     ]
     if not shares:
         return []

@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
+from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
 from specbench_kit.metrics.setting import deployment_name
-from specbench_kit.reports.document import RunFile, Summary
+from specbench_kit.reports.document import RunFile
 from specbench_kit.reports.sections import cautions
 from specbench_kit.reports.writing.formatting import count, significant
 
 
-def speedup_note(run: RunFile, summary: Summary) -> str:
+def speedup_note(run: RunFile, summary: RunSummary) -> str:
     """Return what limits the meaning of the speedup of a sampled run, or nothing for a greedy one."""
-    if not (run.get("config") or {}).get("temperature") or summary["overall"].get("speedup") is None:
+    if not (run.get("config") or {}).get("temperature") or summary.overall.speedup is None or not summary.baseline:
         return ""
-    lengths = f"{count(summary['overall']['tokens'])} against {count(summary['baseline']['overall']['tokens'])} tokens"
+    lengths = f"{count(summary.overall.tokens)} against {count(summary.baseline.overall.tokens)} tokens"
     return f"Both sides sampled their own outputs, so the speedup also reflects their difference in length ({lengths})."
 
 
@@ -37,11 +38,11 @@ def warm_up(runs: Sequence[RunFile]) -> list[tuple[str, str]]:
     return [("warm-up", f"{count(rounds)} rounds, excluded from all numbers")] if rounds else []
 
 
-def lossless_sentence(run: RunFile, summary: Summary) -> str:
+def lossless_sentence(run: RunFile, summary: RunSummary) -> str:
     """Return the verdict on losslessness."""
-    lossless = summary.get("lossless")
-    if summary.get("sampling"):
-        return cautions.sentence(summary["sampling"])
+    lossless = summary.lossless
+    if summary.sampling:
+        return cautions.sentence(summary.sampling)
     if not lossless:
         config = run.get("config") or {}
         if "imported" in run:
@@ -51,24 +52,24 @@ def lossless_sentence(run: RunFile, summary: Summary) -> str:
         if config.get("baseline"):
             return "This run is the autoregressive baseline itself."
         return "Not checked: no autoregressive baseline was run."
-    if not lossless["compared"]:
+    if not lossless.compared:
         return "Not checked: no request finished both here and in the baseline."
-    equal = f"{lossless['identical']} of {lossless['compared']} outputs equal autoregressive output token for token"
-    ties = f"; ties: {lossless['ties']} (explained by rounding between forward shapes)" if lossless["ties"] else ""
-    ties += f"; differing, cannot be judged: {lossless['unjudged']}" if lossless.get("unjudged") else ""
-    if lossless["errors"]:
-        return f"Not lossless: {equal}; errors: {lossless['errors']}{ties}."
-    if lossless.get("unjudged"):
+    equal = f"{lossless.identical} of {lossless.compared} outputs equal autoregressive output token for token"
+    ties = f"; ties: {lossless.ties} (explained by rounding between forward shapes)" if lossless.ties else ""
+    ties += f"; differing, cannot be judged: {lossless.unjudged}" if lossless.unjudged else ""
+    if lossless.errors:
+        return f"Not lossless: {equal}; errors: {lossless.errors}{ties}."
+    if lossless.unjudged:
         return f"It is not known if this is lossless: {equal}{ties}."
-    bitwise = "; bitwise: a token's logits do not depend on the rest of its forward" if lossless.get("bitwise") else ""
+    bitwise = "; bitwise: a token's logits do not depend on the rest of its forward" if lossless.bitwise else ""
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}{bitwise}."
 
 
-def lossless_parts(lossless: Summary) -> list[str]:
+def lossless_parts(lossless: OutputCounts) -> list[str]:
     """Return how many outputs are identical, as in `80/80`, then how many differ."""
-    parts = [f"{lossless['identical']}/{lossless['compared']}"]
-    words = (("ties", "tied"), ("errors", "WRONG"), ("unjudged", "unjudged"))
-    return parts + [f"{lossless[key]} {word}" for key, word in words if lossless.get(key)]
+    parts = [f"{lossless.identical}/{lossless.compared}"]
+    words = ((lossless.ties, "tied"), (lossless.errors, "WRONG"), (lossless.unjudged, "unjudged"))
+    return parts + [f"{number} {word}" for number, word in words if number]
 
 
 def dataset_sentence(dataset: RunFile) -> str:

@@ -132,9 +132,11 @@ def _comparisons(summary: Summary) -> Blocks:
     if not summary["edge"]:
         return blocks
     rows: list[list[Cell]] = []
-    for row in filter(colocation.has_edge, summary["rows"]):
-        speedups = (code(row["method"]), row["speedup"], row["colocated_speedup"])
-        rows.append([*_point(row, summary), *speedups, *colocation.cells(row)[3:]])
+    for row in summary["rows"]:
+        if row.get("colocated_ratio") is not None:
+            speedups = (code(row["method"]), row["speedup"], row["colocated_speedup"])
+            windows = [row.get(name) for name in colocation.WINDOWS]
+            rows.append([*_point(row, summary), *speedups, *windows, row.get("capacity_factor")])
     numbers = (Column("edge", "times"), Column("server-only", "times"), *colocation.COLUMNS[3:])
     return [
         *blocks,

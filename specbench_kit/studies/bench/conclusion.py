@@ -7,9 +7,11 @@ timeline, and an HTML page per request that shows where each token came from.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Protocol
 
+from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
@@ -19,7 +21,9 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
+from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
+from specbench_kit.metrics.run_summary import RunSummary, read_summary
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
@@ -30,7 +34,7 @@ from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
-from specbench_kit.runs.folder import unused_folder
+from specbench_kit.runs.folder import to_json, unused_folder
 from specbench_kit.runs.resumption import spans_interruption
 
 if TYPE_CHECKING:
@@ -58,12 +62,17 @@ class AnswerJudge(Protocol):
         """Return the part `exact_match` of the run's summary, if any."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conclusion:
-    """One run with its summary, as written to `summary.json`."""
+    """One run with its summary; `document` is the content of `summary.json`."""
 
     directory: RunDirectory
-    summary: dict[str, Any]
+    document: Metrics
+
+    @cached_property
+    def summary(self) -> RunSummary:
+        """The summary as its file has it."""
+        return read_summary(parse(to_json(self.document)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +109,7 @@ def conclude(
         conclusions.append(Conclusion(run, summary))
         write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode, records)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
-        conclusion.directory.write_summary(conclusion.summary)
+        conclusion.directory.write_summary(conclusion.document)
     return conclusions
 
 
@@ -124,7 +133,7 @@ def write_report(
 
 def _summarise(
     directory: RunDirectory, run_records: RunRecords, output_judge: OutputJudge, oracle: float | None
-) -> dict[str, Any]:
+) -> Metrics:
     run = directory.run
     records = run_records.records
     baseline = run_records.baseline
@@ -163,8 +172,8 @@ def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, 
     """Write the report into a new folder below `out`; return None if fewer than two runs have any records."""
     begun = []
     for conclusion in conclusions:
-        requests = conclusion.summary["requests"]
-        if requests["finished"] or requests["failed"]:
+        requests = conclusion.summary.requests
+        if requests.finished or requests.failed:
             begun.append(conclusion.directory.path)
     if len(begun) < 2:
         return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.units import units_of
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.studies.bench.choice import BASELINE
@@ -91,10 +92,8 @@ class Decision:
         judged = [row for name, row in rows.items() if name not in (reference.label, BASELINE, *self.bounds)]
         return all(map(self._is_settled, judged))
 
-    def _is_settled(self, row: Mapping[str, object]) -> bool:
-        intervals = row["intervals"]
-        assert isinstance(intervals, dict)
-        bounds = intervals.get("typical_relative_speed")
-        if row.get("verdict") in (FASTER, SLOWER):
+    def _is_settled(self, row: MethodRow) -> bool:
+        bounds = row.bounds("typical_relative_speed")
+        if row.verdict in (FASTER, SLOWER):
             return True
         return bounds is not None and bool(1 / (1 + self.share) < bounds[0] and bounds[1] < 1 + self.share)

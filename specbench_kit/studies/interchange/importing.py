@@ -98,7 +98,7 @@ def import_file(
     }
     conclusion = Conclusion(run, summary)
     write_report(conclusion)
-    run.write_summary(conclusion.summary)
+    run.write_summary(conclusion.document)
     return conclusion
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, LISTS, METRICS, MetricValues
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -23,7 +24,7 @@ FILE_FORMATS = {
     "run": FileFormat("run.json of a run directory: what was run", "runs.directory:RunDocument"),
     "request": FileFormat("a line of requests.jsonl or baseline.jsonl", "decoding.records:RequestRecord"),
     "rounds": FileFormat("a line of rounds_detail.jsonl: a request's token trees", "decoding.detail:RequestDetail"),
-    "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.run_data:summary_document"),
+    "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.run_summary:RunSummary"),
     "profile": FileFormat("a latency profile, TOML", "profilers.base:Profile"),
     "deployment": FileFormat("the field deployment of run.json", "deployments.base:Deployment"),
     "predictor": FileFormat("predictor.json of a predictor's folder", "predictors.library:PredictorHeader"),
@@ -39,9 +40,24 @@ def json_schema(name: str) -> JsonObject:
         hint = did_you_mean(name, FILE_FORMATS)
         raise SkitError(f"unknown format '{name}'{hint}; known: {', '.join(FILE_FORMATS)}")
     kind = resolve_name(f"specbench_kit.{FILE_FORMATS[name].type_name}")
-    # The type of a summary is built from the vocabulary of metrics by a function.
-    kind = kind if isinstance(kind, type) else kind()
-    return {"$schema": DIALECT, **msgspec.json.schema(kind, schema_hook=_schema_of_other_types)}
+    schema = msgspec.json.schema(kind, schema_hook=_schema_of_other_types)
+    if metrics := schema["$defs"].get(MetricValues.__name__):
+        for metric_name, description in metric_descriptions().items():
+            metrics["properties"][metric_name]["description"] = description
+    return {"$schema": DIALECT, **schema}
+
+
+UNIT_WORDS = {"seconds": "seconds", "rate": "tokens per second", "times": "a factor", "share": "0 to 1"}
+"""The units that are not clear from a definition."""
+
+
+def metric_descriptions() -> dict[str, str]:
+    """Return the definition of each metric by its name, with its unit where the definition does not tell it."""
+    descriptions = {}
+    for metric in METRICS:
+        unit = UNIT_WORDS.get(metric.unit)
+        descriptions[metric.name] = f"{metric.definition} ({unit})" if unit else metric.definition
+    return descriptions | {one.name: one.definition for one in DISTRIBUTIONS} | LISTS
 
 
 def _schema_of_other_types(kind: type) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def rerun(
     else:
         conclusion = _decode(first, settings, options, report)
     second = conclusion.directory
-    differences = compare(first, second, conclusion.summary)
+    differences = compare(first, second, conclusion.document)
     second.amend(rerun_of={"run": first.path.resolve().name, "started_at": first.run["started_at"]})
     second.write_json("rerun.json", differences.to_dict())
     return RerunResult(conclusion, differences)

@@ -81,10 +81,10 @@ def run_curves(
 def _points(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:
     """Return the points of all methods that have both figures; the baseline is the same in every run."""
     summaries = [conclusion.summary for conclusion in conclusions]
-    baselines = [(BASELINE, summary["baseline"]["overall"]) for summary in summaries if summary.get("baseline")]
-    metrics = [*baselines[:1], *((summary["method"], summary["overall"]) for summary in summaries)]
+    baselines = [(BASELINE, summary.baseline.overall) for summary in summaries if summary.baseline]
+    metrics = [*baselines[:1], *((summary.method, summary.overall) for summary in summaries)]
     return [
-        BatchSizePoint(method, size, overall["throughput"], overall["tpot"]["mean"])
+        BatchSizePoint(method, size, overall.throughput, overall.tpot.mean)
         for method, overall in metrics
-        if overall.get("throughput") and overall["tpot"].get("mean")
+        if overall.throughput and overall.tpot.mean
     ]

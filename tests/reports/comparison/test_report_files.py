@@ -169,8 +169,8 @@ def test_csv_has_a_line_per_table_and_method(comparison):
     assert {"wdt_s", "makespan_s", "throughput_tok_per_s", "server_tokens_per_busy_second"} <= rows[0].keys()
     for row in rows[: len(comparison.overall)]:
         found = comparison.overall[row["method"]]
-        assert float(row["acceptance_length"]) == pytest.approx(found["acceptance_length"])
-        assert (row["speedup"] == "") is (found.get("speedup") is None)
+        assert float(row["acceptance_length"]) == pytest.approx(found.acceptance_length)
+        assert (row["speedup"] == "") is (found.speedup is None)
         if row["speedup"]:
             assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
 
@@ -195,7 +195,7 @@ def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
     assert r"Speedup ($\times$) & " in text
     assert "TPOT (ms)" in text
     bold = [line.split(" & ")[1] for line in text.splitlines() if comparison.reference in line and " & " in line]
-    assert bold[0].startswith(r"\textbf{" + f"{comparison.overall[comparison.reference]['speedup']:.2f}" + "}")
+    assert bold[0].startswith(r"\textbf{" + f"{comparison.overall[comparison.reference].speedup:.2f}" + "}")
     narrow = to_latex(comparison, Look(parse_columns("speedup,acceptance_length")))
     assert r"\begin{table}" in narrow
     assert r"$\tau$: committed tokens per verification" in narrow

@@ -3,7 +3,15 @@
 from io import StringIO
 from typing import Any
 
-from report_builders import autoregressive_like, comparison_of, make_run, render_run, simulate_chain, summary_of
+from report_builders import (
+    autoregressive_like,
+    comparison_of,
+    make_run,
+    render_run,
+    run_summary,
+    simulate_chain,
+    summary_of,
+)
 from rich.console import Console
 
 from specbench_kit.datasets.answers import Gold
@@ -56,8 +64,8 @@ def test_summaries_from_before_cut_answers_were_counted_can_be_read() -> None:
     summary = judged(cut=9)
     old = {"judged": 10, "correct": 1}
     summary["exact_match"] = {"rule": "the last number", "method": old, "target": old, "draft": None}
-    assert answer_cautions([summary]) == []
-    assert len(answers_section({"fixed-k": summary})) == 3
+    assert answer_cautions([run_summary(summary)]) == []
+    assert len(answers_section({"fixed-k": run_summary(summary)})) == 3
 
 
 def test_a_rule_of_the_run_reads_answers_instead_of_the_dataset_s_own() -> None:

@@ -25,10 +25,10 @@ def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: 
     for label, row in comparison.overall.items():
         name = label.replace(":", "-").replace("=", "-")
         texts = {text for mark, titles in found["speedup"].items() if f"m-{name}--" in mark for text in titles}
-        speedup = SPEEDUP.text(Estimate(row.get("speedup"), row["intervals"].get("speedup")))
-        assert texts == ({f"{label}\n{speedup}"} if row.get("speedup") else set())
+        speedup = SPEEDUP.text(Estimate(row.speedup, row.bounds("speedup")))
+        assert texts == ({f"{label}\n{speedup}"} if row.speedup else set())
         curve = [titles for mark, titles in found["acceptance_by_position"].items() if f"m-{name}--" in mark]
-        assert [len(titles) for titles in curve] == ([sum(map(bool, row["acceptance_at"]))] if row["submitted"] else [])
+        assert [len(titles) for titles in curve] == ([sum(map(bool, row.acceptance_at))] if row.submitted else [])
 
 
 def test_names_are_text_and_what_has_no_place_shows_none() -> None:

@@ -12,6 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.run_summary import RequestCounts
 from specbench_kit.runs.directory import config_key
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
@@ -41,15 +42,16 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "oracle:max_draft=3", batch_size=3))
     reported: list[Progress] = []
     benchmark.run(reported.append)
-    fixed, oracle = (conclusion.summary for conclusion in benchmark.conclude())
+    conclusions = benchmark.conclude()
+    fixed, oracle = (conclusion.summary for conclusion in conclusions)
     assert [progress.done for progress in reported] == list(range(1, 13))
     assert {progress.planned for progress in reported} == {12}
-    assert fixed["requests"] == {"planned": 4, "finished": 4, "failed": 0}
-    assert fixed["lossless"]["errors"] == oracle["lossless"]["errors"] == 0
-    assert fixed["baseline"]["overall"]["rounds"] == oracle["baseline"]["overall"]["rounds"] == 48
-    assert oracle["overall"]["acceptance_rate"] == 1.0
-    assert 0 < fixed["overall"]["accepted"] < fixed["overall"]["submitted"]
-    assert "headroom" in fixed["overall"]
+    assert fixed.requests == RequestCounts(4, 4, 0)
+    assert fixed.lossless.errors == oracle.lossless.errors == 0
+    assert fixed.baseline.overall.rounds == oracle.baseline.overall.rounds == 48
+    assert oracle.overall.acceptance_rate == 1.0
+    assert 0 < fixed.overall.accepted < fixed.overall.submitted
+    assert "headroom" in conclusions[0].document["overall"]
     first, second = (run.path / "baseline.jsonl" for run in benchmark.runs.values())
     assert first.read_bytes() == second.read_bytes()
 
@@ -80,8 +82,8 @@ def test_a_named_autoregressive_run_is_the_others_baseline(tiny: TinyPair, tmp_p
     fixed, plain = benchmark.conclude()
     assert fixed.directory.run["config"]["baseline"] is True
     assert fixed.directory.baseline_records() == plain.directory.records()
-    assert fixed.summary["lossless"]["compared"] == 4
-    assert plain.summary["baseline"] is None
+    assert fixed.summary.lossless.compared == 4
+    assert plain.summary.baseline is None
 
 
 def test_without_baseline_nothing_is_compared(tiny: TinyPair, tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_without_baseline_nothing_is_compared(tiny: TinyPair, tmp_path: Path) ->
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
     assert conclusion.directory.run["config"]["baseline"] is False
-    assert conclusion.summary["baseline"] is conclusion.summary["lossless"] is None
+    assert conclusion.summary.baseline is conclusion.summary.lossless is None
     assert not (conclusion.directory.path / "baseline.jsonl").exists()
 
 
@@ -130,7 +132,7 @@ def test_a_long_template_and_garbled_answers_find_room(batch_size: int, tiny: Ti
     benchmark = prepare(options, DIALOGUES)
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
-    assert conclusion.summary["requests"] == {"planned": 6, "finished": 6, "failed": 0}
+    assert conclusion.summary.requests == RequestCounts(6, 6, 0)
     records = conclusion.directory.records()
     assert all(len(r.output_ids) == 12 or r.finish_reason == "eos" for r in records)
     assert any(len(benchmark.bench.pair.tokenizer(r.text)["input_ids"]) > len(r.output_ids) for r in records)
@@ -153,15 +155,15 @@ def test_an_interrupted_batch_is_still_checked_for_losslessness(tiny: TinyPair, 
     baseline[0]["output_ids"][3] ^= 1
     write_rows(run.path / "baseline.jsonl", *baseline)
     (conclusion,) = benchmark.conclude()
-    assert conclusion.summary["partial"] is True
-    assert conclusion.summary["requests"] == {"planned": 4, "finished": 2, "failed": 0}
-    assert [d["position"] for d in conclusion.summary["lossless"]["divergences"]] == [3]
+    assert conclusion.summary.partial is True
+    assert conclusion.summary.requests == RequestCounts(4, 2, 0)
+    assert [d.position for d in conclusion.summary.lossless.divergences] == [3]
 
 
 def test_a_run_without_any_finished_request_has_a_report(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k"))
     (conclusion,) = benchmark.conclude()
-    assert conclusion.summary["requests"]["finished"] == 0
+    assert conclusion.summary.requests.finished == 0
     report = (conclusion.directory.path / "report.md").read_text()
     assert "PARTIAL RUN: 0 of 4 requests finished." in report
 
@@ -170,11 +172,11 @@ def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(tiny: TinyP
     options = settings(tiny, tmp_path, "fixed-k", "threshold", batch_size=4)
     benchmark = prepare(options)
     interrupt(benchmark, after=9)
-    assert [c.summary["partial"] for c in benchmark.conclude()] == [False, True]
+    assert [c.summary.partial for c in benchmark.conclude()] == [False, True]
     resumed = prepare(replace(options, resume=True))
     assert resumed.runs == benchmark.runs
     resumed.run(no_report)
-    assert [c.summary["partial"] for c in resumed.conclude()] == [False, False]
+    assert [c.summary.partial for c in resumed.conclude()] == [False, False]
     with pytest.raises(SkitError, match="no unfinished run with these settings"):
         prepare(replace(options, resume=True))
 
@@ -190,14 +192,14 @@ def test_a_run_whose_report_could_not_be_written_can_be_resumed(tiny: TinyPair, 
     blocked.rmdir()
     resumed = prepare(replace(options, resume=True))
     resumed.run(no_report)
-    assert [conclusion.summary["partial"] for conclusion in resumed.conclude()] == [False, False]
+    assert [conclusion.summary.partial for conclusion in resumed.conclude()] == [False, False]
 
 
 def test_the_summary_on_disk_is_the_one_returned(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "threshold"))
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
-    assert read_object(conclusion.directory.path / "summary.json") == json.loads(json.dumps(conclusion.summary))
+    assert read_object(conclusion.directory.path / "summary.json") == json.loads(json.dumps(conclusion.document))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(tin
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
     run = conclusion.directory
-    assert run.run["method"] == conclusion.summary["method"] == "wisp:predictor=mine,max_draft=3"
+    assert run.run["method"] == conclusion.summary.method == "wisp:predictor=mine,max_draft=3"
     used = run.run["uses"]["predictor"]
     assert (used["family"], used["threshold"], used["max_draft"]) == ("logistic", 0.03, 3)
     for file in run.path.glob("*.*"):

@@ -71,11 +71,11 @@ def test_every_end_takes_what_a_replay_of_that_deployment_takes(
 def test_ranges_of_speedups_stand_in_summary_and_report(trace: TraceFile, tmp_path: Path) -> None:
     conclusions = replayed(trace, tmp_path, "fixed-k:k=3", "threshold:max_draft=5")
     for conclusion in conclusions:
-        overall = conclusion.summary["overall"]
+        overall = conclusion.summary.overall
         own, plain = (seconds_at_ends(records) for records in read(conclusion))
         speedups = [sum(base.values()) / sum(method.values()) for method, base in zip(own, plain, strict=True)]
-        assert (overall["speedup_least"], overall["speedup_most"]) == pytest.approx((min(speedups), max(speedups)))
-        assert overall["time_least"] < 1 < overall["time_most"]
+        assert (overall.speedup_least, overall.speedup_most) == pytest.approx((min(speedups), max(speedups)))
+        assert overall.time_least < 1 < overall.time_most
         assert "DERIVED TIMES: what profiles, host and interconnects may be leaves" in (
             conclusion.directory.path / "report.md"
         ).read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def read(conclusion: Any) -> tuple[list[RequestRecord], list[RequestRecord]]:
 def test_published_times_have_no_range(trace: TraceFile, tmp_path: Path) -> None:
     (conclusion,) = replayed(trace, tmp_path, "fixed-k", deployment=bundled()["specedge"].build())
     assert "range" not in conclusion.directory.run
-    assert "speedup_least" not in conclusion.summary["overall"]
+    assert conclusion.summary.overall.speedup_least is None
     assert "ends_s" not in json.loads((conclusion.directory.path / "requests.jsonl").read_text().splitlines()[0])
 
 
@@ -120,10 +120,10 @@ def test_a_verdict_that_an_end_reverses_is_told(trace: TraceFile, tmp_path: Path
         comparison = compare(runs)
         assert comparison.reference == "fixed-k (k=5)"
         row = comparison.overall["fixed-k (k=1)"]
-        reversing = reversing_ends(row, "relative_speed", runs[0].fields["range"]["ends"])
+        reversing = reversing_ends(row.relative_speed, row.relative_speed_at_ends, runs[0].fields["range"]["ends"])
         assert reversing is not None
         assert {"slow drafter" in end for end in reversing} == ({True} if name == "reversed" else set())
-        assert (row["relative_speed_most"] > 1) == (name == "reversed")
+        assert (row.relative_speed_most > 1) == (name == "reversed")
         (told[name],) = derived_range.of_comparison(comparison)
     assert (
         "the verdict does not hold with slow drafter, fast verifier or with slow drafter, slow verifier"

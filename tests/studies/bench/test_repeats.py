@@ -10,6 +10,7 @@ from test_bench_run import DIALOGUES, interrupt, no_report, prepare, settings
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import load
+from specbench_kit.metrics.run_summary import RequestCounts
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.lanes import Progress
 
@@ -39,8 +40,8 @@ def test_every_request_is_asked_again_with_the_same_answer(tiny: TinyPair, tmp_p
             assert [step.accepted for step in record.rounds] == [step.accepted for step in first.rounds]
         ends_s = [record.finished_s or 0.0 for record in records]
         assert ends_s == sorted(ends_s)
-        assert conclusion.summary["requests"] == {"planned": 18, "finished": 18, "failed": 0}
-        assert conclusion.summary["lossless"]["identical"] == 18
+        assert conclusion.summary.requests == RequestCounts(18, 18, 0)
+        assert conclusion.summary.lossless.identical == 18
 
 
 @pytest.mark.parametrize("after", [3, 8, 13, 20])

@@ -25,5 +25,5 @@ def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(tmp
             sum(record.e2e_s or 0.0 for record in records)
             for records in (first.baseline_records(), conclusion.directory.records())
         )
-        assert conclusion.summary["overall"]["speedup"] == pytest.approx(plain_s / own_s)
+        assert conclusion.summary.overall.speedup == pytest.approx(plain_s / own_s)
     assert [len(run.baseline) for run in load_runs([settings.out])[0]] == [6, 6, 6]

@@ -1,0 +1,202 @@
+"""The content of a run's `summary.json` as reports and other programs read it, and the row of a method in a table."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from specbench_kit.core.plain_text import one_line_texts
+from specbench_kit.core.typed_json import Count, JsonObject, convert
+from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, DistributionValues, MetricValues, PhaseValues
+
+
+class RequestCounts(Struct):
+    """The run's requests; `planned` are those that it was to decode."""
+
+    planned: int
+    finished: int
+    failed: int
+
+
+class Divergence(Struct, kw_only=True):
+    """An output that differs from the baseline's, with what the verdict on it rests on."""
+
+    request_id: str
+    verdict: str
+    repeat: int = 0
+    position: int | None = None
+    method_token: int | None = None
+    baseline_token: int | None = None
+    margin: float | None = None
+    noise: float | None = None
+    control: float | None = None
+    reason: str | None = None
+
+
+class ScoringCost(Struct):
+    """What another process did to judge outputs; an engine does not say how many forwards it ran."""
+
+    outputs: int
+    seconds: float
+    forwards: int = 0
+
+
+class OutputCounts(Struct, kw_only=True):
+    """The numbers of outputs that were compared with the baseline's, token for token, by what was found."""
+
+    compared: Count
+    identical: Count
+    ties: Annotated[Count, Meta(description="outputs whose difference is explained by rounding")]
+    errors: Count
+    unjudged: Annotated[Count, Meta(description="outputs that differ where nothing is known of rounding")] = 0
+
+
+class LosslessCounts(OutputCounts, kw_only=True):
+    """The comparison of all outputs with the baseline's, token for token."""
+
+    lossless: Annotated[bool | None, Meta(description="true without errors, null if it is not known")] = None
+    prompt_differs: Count = 0
+    not_compared: Count = 0
+    noise: float | None = None
+    control: float | None = None
+    bitwise: bool = False
+    scoring: ScoringCost | None = None
+    divergences: list[Divergence] = field(default_factory=list)
+
+
+class SamplingTest(Struct, kw_only=True):
+    """A statistical test of sampled outputs; its numbers are null where too little was drawn."""
+
+    places: int = 0
+    drawn: int = 0
+    classes: int = 0
+    degrees: int = 0
+    rate: float | None = None
+    expected_rate: float | None = None
+    score: float | None = None
+    chi_square: float | None = None
+    p_value: float | None = None
+    power: float | None = None
+
+
+class SamplingCheck(LosslessCounts, kw_only=True):
+    """The check of sampled outputs: by tests (rule `residual`), or token for token with the same seed (`match`)."""
+
+    rule: str = ""
+    consistent: bool | None = None
+    level: float = 0.0
+    acceptance: SamplingTest | None = None
+    softness: SamplingTest | None = None
+    tokens: SamplingTest | None = None
+    compared: Count = 0
+    identical: Count = 0
+    ties: Count = 0
+    errors: Count = 0
+
+
+class PipelineMetrics(Struct):
+    """The steps of a pipeline."""
+
+    stages: int
+    hit_rate: float | None
+    tbt: DistributionValues
+    steps: int
+    fills: int
+    stalls: int
+    stalls_of_fills: int
+    steps_per_token: float | None
+    expected_steps_per_token: float | None
+    published_steps_per_token: float | None
+    step_s: dict[str, float | None]
+
+
+class SentStates(Struct):
+    """The hidden states that crossed a link to the drafter."""
+
+    layers: list[int]
+    bytes_per_token: float
+    bytes: float
+    prompt_bytes: float
+
+
+class AnswerCounts(Struct):
+    """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by the token limit."""
+
+    judged: int
+    correct: int
+    cut: int = 0
+
+
+class ExactMatch(Struct):
+    """How many answers are right, of the method and, where they are known, of target and draft model alone."""
+
+    rule: str
+    method: AnswerCounts
+    target: AnswerCounts | None = None
+    draft: AnswerCounts | None = None
+    max_new_tokens: int = 0
+
+
+class BaselineSummary(Struct):
+    """The same metrics of the baseline."""
+
+    overall: MetricValues
+    categories: dict[str, MetricValues]
+
+
+class RunSummary(Struct):
+    """The content of `summary.json`: every metric of a run, overall and by category."""
+
+    method: str
+    requests: RequestCounts
+    overall: MetricValues
+    categories: dict[str, MetricValues]
+    baseline: BaselineSummary | None = None
+    lossless: LosslessCounts | None = None
+    sampling: SamplingCheck | None = None
+    pipeline: PipelineMetrics | None = None
+    hidden_states: SentStates | None = None
+    exact_match: ExactMatch | None = None
+    partial: bool = False
+    overlaps: bool = False
+
+
+def read_summary(content: JsonObject) -> RunSummary:
+    """Return the summary in a parsed `summary.json`; ValueError names a field that is missing or of a wrong type."""
+    return convert(RunSummary, one_line_texts(content))
+
+
+class MethodRow(MetricValues, kw_only=True):
+    """The row of a method in a table: its metrics, its outputs, and how it compares with the table's reference.
+
+    `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others. The lists `..._at_ends`
+    hold a ratio at each end of the range of derived times. The `typical_relative_speed` has an upper bound, a standard
+    error, and the number of standard errors beyond which the table shows a difference.
+    """
+
+    lossless: OutputCounts | None = None
+    sampling_consistent: bool | UnsetType | None = UNSET
+    speedup_verdict: str | None = None
+    verdict: str | None = None
+    baseline_verdict: str | None = None
+    raw_times: bool = False
+    repeats: int | None = None
+    speedup_by_repeat: list[float | None] = field(default_factory=list)
+    relative_speed_units: int = 0
+    typical_relative_speed_upper: float | None = None
+    typical_relative_speed_error: float | None = None
+    typical_relative_speed_limit: float | None = None
+    speedup_at_ends: list[float] | None = None
+    relative_speed_at_ends: list[float] | None = None
+
+
+def method_row(metrics: Metrics) -> MethodRow:
+    """Return computed metrics as a row."""
+    values = dict(metrics)
+    for distribution in DISTRIBUTIONS:
+        values[distribution.name] = DistributionValues(**values[distribution.name])
+    for name in ("phase_seconds", "phase_share"):
+        values[name] = PhaseValues(**values[name])
+    if values.get("lossless"):
+        values["lossless"] = OutputCounts(**values["lossless"])
+    return MethodRow(**values)
