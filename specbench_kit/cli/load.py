@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, say, tell_report
+from specbench_kit.cli.common import JsonOption, command_line, tell_report
 from specbench_kit.core.option import Given, Option
 from specbench_kit.studies.load.settings import LoadSettings
 
@@ -19,7 +19,7 @@ def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
     settings = options.make(argv=command_line())
     with stepping_bar() as report:
         outcome = run.load(settings, report)
-    _tell(outcome, "report.md", as_json)
+    _tell(outcome, "report.html", as_json)
 
 
 def validate(
@@ -31,15 +31,19 @@ def validate(
 
     with stepping_bar() as report:
         outcome = validation.validate(folder, report)
-    _tell(outcome, f"{validation.VALIDATION}.md", as_json)
+    _tell(outcome, f"{validation.VALIDATION}.html", as_json)
 
 
 def _tell(outcome: "LoadOutcome", name: str, as_json: bool) -> None:
+    from itertools import takewhile
+
     from rich.console import Console
 
+    from specbench_kit.reports import render_terminal
+    from specbench_kit.reports.document import Folded, Heading
+
     console = Console(stderr=as_json)
-    # The terminal shows tables and warnings of the report's first section.
-    for line in outcome.text.partition("\n## ")[0].splitlines():
-        if line.startswith(("|", "> **")):
-            say(console, line)
+    # The terminal shows the first screen of the page: what precedes the first heading, less what opens on a click.
+    opening = takewhile(lambda block: not isinstance(block, Heading), outcome.report.blocks)
+    render_terminal.show(console, [block for block in opening if not isinstance(block, Folded)])
     tell_report(console, outcome.folder, outcome.summary, as_json, name)

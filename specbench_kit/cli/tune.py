@@ -29,6 +29,8 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
+    from specbench_kit.reports.pages.tuning import render
+    from specbench_kit.runs.folder import write_text
     from specbench_kit.studies.bench import tuned_options
     from specbench_kit.studies.tuning import run as tuning
 
@@ -42,8 +44,11 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
     with stepping_bar() as report:
         tuned, left_out = tuning.tune(settings, report)
     tuned_options.save(tuned, options.out)
+    page = options.out.with_suffix(".html")
+    write_text(page, render(tuned, left_out))
     _print_gains(console, tuned)
     say_left_out(console, left_out)
+    say(console, f"report: {page}")
     say(console, f"tuned: {options.out}; run it with skit bench --tuned {options.out}")
     if as_json:
         print(json.dumps({"file": str(options.out), **asdict(tuned), "left_out": left_out}))
@@ -51,18 +56,10 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
 
 def _print_gains(console: "Console", tuned: "TunedOptions") -> None:
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.document import Block, Column, Note, Table
-    from specbench_kit.reports.writing.formatting import ABSENT
+    from specbench_kit.reports.document import Paragraph, caution
+    from specbench_kit.reports.pages import tuning
 
-    columns = ("method", Column("default\ntokens/s", "number"), Column("tuned\ntokens/s", "number"))
-    rows = []
-    for name, choice in tuned.methods.items():
-        default = ABSENT if choice.default_tokens_per_s is None else f"{choice.default_tokens_per_s:.1f}"
-        options = choice.spec.partition(":")[2] or "the defaults"
-        rows.append((name, default, f"{choice.tokens_per_s:.1f}", choice.tried, options))
-    blocks: list[Block] = [Table((*columns, Column("tried", "count"), Column("options")), rows)]
-    if any(choice.default_tokens_per_s is None for choice in tuned.methods.values()):
-        blocks.append(Note(f"{ABSENT}: with its defaults, the method cannot be replayed on this trace"))
-    requests = f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
-    blocks.append(Note(f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}"))
-    render_terminal.show(console, blocks)
+    opening = [Paragraph(f"**{tuning.headline(tuned)}**")] if tuned.methods else []
+    render_terminal.show(
+        console, [tuning.table(tuned), *tuning.notes(tuned), *opening, *caution(tuning.cautions(tuned))]
+    )

@@ -179,6 +179,12 @@ class Table:
         rows = [[row[index] for index in filled] for row in self.rows]
         return replace(self, columns=[self.columns[index] for index in filled], rows=rows)
 
+    def columns_of(self, titles: Sequence[str]) -> "Table":
+        """Return the table less the columns whose titles are not among these."""
+        kept = [index for index, title in enumerate(self.titles) if title in titles]
+        rows = [[row[index] for index in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Folded:
@@ -208,6 +214,12 @@ class Document:
 def facts(rows: Sequence[tuple[str, str]]) -> Table:
     """Return a table of names and values without titles."""
     return Table(("", ""), rows)
+
+
+def with_more_columns(table: Table, titles: Sequence[str]) -> list[Block]:
+    """Return the columns with these titles as a table that fits a page, and the whole table to open if it has more."""
+    first = table.columns_of(titles)
+    return [first, *([Folded("All columns", [table])] if len(first.columns) < len(table.columns) else [])]
 
 
 def paragraphs(*texts: str) -> list[Paragraph]:

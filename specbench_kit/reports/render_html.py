@@ -9,6 +9,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import (
     SAFE_URL,
@@ -27,12 +28,15 @@ from specbench_kit.reports.document import (
     plain,
     spans,
 )
+from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.html_style import CSS, HASH, SCRIPT
 from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
-from specbench_kit.runs.folder import write_text
+from specbench_kit.runs.folder import replace_file, write_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 NO_DRAWINGS: Mapping[str, str] = {}
+SHOWN = 3
+"""Cautions of a box that are seen before it is opened."""
 LONG_CELL = 80
 """Characters from which a cell is a sentence, so that its table is set as text."""
 
@@ -74,8 +78,7 @@ def _block(block: Block, drawings: Mapping[str, str]) -> str:
         case Paragraph() | Note():
             return f"<p>{inline(block.text)}</p>"
         case Caution():
-            lines = "".join(f"<li><strong>{inline(line)}</strong></li>" for line in block.lines)
-            return f'<aside class="warning" role="note"><ul>{lines}</ul></aside>'
+            return _caution(block)
         case BulletList():
             return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in block.items)}</ul>"
         case CodeBlock():
@@ -89,6 +92,19 @@ def _block(block: Block, drawings: Mapping[str, str]) -> str:
         case Folded():
             body = blocks(block.blocks, drawings)
             return f"<details>\n<summary>{inline(block.title)}</summary>\n{body}\n</details>"
+
+
+def _caution(box: Caution) -> str:
+    """Return the box: severe lines whole, each other one cut to a line until it is opened, `SHOWN` before a fold."""
+    if box.severe:
+        items = "".join(f"<li><strong>{inline(line)}</strong></li>" for line in box.lines)
+        return f'<aside class="warning severe" role="note"><ul>{items}</ul></aside>'
+    lines = [f'<details class="line"><summary>{inline(line)}</summary></details>' for line in box.lines]
+    # A fold for a single line would take as much room as the line.
+    shown = SHOWN if len(lines) > SHOWN + 1 else len(lines)
+    more = f"{len(lines) - shown} more cautions"
+    fold = f"<details><summary>{more}</summary>{''.join(lines[shown:])}</details>" if lines[shown:] else ""
+    return f'<aside class="warning" role="note">{"".join(lines[:shown])}{fold}</aside>'
 
 
 def _figure(figure: Figure, drawings: Mapping[str, str]) -> str:
@@ -158,11 +174,25 @@ def inline_svg(text: str, name: str) -> str:
     return COLOUR.sub(lambda colour: COLOUR_NAMES.get(colour[0].lower(), colour[0]), text)
 
 
-def write_page(folder: Path, document: Document) -> None:
+def write_pictures(folder: Path, pictures: Iterable[Picture], setting: str) -> list[Figure]:
+    """Write every picture into `plots/` as PNG and SVG, and return the figures that show them."""
+    figures = []
+    for picture in pictures:
+        path = f"plots/{picture.name}"
+        try:
+            for suffix, content in draw(picture, setting, ("png", "svg")).items():
+                replace_file(folder / f"{path}.{suffix}", content)
+        except OSError as error:
+            raise SkitError(f"cannot write {folder / path}: {error.strerror or error}") from error
+        figures.append(Figure(picture.title, f"{path}.png", f"{picture.title}. {picture.note}"))
+    return figures
+
+
+def write_page(folder: Path, document: Document, name: str = "report") -> None:
     """Write both files; the figures are expected as SVG in `plots/` beside them."""
     drawings = {
         f"plots/{path.stem}": inline_svg(path.read_text(encoding="utf-8"), path.stem)
         for path in (folder / "plots").glob("*.svg")
     }
-    write_text(folder / "report.md", render_markdown.render(document))
-    write_text(folder / "report.html", render(document, drawings))
+    write_text(folder / f"{name}.md", render_markdown.render(document))
+    write_text(folder / f"{name}.html", render(document, drawings))

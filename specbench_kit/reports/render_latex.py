@@ -1,12 +1,18 @@
 """Tables of a document in LaTeX, for a paper."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from specbench_kit.reports.document import Cell, Column, Estimate, Table, plain
 from specbench_kit.reports.writing.formatting import interval, significant
 
-NARROW = 5
-"""Columns of numbers that fit one column of a paper."""
+COLUMN_PT, PAGE_PT = 240.0, 500.0
+"""Widths of one column and of the page of a two-column paper, in points: those of ACM and IEEE are a little wider."""
+LETTER_PT, SMALL_PT = 4.6, 4.0
+"""Widths of a letter of 8 pt, bold ones included, and of a digit of an interval, of 7 pt."""
+GAP_PT = 6.0
+"""Space between two columns of a table."""
 SPECIAL = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -18,6 +24,8 @@ SPECIAL = {
     "µ": r"$\mu$",
     "τ": r"$\tau$",
 }
+COMMAND = re.compile(r"\\[a-z]+|[{}$\\]")
+"""What of a cell is no letter."""
 UNITS: Mapping[str, tuple[float, str]] = {
     "times": (1, "×"),
     "share": (100, "%"),
@@ -29,33 +37,76 @@ UNITS: Mapping[str, tuple[float, str]] = {
 
 
 def render(table: Table, caption: str, slug: str, note: str) -> str:
-    """Return the table, no wider than its column of the paper; needs booktabs and graphicx.
+    """Return the table with letters of 7 pt and more, in one column of the paper or across the page; needs booktabs.
 
-    The first column holds names, which are set as code. `note` goes below the table, `slug` into its label.
+    Columns that do not fit beside the others go below them, next to the names of the rows again: nothing is shrunk. The
+    first column holds names, which are set as code. `note` goes below the table, `slug` into its label.
     """
-    columns = table.typed_columns
-    kind = "table" if len(columns) - 1 <= NARROW else "table*"
-    titles = [
-        f"{column.title} ({UNITS[column.unit][1]})" if column.unit in UNITS else column.title for column in columns
-    ]
+    parts = [_Part.of(table, columns) for columns in _fitting(table)]
+    kind = "table" if len(parts) == 1 and parts[0].width_pt <= COLUMN_PT else "table*"
     lines = [
-        "% needs \\usepackage{booktabs} and \\usepackage{graphicx}",
+        "% needs \\usepackage{booktabs}",
         f"\\begin{{{kind}}}",
-        "\\centering\\small",
+        "\\centering\\footnotesize",
+        f"\\setlength{{\\tabcolsep}}{{{GAP_PT / 2:g}pt}}",
         f"\\caption{{{latex(caption)}}}",
         f"\\label{{tab:{slug}}}\\medskip",
-        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{\\begin{tabular}"
-        f"{{l{'r' * (len(columns) - 1)}}}",
-        "\\toprule",
-        f"{' & '.join(map(latex, titles))} \\\\",
-        "\\midrule",
-        *(" & ".join(map(_cell, columns, row)) + " \\\\" for row in table.rows),
-        "\\bottomrule",
-        "\\end{tabular}}",
+        "\\par\\smallskip\n".join(part.tabular for part in parts),
         f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\footnotesize {latex(note)}}}",
         f"\\end{{{kind}}}",
     ]
     return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some columns of a table, set, and how wide they are."""
+
+    tabular: str
+    width_pt: float
+
+    @classmethod
+    def of(cls, table: Table, columns: Sequence[int]) -> "_Part":
+        typed = table.typed_columns
+        rows = [[_cell(typed[index], row[index]) for index in columns] for row in table.rows]
+        lines = [
+            f"\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            "\\toprule",
+            f"{' & '.join(latex(_title(typed[index])) for index in columns)} \\\\",
+            "\\midrule",
+            *(" & ".join(row) + " \\\\" for row in rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+        ]
+        return cls("\n".join(lines), sum(_width_pt(table, index) for index in columns))
+
+
+def _fitting(table: Table) -> list[list[int]]:
+    """Return the columns of each part, all with the first column, as many as a page is wide."""
+    parts = [[0]]
+    for index in range(1, len(table.columns)):
+        if len(parts[-1]) > 1 and sum(_width_pt(table, other) for other in (*parts[-1], index)) > PAGE_PT:
+            parts.append([0])
+        parts[-1].append(index)
+    return parts
+
+
+def _width_pt(table: Table, index: int) -> float:
+    """Return about how wide a column is set."""
+    column = table.typed_columns[index]
+    cells = [_letters_pt(_cell(column, row[index])) for row in table.rows]
+    return GAP_PT + max([LETTER_PT * len(_title(column)), *cells])
+
+
+def _letters_pt(text: str) -> float:
+    """Return about how wide a cell is set: commands take no room, an escaped character that of one letter."""
+    value, _, small = text.partition("{\\scriptsize")
+    plain_value, plain_small = (COMMAND.sub("", part).replace("--", "-") for part in (value, small))
+    return LETTER_PT * len(plain_value) + SMALL_PT * len(plain_small)
+
+
+def _title(column: Column) -> str:
+    return f"{column.title} ({UNITS[column.unit][1]})" if column.unit in UNITS else column.title
 
 
 def latex(text: str) -> str:

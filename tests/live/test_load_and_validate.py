@@ -77,6 +77,8 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
         assert "DISTURBED MACHINE: " in text
         assert "the host withheld" in text
         assert "POOR FIT: R² of the server's profile is 0.5000" in text
+        page = (outcome.folder / name).with_suffix(".html").read_text()
+        assert 'aria-label="' in page.partition("<table")[0]  # the figure precedes the first table
 
 
 def test_what_batches_took_is_compared_with_the_profile_and_not_with_the_servers_own_estimates(
@@ -126,7 +128,7 @@ def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> No
     assert answers["degraded"] > 0
     assert answers["refusals"] > 0
     assert answers["differing"] == 0
-    assert "OVERLOADED at 6 devices" in outcome.text
+    assert "OVERLOADED at 6 devices" in (outcome.folder / "report.md").read_text()
 
 
 def test_a_promise_that_no_batch_can_meet_ends_neither_load_nor_validation(settings: LoadSettings) -> None:
@@ -153,7 +155,7 @@ def test_batches_of_one_size_tell_how_evenly_the_server_worked(
         outcome = load_of(settings, address, devices=(1,))
     assert outcome.run["machine"][0]["lanes"]["the server"]["spread"] > 2
     assert outcome.summary["rows"][0]["scatter"] > 0.5
-    assert "the same step of the server took up to" in outcome.text
+    assert "the same step of the server took up to" in (outcome.folder / "report.md").read_text()
 
 
 def test_scatter_is_that_of_batches_of_one_size() -> None:
@@ -173,7 +175,8 @@ def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettin
         (path,) = (outcome.folder / "events").glob(f"devices-4-rate-{point.rate:g}-responses.parquet")
         scenario = run.make_scenario(outcome.run["config"], point, trace, restore(outcome.run["deployment"]))
         assert sorted(pd.read_parquet(path).start_s) == pytest.approx(sorted(simulate(scenario).responses["start_s"]))
-    report = validation.validate(outcome.folder, lambda *_: None).text
+    validation.validate(outcome.folder, lambda *_: None)
+    report = (outcome.folder / "validation.md").read_text()
     assert "| 4 | 4/s | measured |" in report
     assert "| 4 | 40/s | measured |" in report
 

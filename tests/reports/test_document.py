@@ -1,5 +1,6 @@
 """Blocks and tables of documents, and what each renderer makes of them."""
 
+import re
 from io import StringIO
 
 import pytest
@@ -22,12 +23,22 @@ from specbench_kit.reports.document import (
     code,
     paragraphs,
     plain,
+    with_more_columns,
 )
 
 TABLE = Table(
     ("method", Column("speedup", "times"), Column("TPOT", "seconds"), Column("headroom", "share")),
     [(code("wisp"), Estimate(1.5, (1.4, 1.6), " ≈", best=True), 0.0123, None), (code("a_b"), None, 0.2, None)],
 )
+
+
+def test_a_wide_table_shows_the_named_columns_and_opens_the_others() -> None:
+    first, folded = with_more_columns(TABLE, ("method", "speedup"))
+    assert isinstance(first, Table)
+    assert first.titles == ["method", "speedup"]
+    assert first.texts()[1] == ["`a_b`", "–"]
+    assert folded == Folded("All columns", [TABLE])
+    assert with_more_columns(TABLE, TABLE.titles) == [TABLE.columns_of(TABLE.titles)]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +93,18 @@ def test_a_paper_has_units_in_titles_and_the_best_in_bold() -> None:
     assert r"\texttt{wisp} & \textbf{1.50} {\scriptsize [1.40--1.60]} & 12.3 & -- \\" in text
     assert r"\texttt{a\_b} & -- & 200 & -- \\" in text
     assert r"\caption{Caption \& more}" in text
+
+
+def test_latex_puts_columns_that_do_not_fit_below_the_others_and_shrinks_nothing() -> None:
+    columns = [Column(f"a metric of number {number}", "share") for number in range(9)]
+    text = render_latex.render(Table(("method", *columns), [("`a`", *[0.5] * 9)]), "Caption", "slug", "Note.")
+    parts = text.split(r"\begin{tabular}")[1:]
+    assert len(parts) == 2
+    assert all(r"\texttt{a} & 50.0" in part for part in parts)
+    assert all(text.count(f"number {number}") == 1 for number in range(9))
+    assert r"\begin{table*}" in text
+    assert "resizebox" not in text
+    assert not set(re.findall(r"\\(tiny|small|fontsize)", text))
 
 
 def test_csv_has_nine_digits() -> None:

@@ -12,7 +12,7 @@ from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports import render_csv, render_latex
-from specbench_kit.reports.comparison.report import USUAL, Look
+from specbench_kit.reports.comparison.report import FIRST_COLUMNS, USUAL, Look
 from specbench_kit.reports.comparison.wording import where
 from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
 from specbench_kit.reports.sections import machine
@@ -64,7 +64,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     rows = comparison.overall
     columns = [
         column
-        for column in look.table_columns()
+        for column in look.table_columns(FIRST_COLUMNS)
         if any(column.text(column.cell(row)) != ABSENT for row in rows.values())
     ]
     cells: list[list[Cell]] = [[code(label)] for label in rows]

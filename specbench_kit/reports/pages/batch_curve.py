@@ -15,7 +15,7 @@ from specbench_kit.reports.comparison.scene import legend, legend_in, short
 from specbench_kit.reports.document import Document, Figure, Paragraph, Row, RunFile, Table, code
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import Picture, draw
-from specbench_kit.reports.writing.formatting import ABSENT
+from specbench_kit.reports.writing.formatting import ABSENT, rate, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 
 if TYPE_CHECKING:
@@ -46,7 +46,19 @@ def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Documen
     table = Table(("method", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells)
     figures = [Figure(picture, f"plots/{picture}") for picture in pictures]
     title = f"Batch sizes on {(run.get('dataset') or {}).get('name')}"
-    return Document(title, [Paragraph(text), table, *figures])
+    return Document(title, [Paragraph(f"**{headline(rows)}**"), *figures[:1], table, Paragraph(text), *figures[1:]])
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """Return in a sentence which method has the highest throughput at the largest batch size."""
+    size = max(row["batch_size"] for row in rows)
+    there = {row["method"]: row["throughput"] for row in rows if row["batch_size"] == size}
+    best = max(there, key=there.__getitem__)
+    at = f"At a batch size of {size}"
+    if best == BASELINE:
+        return f"{at} no method is faster than autoregressive decoding."
+    ratio = f", {times(there[best] / there[BASELINE])} that of autoregressive decoding" if BASELINE in there else ""
+    return f"{at} {code(best)} has the highest throughput: {rate(there[best])}{ratio} (without an interval)."
 
 
 def _largest_faster(rows: Sequence[Row | None], baselines: Sequence[Row | None]) -> str:

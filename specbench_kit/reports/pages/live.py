@@ -1,4 +1,4 @@
-"""What was measured at a server, and how far the simulator is off, as Markdown.
+"""The reports on a load that was measured at a server, and on how far the simulator is off, as documents.
 
 Also here: what a reader must know of a load before its times or their simulation are quoted.
 """
@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.profilers.base import LEAST_SERVED_R2
-from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import (
     Blocks,
     Cell,
     Column,
     Document,
+    Figure,
     Heading,
     Paragraph,
     Row,
@@ -24,12 +25,13 @@ from specbench_kit.reports.document import (
     caution,
     code,
     facts,
+    with_more_columns,
 )
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.profiles import score
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 
 Values = Mapping[str, float | None]
 """The figures of a row by the titles of their columns."""
@@ -90,14 +92,38 @@ def deviations(measured: Values, simulated: Values) -> dict[str, dict[str, float
     return result
 
 
-def load_report(run: RunFile, summary: Summary) -> str:
+LOAD_COLUMNS = ("load", "throughput (tokens/s)", "round p50", "round p95", "violations", "batch size", "busy")
+"""The columns of a load that a reader sees first."""
+
+
+def load_report(run: RunFile, summary: Summary, figures: Sequence[Figure] = ()) -> Document:
     """Return the report of `skit load`."""
     rows = [
-        [*_point(row), *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
+        [label(row), *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
     ]
-    columns = (*POINT, *COLUMNS, "drafts sent late by (p50, p99)")
-    cautions = caution(load_cautions(run, summary["rows"]))
-    return _render("Load on", run, cautions, [Table(columns, rows)], _answers(summary))
+    table = Table(("load", *COLUMNS, "drafts sent late by (p50, p99)"), rows)
+    return _document(
+        "Load on",
+        run,
+        [Paragraph(f"**{load_headline(run, summary)}**")],
+        caution(load_cautions(run, summary["rows"])),
+        [*figures, *with_more_columns(table, LOAD_COLUMNS)],
+        _answers(summary),
+    )
+
+
+def load_headline(run: RunFile, summary: Summary) -> str:
+    """Return in a sentence what the server did under the load with the highest throughput."""
+    rows = summary["rows"]
+    values = {label(row): values_of(row) for row in rows}
+    best = max(values, key=lambda name: values[name]["throughput (tokens/s)"] or 0.0)
+    figures = values[best]
+    first = f"Of {len(rows)} loads, {best} have the highest throughput" if len(rows) > 1 else f"{best} were served"
+    return (
+        f"{first}: {significant(figures['throughput (tokens/s)'])} tokens/s with {code(run['config']['scheduler'])}, "
+        f"95% of rounds answered within {seconds(figures['round p95'])}, and {share(figures['violations'])} of "
+        f"responses slower than the promised {slo_in_words(run['config']['slo'][0])} (one measurement, no interval)."
+    )
 
 
 def _answers(summary: Summary) -> Blocks:
@@ -120,7 +146,34 @@ def _answers(summary: Summary) -> Blocks:
     return [Heading("The server's answers"), Table(columns, rows)]
 
 
-def validation_report(run: RunFile, result: Summary) -> str:
+@dataclass(frozen=True, slots=True)
+class JudgedError:
+    """How far one simulated figure is off under one load, as a share or in points, and the tolerance."""
+
+    load: str
+    column: ComparedColumn
+    variant: str
+    error: float
+    within: bool
+
+    @property
+    def text(self) -> str:
+        """The error with its unit."""
+        return f"{100 * self.error:+.1f} {'points' if self.column.in_points else '%'}"
+
+
+def judged_errors(result: Summary) -> list[JudgedError]:
+    """Return the errors of all figures that have a tolerance, load by load, for each variant of the simulation."""
+    return [
+        JudgedError(label(row), column, name, error["off"], error["within"])
+        for row in result["rows"]
+        for column in COLUMNS
+        for name in SIMULATED
+        if (error := row[f"{name}_apart"][column.title])["within"] is not None
+    ]
+
+
+def validation_report(run: RunFile, result: Summary, figures: Sequence[Figure] = ()) -> Document:
     """Return the report on the simulation of the same load."""
     rows: list[list[Cell]] = []
     for row in result["rows"]:
@@ -129,17 +182,47 @@ def validation_report(run: RunFile, result: Summary) -> str:
             errors = row[f"{name}_apart"]
             rows.append(["", "", words, *(row[name][column.title] for column in COLUMNS)])
             rows.append(["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
+    note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated figures are means over {result['seeds']} seeds."
+    return _document(
+        "Validation of",
+        run,
+        [Paragraph(f"**{validation_headline(result)}**")],
+        caution(load_cautions(run, [row["measured"] for row in result["rows"]]), severe=True),
+        [*figures, _judged_table(result), Paragraph(note)],
+        [Heading("All figures"), Table((*POINT, "", *COLUMNS), rows)],
+    )
+
+
+def validation_headline(result: Summary) -> str:
+    """Return in a sentence how many simulated figures lie within the tolerances, and which is farthest off."""
+    errors = judged_errors(result)
     counts = []
     for name, words in SIMULATED.items():
-        errors = [error for row in result["rows"] for error in row[f"{name}_apart"].values()]
-        judged = [error["within"] for error in errors if error["within"] is not None]
-        counts.append(f"{words}: {sum(judged)} of {len(judged)} figures")
-    text = (
-        f"Within the tolerances ({TOLERANCES}): {'; '.join(counts)}. Simulated figures are means over "
-        f"{result['seeds']} seeds."
+        judged = [error.within for error in errors if error.variant == name]
+        counts.append(f"{sum(judged)} of {len(judged)} figures ({words})")
+    beyond = [error for error in errors if not error.within]
+    if not beyond:
+        return f"The simulation agrees with the server within the tolerances in {' and '.join(counts)}."
+    far = max(beyond, key=lambda error: abs(error.error) / (error.column.tolerance or 1.0))
+    return (
+        f"The simulation agrees with the server within the tolerances in {' and '.join(counts)}; farthest off is "
+        f"{far.column.title} at {far.load}, {far.text} ({SIMULATED[far.variant]})."
     )
-    cautions = caution(load_cautions(run, [row["measured"] for row in result["rows"]]), severe=True)
-    return _render("Validation of", run, cautions, [Paragraph(text), Table((*POINT, "", *COLUMNS), rows)])
+
+
+def _judged_table(result: Summary) -> Table:
+    """Return a row for each figure that has a tolerance under each load, measured beside both simulations."""
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        measured = values_of(row["measured"])
+        for column in (column for column in COLUMNS if column.tolerance is not None):
+            cells: list[Cell] = [column.text(measured[column.title])]
+            for name in SIMULATED:
+                error = row[f"{name}_apart"][column.title]
+                cells += [column.text(row[name][column.title]), _error(error, column)]
+            rows.append([label(row), column.title, *cells])
+    simulations = ("by the profile", "error", "by measured batch times", "error")
+    return Table(("load", "metric", "measured", *simulations), rows)
 
 
 def _point(row: Row) -> list[Cell]:
@@ -156,11 +239,11 @@ def _error(error: Summary, column: ComparedColumn) -> str:
     return f"**{text}**" if error["within"] is False else text
 
 
-def _render(subject: str, run: RunFile, *sections: Blocks) -> str:
+def _document(subject: str, run: RunFile, *sections: Blocks) -> Document:
     config = run["config"]
     rows = [
         ("drafting", code(config["method"])),
-        ("SLO", ", ".join(config["slo"])),
+        ("promised speed (SLO)", ", ".join(map(slo_in_words, config["slo"]))),
         ("largest batch", count(config["max_batch"])),
         ("measured", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
         ("server", f"{run['server']['kind']} on {run['server']['device']}"),
@@ -168,8 +251,7 @@ def _render(subject: str, run: RunFile, *sections: Blocks) -> str:
         ("times of the devices", run["deployment"]["drafter"]["origin"]),
     ]
     setting: Blocks = [Heading("What was run"), facts(rows)]
-    title = f"{subject} {code(config['scheduler'])}"
-    return render_markdown.render(Document.of(title, *sections, setting, provenance(run)))
+    return Document.of(f"{subject} {code(config['scheduler'])}", *sections, setting, provenance(run))
 
 
 LATE_S = 0.05

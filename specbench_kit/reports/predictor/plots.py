@@ -1,4 +1,4 @@
-"""Plots of a training run, as PNG files that can be read without colour."""
+"""Plots of a training run, as PNG and SVG files that can be read without colour."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
+ON_DARK_CELL, ON_LIGHT_CELL = "#fefefe", "#010101"
+"""Colours of numbers in cells, other than plain white and black, which follow a page's own background."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredTokens:
     """Test tokens: accepted or not [n], the scores of one contender [n], and its threshold."""
@@ -32,7 +36,7 @@ def write_plots(folder: Path, summary: Summary, scored: Mapping[str, ScoredToken
     folder.mkdir(parents=True, exist_ok=True)
     tested = f"{where}, test prompts"
     marks = "marks: chosen thresholds"
-    with plot(folder / "speed.png", (8, 0.42 * len(summary["contenders"]) + 1.6)) as axes:
+    with plot(folder / "speed.png", (6.4, 0.42 * len(summary["contenders"]) + 1.6)) as axes:
         _speed(axes, summary, f"Modelled speed against the best fixed length\n({tested}; 95% intervals over prompts)")
     with plot(folder / "roc.png", (6.4, 6)) as axes:
         _roc(axes, scored, f"ROC: telling accepted from rejected tokens\n({tested}; {marks})")
@@ -97,14 +101,17 @@ def _calibration(axes: "Axes", summary: Summary, title: str) -> None:
 
 def _correlations(axes: "Axes", correlations: Summary, title: str) -> None:
     matrix = np.array([[np.nan if cell is None else cell for cell in row] for row in correlations["matrix"]])
-    image = axes.imshow(matrix, cmap="PuOr_r", vmin=-1, vmax=1)
+    # Cells are shapes: a picture of pixels inside the drawing is what an HTML page's policy keeps from loading.
+    cells = axes.pcolormesh(matrix, cmap="PuOr_r", vmin=-1, vmax=1)
     for (row, column), value in np.ndenumerate(matrix):
-        dark = abs(value) > 0.6
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if dark else "black")
-    axes.set_xticks(range(len(matrix)), correlations["names"], rotation=30, ha="right")
-    axes.set_yticks(range(len(matrix)), correlations["names"])
+        colour = ON_DARK_CELL if abs(value) > 0.6 else ON_LIGHT_CELL
+        axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
+    centres = np.arange(len(matrix)) + 0.5
+    axes.set_xticks(centres, correlations["names"], rotation=30, ha="right")
+    axes.set_yticks(centres, correlations["names"])
+    axes.invert_yaxis()
     axes.set_title(title)
-    axes.figure.colorbar(image, ax=axes, label="Pearson correlation", shrink=0.8)
+    axes.figure.colorbar(cells, ax=axes, label="Pearson correlation", shrink=0.8)
 
 
 def _acceptance(path: Path, curves: Mapping[str, Sequence[Summary]], where: str) -> None:

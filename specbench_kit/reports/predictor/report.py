@@ -70,16 +70,17 @@ def build(run: RunFile, summary: Summary) -> Document:
     return Document.of(
         f"Rejection predictors on {run['dataset'].get('name', 'a trace')}",
         caution(machine.warnings(run), severe=True),
+        paragraphs(f"**{advice(summary)}**"),
+        caution([*wording.cautions(run, summary), *setting_cautions(run)]),
+        [Figure("Modelled speed", "plots/speed.png")],
+        _worth(summary),
         paragraphs(
-            f"**{advice(summary)}**",
             wording.headline(summary),
             wording.classifier_adds(summary),
             wording.potential_gain(summary),
             wording.to_measure(run, summary),
         ),
-        caution([*wording.cautions(run, summary), *setting_cautions(run)]),
         [Heading("What was run"), facts(setting)],
-        _worth(summary),
         repeats_section(summary),
         deployments_section(summary),
         _details(summary),
@@ -160,7 +161,6 @@ def _worth(summary: Summary) -> Blocks:
         Heading("Is a predictor worth it?"),
         Table(columns, rows),
         Paragraph(note),
-        Figure("Modelled speed", "plots/speed.png"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Plots of a latency profile, as PNG files that can be read without colour."""
+"""Plots of a latency profile, as PNG and SVG files that can be read without colour."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +23,7 @@ def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
     """Write every plot of one profile; file names begin with its role."""
     folder.mkdir(parents=True, exist_ok=True)
     where = f"{profile.model} as {profile.role} on {profile.device}, {profile.dtype}, {profile.source}"
-    with plot(folder / f"{profile.role}_shares.png", (8, 0.6 * len(fit.regimes) + 1.8)) as axes:
+    with plot(folder / f"{profile.role}_shares.png", (6.4, 0.6 * len(fit.regimes) + 1.8)) as axes:
         _shares(axes, fit, f"Parts of the predicted time\n({where})")
     if profile.source in DERIVED:
         return

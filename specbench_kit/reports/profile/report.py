@@ -14,7 +14,6 @@ from specbench_kit.reports.document import (
     Column,
     Document,
     Figure,
-    FigureRow,
     Folded,
     Heading,
     Paragraph,
@@ -83,9 +82,10 @@ def build(run: RunFile, summary: Summary) -> Document:
     sentences = paragraphs(*(f"**{headlines.of_profile(profile)}**" for profile in profiles))
     cautions = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
     sections: list[Blocks] = [caution(machine.warnings(run), severe=True), sentences, caution(cautions)]
-    sections.append(_setting(run, profiles))
+    # The first screen shows what the sentence is about: times where they were derived, else how well they were fitted.
     for profile in profiles:
-        sections += [_coefficients(profile), _accuracy(profile), _limit(profile)]
+        sections += [[_first_figure(profile)], _coefficients(profile), _accuracy(profile), _limit(profile)]
+    sections.append(_setting(run, profiles))
     sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(run)]
     title = f"Latency profile: {' and '.join(profile['role'] for profile in profiles)}"
     return Document.of(title, *sections)
@@ -152,14 +152,15 @@ def _coefficients(profile: Summary) -> Blocks:
     derived = profile["source"] in DERIVED
     parts = next(iter(profile["shares"].values()))
     symbols = [Column(wording.PARTS[name] if derived else wording.SYMBOLS[name], "share") for name in parts]
+    role = profile["role"].capitalize()
     blocks: list[Block] = [
-        Heading(f"{profile['role'].capitalize()}: coefficients"),
-        Paragraph(f"`{wording.EQUATIONS[profile['form']]}`, summed over the batch."),
+        *([Heading(f"{role}: time of a step"), *_times(profile)] if derived else []),
+        Heading(f"{role}: coefficients"),
         _derived_table(profile) if derived else _coefficient_table(profile),
-        *(_times(profile) if derived else []),
+        Paragraph(f"`{wording.EQUATIONS[profile['form']]}`, summed over the batch."),
         Paragraph("Share of the predicted time:"),
         Table(("", *symbols), terms),
-        _figure(profile, "shares"),
+        *([] if derived else [_figure(profile, "shares")]),
     ]
     if profile["steps"]:
         times = {(step["new"], step["context"], step["batch"]): step["seconds"] for step in profile["steps"]}
@@ -239,7 +240,7 @@ def _accuracy(profile: Summary) -> Blocks:
         Heading(f"{profile['role'].capitalize()}: accuracy"),
         Table(("", *parts), rows),
         Paragraph(text),
-        FigureRow([_figure(profile, "predicted"), _figure(profile, "residuals")]),
+        _figure(profile, "residuals"),
         _regime_table(profile),
         *([_figure(profile, "regimes")] if len(profile["regimes"]) > 1 else []),
     ]
@@ -284,5 +285,19 @@ def _policy(policy: Summary) -> Blocks:
     return [Heading("What a stopping criterion costs per drafted token"), Table(("", "median"), rows)]
 
 
+def _first_figure(profile: Summary) -> Figure:
+    return _figure(profile, "shares" if profile["source"] in DERIVED else "predicted")
+
+
+FIGURES = {
+    "shares": "Parts of the predicted time",
+    "predicted": "Actual against predicted time of a forward",
+    "residuals": "Residuals of the fit",
+    "regimes": "Error by regime",
+    "steps": "Time of a step by context",
+}
+"""The title of each figure by the name of its file."""
+
+
 def _figure(profile: Summary, name: str) -> Figure:
-    return Figure(name, f"plots/{profile['role']}_{name}.png")
+    return Figure(f"{FIGURES[name]}, {profile['role']}", f"plots/{profile['role']}_{name}.png")

@@ -10,6 +10,7 @@ from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.document import (
     Blocks,
     Document,
+    Figure,
     Heading,
     Paragraph,
     RunFile,
@@ -58,15 +59,18 @@ def build(
     cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
     cautions += derived_range.of_run(run, summary)
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
+    # The first screen: the result in a sentence, what limits it, one figure and the table of results.
+    first = next((block for block in further if isinstance(block, Figure)), None)
     return Document.of(
         f"{code(name)} on {(run.get('dataset') or {}).get('name', 'unnamed dataset')}",
         caution(machine.warnings(run), severe=True),
         [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
+        [first] if first else [],
+        [Heading("Results"), *sections.results(sides), *paragraphs(wording.speedup_note(run, summary))],
         [Heading("What was run"), facts([*setting(run), *sent_states])],
         methods.section([run], [summary]),
         deployment.section(run, summary.hidden_states),
         lossless_section(run, summary),
-        [Heading("Results"), sections.results(sides), *paragraphs(wording.speedup_note(run, summary))],
         answers_section({name: summary}),
         sections.latency(run, sides),
         colocation.section({name: overall}, run.get("deployment")),
@@ -77,7 +81,7 @@ def build(
         pipeline_section(run, summary),
         sections.overlap(run, summary),
         sections.exports(exports),
-        further,
+        [block for block in further if block is not first],
         sections.failures(records),
         sections.example(records, decode),
         [all_numbers(sides), sections.definitions()],

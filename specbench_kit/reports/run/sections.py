@@ -48,6 +48,7 @@ from specbench_kit.reports.document import (
     code,
     facts,
     paragraphs,
+    with_more_columns,
 )
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.reports.sections.columns import COLUMNS, value_with_interval
@@ -74,6 +75,8 @@ RESULTS = (
     "TPOT",
     "WDT",
 )
+LATER = ("draft efficiency", "WDT")
+"""Columns of results that open on a click."""
 BY_CATEGORY = ("speedup (95%)", "acceptance length", "acceptance rate", "draft efficiency", "TPOT")
 EXPORTS: Mapping[str, Block] = {
     "plots/timeline.png": Figure("Timeline of the first rounds of one request", "plots/timeline.png"),
@@ -88,11 +91,12 @@ PROMPT_CHARACTERS = 300
 OUTPUT_CHARACTERS = 600
 
 
-def results(sides: Mapping[str, MetricValues]) -> Table:
-    """Return the table of the method and its baseline."""
+def results(sides: Mapping[str, MetricValues]) -> Blocks:
+    """Return the table of the method and its baseline, with seven columns before all others."""
     columns = [COLUMNS[title] for title in RESULTS]
     rows = [[_name(label), *(column.cell(row) for column in columns)] for label, row in sides.items()]
-    return Table(("method", *columns), rows)
+    first = ["method", *(title for title in RESULTS if title not in LATER)]
+    return with_more_columns(Table(("method", *columns), rows), first)
 
 
 def _name(label: str) -> str:

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import look_up
-from specbench_kit.reports import render_html, render_markdown
-from specbench_kit.reports.document import Figure, Row, RunFile, Summary
+from specbench_kit.reports.document import Row, RunFile, Summary
+from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.serving.charts import NAMES, Chart, chart
 from specbench_kit.reports.serving.report import serving_report
 from specbench_kit.reports.serving.wording import capacity_unit
-from specbench_kit.reports.writing.drawing import Picture, draw
+from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
-from specbench_kit.runs.folder import replace_file, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -368,22 +366,9 @@ def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
 
 def write_reports(folder: Path, run: RunFile, summary: Summary) -> None:
     """Write `report.md`, `report.html`, and `plots/` as PNG and SVG."""
-    figures = []
-    drawings = {}
     config = run["config"]
     where = f"{config['seeds']} seeds of {config['duration_s']:g} simulated s, {time_kind(run)}"
-    for picture in pictures(run, summary):
-        drawn = draw(picture, where, ("png", "svg"))
-        path = f"plots/{picture.name}"
-        try:
-            for suffix, content in drawn.items():
-                replace_file(folder / f"{path}.{suffix}", content)
-        except OSError as error:
-            raise SkitError(f"cannot write {folder / path}: {error.strerror or error}") from error
-        drawings[path] = render_html.inline_svg(drawn["svg"].decode(), picture.name)
-        figures.append(Figure(picture.title, f"{path}.png", f"{picture.title}. {picture.note}"))
+    figures = write_pictures(folder, pictures(run, summary), where)
     links = [path.name for path in sorted(folder.glob("timeline-*.json"))]
     links += ["events/"] if (folder / "events").is_dir() else []
-    document = serving_report(run, summary, figures, links)
-    write_text(folder / "report.md", render_markdown.render(document))
-    write_text(folder / "report.html", render_html.render(document, drawings))
+    write_page(folder, serving_report(run, summary, figures, links))

@@ -28,6 +28,7 @@ from specbench_kit.reports.document import (
     facts,
     link,
     paragraphs,
+    with_more_columns,
 )
 from specbench_kit.reports.sections import deployment
 from specbench_kit.reports.sections.cautions import setting_cautions
@@ -96,6 +97,8 @@ GUARDS = (
 EVENTS = "Timelines open in Perfetto (ui.perfetto.dev); events are Parquet tables of rounds, responses and batches."
 AT_CAPACITY = {"mean": "response at capacity", "p50": "p50", "p95": "p95", "p99": "p99"}
 """Titles of the columns of end-to-end latency at the capacity, by figure."""
+PAGE_COLUMNS = 7
+"""Columns of the first table, as many as a page holds."""
 LONGEST_TABLE = 8
 """Rows from which on a table is folded."""
 
@@ -106,13 +109,16 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
     subject = "Capacity of" if run["command"] == "capacity" else "Simulation of"
     names = ", ".join(code(entry["label"]) for entry in run["series"])
     guards = [wording.guard_sentence(guard) for guard in summary["guards"]]
+    # One sentence comes first: the others follow the first table.
+    sentence, *others = wording.headlines(run, summary) or ["No series has a result."]
     return Document.of(
         f"{preset['name']}: {preset['summary']}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
-        [BulletList(wording.headlines(run, summary))],
+        [Paragraph(f"**{sentence}**")],
         caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
         [*figures[:1]],
         _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
+        [Heading("Other settings"), BulletList(others)] if others else [],
         _published(run, summary),
         [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)] if guards else [],
         [Heading("More figures"), *figures[1:]] if len(figures) > 1 else [],
@@ -165,7 +171,9 @@ def _simulation(summary: Summary) -> Blocks:
         if name == "all" or len(row["figures"]["classes"]) > 1
     ]
     latency_table = Table(("system", *axis_titles(axes), "class", *LATENCIES), latency_by_class)
-    blocks: list[Block] = [Heading("Results (modelled)"), _figure_table(rows, RESULTS, "figures.overall.")]
+    first = [*("system", *axis_titles(axes)), *(column.title for column in RESULTS)][:PAGE_COLUMNS]
+    results = with_more_columns(_figure_table(rows, RESULTS, "figures.overall."), first)
+    blocks: list[Block] = [Heading("Results (modelled)"), *results]
     for title, table in (
         ("By class", class_table),
         ("Latency of responses", latency_table),
@@ -221,7 +229,9 @@ def _capacity(summary: Summary) -> Blocks:
         "for each seed separately. A run stops at an eighth, a quarter or half of its time if the 95% interval of its "
         "rate then lies on one side of epsilon; otherwise the rate over the whole run decides."
     )
-    return [Heading("Capacity (modelled)"), Table(("system", *axis_titles(axes), *columns), cells), Paragraph(text)]
+    table = Table(("system", *axis_titles(axes), *columns), cells)
+    first = ["system", *axis_titles(axes), "capacity (95%)", *AT_CAPACITY.values()][:PAGE_COLUMNS]
+    return [Heading("Capacity (modelled)"), *with_more_columns(table, first), Paragraph(text)]
 
 
 def _published(run: RunFile, summary: Summary) -> Blocks:

@@ -17,7 +17,6 @@ from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, m
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = ("png", "svg")
 LOGARITHMIC_SPAN = 20
 """The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
 
@@ -63,26 +62,23 @@ def write_plots(
 
     `break_even` are the points against autoregressive serving, `edge` those against the co-located method.
     """
-    import matplotlib
-
     folder.mkdir(parents=True, exist_ok=True)
     styles = method_styles({line.label: line.series for line in lines if line.series != BASELINE})
-    with matplotlib.rc_context({"svg.hashsalt": "skit"}):
-        with plot(folder / "speedup.png", (8, 5), formats=FORMATS) as axes:
-            for line in lines:
-                if line.series != BASELINE:
-                    _line(axes, styles[line.label], line, axis, "speedup", interval=True)
-                    _colocated(axes, styles[line.label], line, axis)
-            axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
-            if at := [crossing["at"] for method in break_even for crossing in method["crossings"]]:
-                ring = {"facecolors": "none", "edgecolors": "black"}
-                axes.scatter(at, [1.0] * len(at), 90, **ring, zorder=3, label="break-even")
-            _edge_break_even(axes, lines, axis, edge)
-            _frame(axes, axis, "speedup over autoregressive decoding at the server", f"Speedup, modelled\n({where})")
-        with plot(folder / "throughput.png", (8, 5), formats=FORMATS) as axes:
-            for line in lines:
-                _line(axes, styles.get(line.label, BASELINE_STYLE), line, axis, "throughput", interval=False)
-            _frame(axes, axis, "committed tokens per second", f"Throughput, modelled\n({where})")
+    with plot(folder / "speedup.png", (6, 4)) as axes:
+        for line in lines:
+            if line.series != BASELINE:
+                _line(axes, styles[line.label], line, axis, "speedup", interval=True)
+                _colocated(axes, styles[line.label], line, axis)
+        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
+        if at := [crossing["at"] for method in break_even for crossing in method["crossings"]]:
+            ring = {"facecolors": "none", "edgecolors": "black"}
+            axes.scatter(at, [1.0] * len(at), 90, **ring, zorder=3, label="break-even")
+        _edge_break_even(axes, lines, axis, edge)
+        _frame(axes, axis, "speedup over autoregressive decoding at the server", f"Speedup, modelled\n({where})")
+    with plot(folder / "throughput.png", (6, 4)) as axes:
+        for line in lines:
+            _line(axes, styles.get(line.label, BASELINE_STYLE), line, axis, "throughput", interval=False)
+        _frame(axes, axis, "committed tokens per second", f"Throughput, modelled\n({where})")
 
 
 def _line(axes: "Axes", style: Style, line: PlottedLine, axis: PlottedAxis, metric: str, *, interval: bool) -> None:
@@ -139,8 +135,6 @@ def write_map(folder: Path, fastest: Sequence[Row], axes: Sequence[PlottedAxis],
 
     Write nothing unless exactly two axes have several values.
     """
-    from matplotlib import rc_context
-
     varied = [axis for axis in axes if len(axis.values) > 1]
     if len(varied) != 2:
         return
@@ -149,7 +143,7 @@ def write_map(folder: Path, fastest: Sequence[Row], axes: Sequence[PlottedAxis],
     styles = method_styles({name: name for name in methods if name != BASELINE})
     colours = {name: styles.get(name, BASELINE_STYLE).colour for name in methods}
     size = (3.5 + 1.2 * len(columns.values), 2 + 0.6 * len(rows.values))
-    with rc_context({"svg.hashsalt": "skit"}), plot(folder / "fastest.png", size, formats=FORMATS) as drawn:
+    with plot(folder / "fastest.png", size) as drawn:
         for winner in fastest:
             x, y = (axis.values.index(winner["place"][axis.key]) for axis in (columns, rows))
             drawn.bar(x, 1, 1, y - 0.5, color=colours[winner["method"]], alpha=0.6)

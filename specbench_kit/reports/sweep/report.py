@@ -11,6 +11,7 @@ from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
     Blocks,
+    BulletList,
     Cell,
     Column,
     Document,
@@ -38,7 +39,7 @@ from specbench_kit.reports.sections.wording import (
     time_sentence,
     trace_sentence,
 )
-from specbench_kit.reports.writing.formatting import ABSENT, count, significant
+from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +67,7 @@ def build(run: RunFile, summary: Summary) -> Document:
     varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
     return Document.of(
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
-        paragraphs(*(f"**{line}**" for line in headlines(summary))),
+        paragraphs(f"**{winner_sentence(summary)}**"),
         caution(setting_cautions(run)),
         [first],
         _comparisons(summary),
@@ -96,7 +97,7 @@ def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
         Note(" · ".join(setting)),
         Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
         Note(f"{FASTEST} the highest speedup at this point"),
-        *paragraphs(*(f"**{line}**" for line in headlines(summary))),
+        *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
         *caution(setting_cautions(run)),
     ]
     render_terminal.show(console, blocks)
@@ -126,6 +127,7 @@ def _comparisons(summary: Summary) -> Blocks:
         Heading("Which method is the fastest where"),
         Table((*_axis_columns(summary), *columns), winners),
         Heading("Break-even"),
+        BulletList(headlines(summary)),
         _crossings_table("faster", summary["break_even"], summary),
         Paragraph(note),
     ]
@@ -241,6 +243,28 @@ def axis_value(value: object) -> str:
 def bracket(crossing: Row) -> str:
     """Return the neighbours on the grid between which a break-even point lies."""
     return f"{axis_value(crossing['low'])} and {axis_value(crossing['high'])}"
+
+
+def winner_sentence(summary: Summary) -> str:
+    """Return which method is the fastest at most points, with its speedup at the first and the last of them."""
+    places: dict[str, list[Row]] = {}
+    for winner in summary["fastest"]:
+        places.setdefault(winner["method"], []).append(winner["place"])
+    if not places:
+        return "No method finished at any point."
+    name, won = max(places.items(), key=lambda item: len(item[1]))
+    ends = [won[0], won[-1]] if len(won) > 1 else won
+    parts = []
+    for place in ends:
+        row = next(row for row in summary["rows"] if row["method"] == name and place.items() <= row.items())
+        low, high = row["speedup_low"], row["speedup_high"]
+        within = f" ({interval((low, high))})" if low is not None and high is not None else ""
+        where = ", ".join(f"{key} = {axis_value(value)}" for key, value in place.items())
+        parts.append(f"{times(row['speedup'])}{within} at {where}")
+    return (
+        f"{code(name)} is the fastest at {len(won)} of {len(summary['fastest'])} points, as a multiple of {RIVAL}: "
+        f"{', '.join(parts)}."
+    )
 
 
 def headlines(summary: Summary) -> list[str]:

@@ -84,7 +84,7 @@ def write_pictures(folder: Path, timeline: Timeline, where: str) -> bool:
     rows = _rows(timeline.spans, rounds, request_id)
     texts = [span.label.removeprefix("round ") for span in rounds]
     numbers = " to ".join(dict.fromkeys(text.partition(" ")[0] for text in (texts[0], texts[-1])))
-    with plot(folder / "timeline.png", (11, 0.5 * len(rows) + 2.1), formats=("png", "svg")) as axes:
+    with plot(folder / "timeline.png", (11, 0.5 * len(rows) + 2.1)) as axes:
         _draw(axes, rows, rounds)
         axes.set_title(f"Request {request_id}, rounds {numbers}\n{where}".replace("$", r"\$"))
     return True

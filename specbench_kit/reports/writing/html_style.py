@@ -43,9 +43,17 @@ code, pre {{ font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", mon
 pre {{ background: var(--panel); padding: .6rem; white-space: pre-wrap; }}
 details {{ margin: .6rem 0; }}
 summary {{ cursor: pointer; font-weight: 600; padding: .3rem 0; }}
-.warning {{ background: var(--alert); border-left: 4px solid {OF_METHODS[1]}; padding: .5rem 1rem; }}
+.warning {{
+  background: var(--alert); border-left: 4px solid {OF_METHODS[1]}; margin: .6rem 0; padding: .2rem .8rem;
+  font-size: .92rem;
+}}
+.warning.severe {{ border-color: #c62828; }}
 .warning ul {{ margin: 0; padding-left: 1rem; }}
-.scroll {{ overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }}
+.warning details {{ margin: 0; }}
+.warning summary {{ padding: .1rem 0; }}
+.warning .line > summary {{ overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
+.warning .line[open] > summary {{ white-space: normal; }}
+.scroll {{ margin: .6rem 0; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }}
 table {{ border-collapse: collapse; width: 100%; overflow-wrap: normal; }}
 th, td {{ padding: .35rem .6rem; text-align: left; vertical-align: top; }}
 tr + tr > *, thead + tbody tr:first-child > * {{ border-top: 1px solid var(--line); }}
@@ -63,19 +71,26 @@ th[aria-sort="descending"] button::after {{ content: " ▾"; }}
 th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
 .filter {{ display: block; margin: .4rem 0; font-size: .88rem; }}
 .filtered {{ display: none; }}
-fieldset {{ display: flex; flex-wrap: wrap; border: 1px solid var(--line); border-radius: 6px; margin: 0 0 1rem; }}
-fieldset label {{ margin-right: 1rem; white-space: nowrap; }}
+.shown label {{ display: inline-block; margin-right: 1rem; }}
 .facts th {{ width: 9rem; color: var(--faint); }}
 .facts td {{ overflow-wrap: anywhere; }}
-@media (max-width: 40rem) {{ .facts th {{ width: 6.5rem; }} .words td:last-child {{ min-width: 16rem; }} }}
+@media (max-width: 40rem) {{
+  h1 {{ font-size: 1.25rem; }} h2 {{ font-size: 1.1rem; margin-top: 1rem; }} figcaption {{ line-height: 1.3; }}
+  .facts th {{ width: 6.5rem; }} .words td:last-child {{ min-width: 16rem; }}
+}}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
 figure {{ margin: 0; padding: .5rem; border: 1px solid var(--line); border-radius: 6px; min-width: 0; }}
 figure svg {{ display: block; width: 100%; height: auto; max-height: 36rem; }}
+.figures > figure:only-child {{ max-width: 40rem; }}
 figure svg text {{ fill: var(--text); }}
 figcaption {{ color: var(--faint); font-size: .88rem; }}
 figure[class*="timeline"] {{ grid-column: 1 / -1; overflow-x: auto; }}
 figure[class*="timeline"] svg {{ min-width: 44rem; }}
-@media print {{ .figures {{ display: block; }} figure {{ break-inside: avoid; }} }}
+@media print {{
+  .warning .line > summary {{ white-space: normal; }}
+  .figures {{ display: block; }}
+  figure {{ break-inside: avoid; }}
+}}
 """
 
 
@@ -133,8 +148,9 @@ const hideable = () => {
   }
   const first = document.querySelector(".figures");
   if (names.size < 2 || !first) return;
-  const set = document.createElement("fieldset");
-  make("legend", set, "Methods in figures");
+  const set = document.createElement("details");
+  set.className = "shown";
+  make("summary", set, "Methods in figures");
   for (const [name, marks] of names) {
     const label = make("label", set, ""), box = document.createElement("input");
     box.type = "checkbox";

@@ -21,13 +21,16 @@ MEASURED = "local"
 class TunedMethod:
     """The chosen spec of a method, its tokens per second on the test requests, and the candidates tried.
 
-    `default_tokens_per_s` is None if the method cannot be replayed with its default options.
+    `default_tokens_per_s` is None if the method cannot be replayed with its default options. `gain_interval` is the 95%
+    interval of the speed over that of the defaults, None for batches, whose requests share their time, and where the
+    test requests are too few.
     """
 
     spec: str
     tried: int
     tokens_per_s: float
     default_tokens_per_s: float | None
+    gain_interval: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
-from specbench_kit.reports.pages import live
+from specbench_kit.reports.document import Document
 from specbench_kit.reports.pages.live import LATE_S
+from specbench_kit.reports.pages.live_figures import write_load
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
@@ -63,7 +64,7 @@ class LoadOutcome:
     folder: Path
     run: JsonObject
     summary: JsonObject
-    text: str
+    report: Document
 
 
 def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
@@ -106,11 +107,10 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     connection.close()
     summary = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
     run = {**description, "machine": machine}
-    text = live.load_report(run, summary)
+    document = write_load(folder, run, summary)
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
-    write_text(folder / "report.md", text)
-    return LoadOutcome(folder, run, summary, text)
+    return LoadOutcome(folder, run, summary, document)
 
 
 def _run_load(

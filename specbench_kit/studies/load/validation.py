@@ -11,6 +11,7 @@ from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.latency import BatchSums, LatencyModel
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.reports.pages import live
+from specbench_kit.reports.pages.live_figures import write_validation
 from specbench_kit.runs.folder import to_json, write_text
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.scenario import Scenario
@@ -64,10 +65,9 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
         rows.append(row)
     progress("done", len(rows), len(rows))
     result: JsonObject = {"seeds": SEEDS, "rows": rows}
-    text = live.validation_report(run, result)
+    document = write_validation(folder, VALIDATION, run, result)
     write_text(folder / f"{VALIDATION}.json", to_json(result))
-    write_text(folder / f"{VALIDATION}.md", text)
-    return LoadOutcome(folder, run, result, text)
+    return LoadOutcome(folder, run, result, document)
 
 
 def _scenario(run: JsonObject, point: LoadPoint, trace: TraceFile, estimate: float) -> Scenario:

@@ -7,9 +7,11 @@ from random import Random
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method, with_option
+from specbench_kit.metrics.statistics import interval_of_ratio
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.choice import expand
 from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
@@ -112,16 +114,26 @@ class _Tuner:
             raise errors[0]
         best = max(speeds, key=speeds.__getitem__)
         size = self.settings.batch_size
-        default = self.tokens_per_s(specs[0], self.test, size) if specs[0] in speeds else None
-        return TunedMethod(best, len(speeds), self.tokens_per_s(best, self.test, size), default)
+        tuned = self._replayed(best, self.test, size)
+        default = self._replayed(specs[0], self.test, size) if specs[0] in speeds else None
+        return TunedMethod(
+            best,
+            len(speeds),
+            _speed(tuned),
+            _speed(default) if default else None,
+            _gain_interval(tuned, default) if default and size == 1 else None,
+        )
 
     def _choosing_speed(self, spec: str, batch_size: int) -> float:
         return self.tokens_per_s(spec, self.choosing, batch_size)
 
     def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace], batch_size: int) -> float:
         """Return the committed tokens over the seconds until the last request is answered."""
+        return _speed(self._replayed(spec, requests, batch_size))
+
+    def _replayed(self, spec: str, requests: Sequence[RequestTrace], batch_size: int) -> list[RequestRecord]:
         method = prepare_for_replay(parse_method(spec), self.trace, self.deployment, batch_size)
-        records = list(
+        return list(
             replay(
                 method,
                 self.trace.header,
@@ -131,4 +143,13 @@ class _Tuner:
                 seed=self.settings.seed,
             )
         )
-        return sum(len(record.output_ids) for record in records) / max(record.finished_s or 0.0 for record in records)
+
+
+def _speed(records: Sequence[RequestRecord]) -> float:
+    return sum(len(record.output_ids) for record in records) / max(record.finished_s or 0.0 for record in records)
+
+
+def _gain_interval(tuned: Sequence[RequestRecord], default: Sequence[RequestRecord]) -> list[float] | None:
+    """Return the interval of the ratio of speeds, from the times of the same requests, answered one by one."""
+    default_s, tuned_s = ([record.e2e_s or 0.0 for record in records] for records in (default, tuned))
+    return interval_of_ratio(default_s, tuned_s)

@@ -151,8 +151,12 @@ def test_plots_are_pictures(
     experiment: TrainingExperiment, summary: dict[str, Any], tmp_path: Path, report: str
 ) -> None:
     write_plots(tmp_path / "plots", summary, experiment.evaluation.judged(), "made")
-    written = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    written = sorted(path.name for path in (tmp_path / "plots").glob("*.png"))
     assert written == sorted(re.findall(r"\(plots/(\w+\.png)\)", report))
+    drawings = {path.stem: path.read_text() for path in (tmp_path / "plots").glob("*.svg")}
+    assert sorted(f"{name}.png" for name in drawings) == written
+    # A page's policy loads no picture of pixels, wherever it lies.
+    assert not any("<image" in drawing for drawing in drawings.values())
     for name in written:
         content = (tmp_path / "plots" / name).read_bytes()
         assert content.startswith(b"\x89PNG")

@@ -92,8 +92,22 @@ def test_blocks():
     assert body(Paragraph("One\ntwo **three**.")) == "<p>One two <strong>three</strong>.</p>"
     assert body(BulletList(["a", "b"])) == "<ul><li>a</li><li>b</li></ul>"
     assert body(Folded("More", [Paragraph("Text")])) == "<details>\n<summary>More</summary>\n<p>Text</p>\n</details>"
-    assert body(Caution(["A", "B"])) == (
-        '<aside class="warning" role="note"><ul><li><strong>A</strong></li><li><strong>B</strong></li></ul></aside>'
+    assert body(Caution(["A", "B"], severe=True)) == (
+        '<aside class="warning severe" role="note"><ul><li><strong>A</strong></li><li><strong>B</strong></li></ul>'
+        "</aside>"
+    )
+
+
+def test_three_cautions_of_a_line_each_are_seen_and_all_others_open_on_a_click():
+    def line(text):
+        return f'<details class="line"><summary>{text}</summary></details>'
+
+    def box(content):
+        return f'<aside class="warning" role="note">{content}</aside>'
+
+    assert body(Caution(["A", "B", "C", "D"])) == box("".join(map(line, "ABCD")))
+    assert body(Caution(["A", "B", "C", "D", "E"])) == box(
+        f"{''.join(map(line, 'ABC'))}<details><summary>2 more cautions</summary>{line('D')}{line('E')}</details>"
     )
 
 

@@ -13,6 +13,7 @@ from specbench_kit.deployments.base import Link
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import BUNDLED_FOLDER
+from specbench_kit.reports.pages.tuning import render
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.studies.bench.choice import chosen
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -54,6 +55,22 @@ def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
     assert k > 4
     assert choice.tokens_per_s != choice.default_tokens_per_s
     assert (tuned.deployment, tuned.budget, tuned.run["requests"]) == ("test", 9, 6)
+
+
+def test_the_page_names_the_fastest_and_its_interval_and_shows_every_gain(trace: Path) -> None:
+    many = write_trace(trace.parent / "many.parquet", made_requests(14), MODELS).path
+    tuned, left_out = tune(settings(many, "fixed-k", "goodput", budget=9), lambda *_: None)
+    choice = tuned.methods["fixed-k"]
+    assert choice.default_tokens_per_s is not None
+    ratio = choice.tokens_per_s / choice.default_tokens_per_s
+    assert choice.gain_interval is not None
+    assert choice.gain_interval[0] < ratio < choice.gain_interval[1]
+    page = render(tuned, left_out)
+    first_screen = page.partition("<table")[0]
+    fastest = max(tuned.methods.values(), key=lambda one: one.tokens_per_s)
+    assert f"<code>{fastest.spec}</code> is the fastest" in first_screen
+    assert 'aria-label="Speed before and after tuning"' in first_screen
+    assert "FEW REQUESTS: gains rest on 7 requests" in first_screen
 
 
 def test_a_table_of_lengths_is_filled_for_every_size_up_to_the_batch(trace: Path) -> None:

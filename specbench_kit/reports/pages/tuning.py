@@ -1,0 +1,182 @@
+"""The page of `skit tune`: what the chosen options of each method gain on requests that did not choose them."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from specbench_kit.reports import render_html
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Figure,
+    Heading,
+    Note,
+    Paragraph,
+    Table,
+    caution,
+    code,
+    facts,
+)
+from specbench_kit.reports.writing.drawing import Picture, draw
+from specbench_kit.reports.writing.formatting import ABSENT, interval, rate, times
+from specbench_kit.reports.writing.palette import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FIGURE = "plots/tuning_gain"
+"""The path under which the page holds its figure; no such file is written."""
+FEW_REQUESTS = 20
+"""Test requests below which a reader is warned."""
+
+
+class Choice(Protocol):
+    """The chosen options of one method with their speed, as `skit tune` writes them."""
+
+    @property
+    def spec(self) -> str: ...
+    @property
+    def tried(self) -> int: ...
+    @property
+    def tokens_per_s(self) -> float: ...
+    @property
+    def default_tokens_per_s(self) -> float | None: ...
+    @property
+    def gain_interval(self) -> Sequence[float] | None: ...
+
+
+class Tuning(Protocol):
+    """The content of a file of `skit tune`."""
+
+    @property
+    def methods(self) -> Mapping[str, Choice]: ...
+    @property
+    def deployment(self) -> str: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def budget(self) -> int: ...
+    @property
+    def run(self) -> Mapping[str, object]: ...
+
+
+def gain(choice: Choice) -> Estimate:
+    """Return the speed of the chosen options over that of the defaults; without a value if these cannot run."""
+    ratio = choice.tokens_per_s / choice.default_tokens_per_s if choice.default_tokens_per_s else None
+    return Estimate(ratio, choice.gain_interval)
+
+
+def headline(tuned: Tuning) -> str:
+    """Return the fastest tuned method in a sentence, with what tuning gained and the interval of that."""
+    name, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
+    gained = gain(best)
+    bounds = gained.bounds
+    among = f"Of {len(tuned.methods)} tuned methods, " if len(tuned.methods) > 1 else ""
+    speed = f"{among}{code(best.spec)} is the fastest: {rate(best.tokens_per_s)} on requests that chose no options"
+    if gained.value is None:
+        return f"{speed}; the defaults of {code(name)} cannot be replayed on this trace."
+    if best.tokens_per_s == best.default_tokens_per_s:
+        return f"{speed}; no other setting was faster than the defaults."
+    within = f" (95% interval {interval(bounds)})" if bounds else " (without an interval)"
+    shown = ", which shows no gain" if bounds is not None and bounds[0] <= 1 <= bounds[1] else ""
+    return f"{speed}, {times(gained.value)}{within} the speed of its defaults{shown}."
+
+
+def table(tuned: Tuning) -> Table:
+    """Return a row per method, from fast to slow."""
+    columns = (
+        "method",
+        Column("tuned\ntokens/s", "number"),
+        Column("default\ntokens/s", "number"),
+        Column("gain (95%)", "times"),
+        Column("tried", "count"),
+        "options",
+    )
+    rows: list[list[Cell]] = []
+    for name, choice in sorted(tuned.methods.items(), key=lambda item: -item[1].tokens_per_s):
+        options = choice.spec.partition(":")[2]
+        speeds: list[Cell] = [choice.tokens_per_s, choice.default_tokens_per_s, gain(choice)]
+        rows.append([code(name), *speeds, choice.tried, code(options) if options else "the defaults"])
+    return Table(columns, rows)
+
+
+def notes(tuned: Tuning) -> list[Block]:
+    """Return what the figures of the table rest on."""
+    requests = f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
+    lines = [f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}"]
+    if any(choice.default_tokens_per_s is None for choice in tuned.methods.values()):
+        lines.append(f"{ABSENT}: with its defaults, the method cannot be replayed on this trace")
+    return [Note(line) for line in lines]
+
+
+def cautions(tuned: Tuning) -> list[str]:
+    """Return what a reader must know before quoting a gain."""
+    tested = int(str(tuned.run["requests"])) // 2
+    few = [f"FEW REQUESTS: gains rest on {tested} requests; record more before you conclude."]
+    return [
+        *(few if tested < FEW_REQUESTS else []),
+        "MODELLED TIME: durations come from the latency models of the deployment "
+        f"'{tuned.deployment}', not from a clock.",
+    ]
+
+
+def build(tuned: Tuning, left_out: Mapping[str, str]) -> Document:
+    """Return the page."""
+    dataset = tuned.run.get("dataset")
+    name = dataset.get("name") if isinstance(dataset, Mapping) else None
+    rows = [
+        ("trace", f"{tuned.run['requests']} requests of {name or 'a recorded dataset'}"),
+        ("deployment", tuned.deployment),
+        ("batch size", str(tuned.batch_size)),
+        ("settings tried per method", f"at most {tuned.budget}, the defaults among them"),
+        *((f"left out: {code(spec)}", reason) for spec, reason in left_out.items()),
+    ]
+    opening: Blocks = [Paragraph(f"**{headline(tuned)}**")] if tuned.methods else []
+    figure = [Figure("Speed before and after tuning", f"{FIGURE}.svg", NOTE)] if picture(tuned) else []
+    return Document.of(
+        "Tuned options",
+        opening,
+        caution(cautions(tuned)),
+        figure,
+        [table(tuned), *notes(tuned)],
+        [Heading("What was run"), facts(rows)],
+    )
+
+
+NOTE = (
+    "Hollow: with the default options; filled: with the chosen ones; both on requests that chose none. To the right is "
+    "faster."
+)
+
+
+def picture(tuned: Tuning) -> Picture | None:
+    """Return the picture of each method's speed before and after tuning, from fast to slow; None without methods."""
+    ordered = sorted(tuned.methods.items(), key=lambda item: -item[1].tokens_per_s)
+
+    def paint(axes: "Axes") -> None:
+        for number, (_, choice) in enumerate(ordered):
+            if (default := choice.default_tokens_per_s) is not None:
+                axes.plot([default, choice.tokens_per_s], [number, number], color=COLOURS[0], linewidth=2)
+                axes.plot([default], [number], "o", color=COLOURS[0], markerfacecolor="none", markersize=9)
+            axes.plot([choice.tokens_per_s], [number], "o", color=COLOURS[0], markersize=5)
+        axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
+        axes.invert_yaxis()
+        axes.margins(y=0.3)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("tokens per second")
+        axes.grid(axis="x", alpha=0.3)
+
+    height_in = 0.8 + 0.24 * max(2, len(ordered))
+    return Picture("tuning_gain", "Speed before and after tuning", NOTE, height_in, paint) if ordered else None
+
+
+def render(tuned: Tuning, left_out: Mapping[str, str]) -> str:
+    """Return the page as HTML that needs no network."""
+    drawings = {}
+    if figure := picture(tuned):
+        where = f"{tuned.deployment}, batch of {tuned.batch_size}, {tuned.run['requests']} requests, one half for tests"
+        drawings[FIGURE] = render_html.inline_svg(draw(figure, where, ("svg",))["svg"].decode(), figure.name)
+    return render_html.render(build(tuned, left_out), drawings)
