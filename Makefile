@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all flaky lint types compiled sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -102,6 +102,12 @@ else
 	$(ENGINE_PYTHON) scripts/engine_test_$(ENGINE).py --target $(TARGET) --draft $(DRAFT) --out build/engine-test/inside \
 		$(addprefix --method ,$(POLICIES))
 endif
+
+# The first minutes on a new GPU: less than nine, without a network, and at most eight small files in build/gpu-check.
+# GPU_PYTHON is the Python of an environment with torch for that card: make gpu-check GPU_PYTHON=python3
+GPU_PYTHON ?= $(BIN)/python
+gpu-check: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))
+	$(GPU_PYTHON) scripts/gpu_check.py --out build/gpu-check $(OPTIONS)
 
 # Not for CI: many devices at one server for minutes, on this machine alone.
 soak: $(INSTALLED)

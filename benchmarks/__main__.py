@@ -111,6 +111,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=Setting.rounds, help="repetitions (default %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=Setting.max_new_tokens, help="default %(default)s")
     parser.add_argument("--threads", type=int, help="number of torch threads; by default torch decides")
+    parser.add_argument("--device", default=Setting.device, help="as in skit bench (default %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="default %(default)s")
     arguments = parser.parse_args()
     for name in arguments.names:

@@ -60,7 +60,7 @@ def _transformers(setting: Setting) -> dict[str, Decode]:
     )
 
     def generate(request: Request, **options: Any) -> list[int]:
-        ids = torch.tensor([request.prompt_ids])
+        ids = torch.tensor([request.prompt_ids], device=target.device)
         with torch.inference_mode():
             output = target.generate(
                 ids,

@@ -95,10 +95,11 @@ class Setting:
     prompts: int = 8
     rounds: int = 5
     max_new_tokens: int = 128
+    device: str = "cpu"
 
     @cached_property
     def pair(self) -> Pair:
-        return load_pair(self.target, self.draft, device="cpu")
+        return load_pair(self.target, self.draft, device=self.device)
 
     @cached_property
     def dataset(self) -> LoadedDataset:

@@ -205,6 +205,10 @@ class DraftForward:
             return [candidate for candidate in candidates if candidate[0] > floor]
         return self.forward.candidates(self._temperature, rows, bases, branch, count, floor)
 
+    def best_tokens(self) -> list[int]:
+        """Return the likeliest token of every row, which a GPU's executor has read with all other results."""
+        return [token for row in self.forward.argmax() for token in row]
+
     def top_tokens(self, count: int) -> list[list[int]]:
         """Return the `count` likeliest tokens of every row, best first."""
         if self._cuts:

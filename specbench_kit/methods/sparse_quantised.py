@@ -65,9 +65,10 @@ class SparsePolicy(Policy):
                 return
             forward = drafter.expand([(draft, [draft.tree.last]) for draft in live])
             self.greedy = forward.greedy
+            best = forward.best_tokens() if forward.greedy else []
             for row, draft in enumerate(live):
                 if forward.greedy:
-                    draft.tree.add(int(forward.logits[row].argmax()), draft.tree.last, forward, row)
+                    draft.tree.add(best[row], draft.tree.last, forward, row)
                     continue
                 rounded = self.rounded(forward.probabilities[row])
                 (token,) = draw(rounded[None], [draft.session.random.uniform("draft")])

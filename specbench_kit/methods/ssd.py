@@ -140,7 +140,7 @@ class _SsdPolicy(Policy):
         live = [draft for draft in drafts if drafter.room(draft) > 0]
         if live:
             forward = drafter.expand([(draft, [self._leaf(draft)]) for draft in live])
-            for row, (draft, token) in enumerate(zip(live, _best(forward), strict=True)):
+            for row, (draft, token) in enumerate(zip(live, forward.best_tokens(), strict=True)):
                 chain = self.chains[draft.request_id]
                 chain.append(draft.tree.add(token, self._leaf(draft), forward, row))
         return live
@@ -178,16 +178,12 @@ class _SsdPolicy(Policy):
         if not waiting:
             return
         forward = drafter.expand([(ahead.draft, ahead.tips) for ahead in waiting])
-        best = _best(forward)
+        best = forward.best_tokens()
         row = 0
         for ahead in waiting:
             for index, tip in enumerate(ahead.tips):
                 ahead.tips[index] = ahead.draft.tree.add(best[row], tip, forward, row)
                 row += 1
-
-
-def _best(forward: "DraftForward") -> list[int]:
-    return [token for row in forward.forward.argmax() for token in row]
 
 
 def _likeliest_except(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:

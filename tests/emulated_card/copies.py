@@ -101,8 +101,11 @@ def _to_card(target: "CardTensor", source: Tensor, non_blocking: bool) -> None:
         card.note("copy to card")
     perform(card, _copy, (target.held, source), {}, is_kernel=card.capture is not None, writes=[target.block])
     card.stream.use([], [target.block])
-    if pinned and non_blocking and card.capture is None:
-        card.stream.deliver_later(_unchanged(source))
+    if pinned and non_blocking:
+        if card.capture is None:
+            card.stream.deliver_later(_unchanged(source))
+        else:  # each replay reads that memory anew
+            card.capture.record(lambda: card.stream.deliver_later(_unchanged(source)))
 
 
 def _to_host(target: Tensor, source: "CardTensor", non_blocking: bool) -> None:

@@ -10,8 +10,11 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-READS_ONE_NUMBER = {aten._local_scalar_dense, aten.equal, aten.is_nonzero, aten.allclose}
-"""`.item()`, `bool()`, `float()`, `int()` and comparisons that answer with a Python value."""
+READS_ONE_NUMBER = {aten._local_scalar_dense, aten.item, aten.equal, aten.is_nonzero, aten.allclose}
+"""`.item()`, `bool()`, `float()`, `int()` and comparisons that answer with a Python value.
+
+In inference mode `item` arrives as it is, elsewhere as `_local_scalar_dense`.
+"""
 SIZED_BY_DATA = {
     aten.nonzero,
     aten.masked_select,

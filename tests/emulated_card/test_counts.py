@@ -1,6 +1,7 @@
 """What the emulated card counts, and where."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -63,8 +64,10 @@ def test_copies_that_look_like_views_in_inference_mode(machine: Machine) -> None
         lambda x: torch.empty(4).copy_(x),
     ],
 )
-def test_waits(machine: Machine, read: Callable[[Tensor], object]) -> None:
-    counts = counted(machine, read)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_waits(machine: Machine, read: Callable[[Tensor], object], mode: Callable[[], AbstractContextManager]) -> None:
+    with mode():
+        counts = counted(machine, read)
     assert counts.waits == 1
     assert counts.synchronisations == counts.copies_to_card == 0
 

@@ -1,0 +1,476 @@
+"""Check the kit on a GPU, in the first minutes on a new card: python scripts/gpu_check.py [--out build/gpu-check].
+
+It uses no network and ends within nine minutes. Every section runs in a process of its own, so that a fault that leaves
+a card unusable, or a kernel that hangs, costs one section alone. The folder OUT then holds at most eight small files:
+
+| file | content |
+| --- | --- |
+| `report.md` | what each section found, and how it ended |
+| `environment.json` | the card and the versions |
+| `lossless.csv` | the verdict on every method's outputs, alone and in batches of eight, greedy and sampled |
+| `counts.csv` | calls of the CUDA runtime per round, and graphs, by method |
+| `curves.csv` | verification and draft times of models with random weights, beside measured kernels and the limit |
+| `memory.json` | memory predicted and used by those models, and whether decoding survives a full card |
+| `executors.csv` | each executor beside transformers' own generation and assisted generation |
+| `errors.txt` | what failed, if anything did |
+
+`--here` runs all sections in this process, as the tests do on an emulated card.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+from unittest.mock import patch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402  # the kit of this checkout comes before one that is installed
+
+from specbench_kit.api import bench  # noqa: E402
+from specbench_kit.core.errors import SkitError  # noqa: E402
+from specbench_kit.decoding.card_clock import measuring_clock  # noqa: E402
+from specbench_kit.decoding.kernel_latency import KernelModel  # noqa: E402
+from specbench_kit.decoding.latency import Row  # noqa: E402
+from specbench_kit.models.memory import free_bytes  # noqa: E402
+from specbench_kit.models.pair import LoadedModel, resolve_device  # noqa: E402
+from specbench_kit.models.runner import Append, Runner  # noqa: E402
+from specbench_kit.profilers.devices import BYTES, device_reported_as  # noqa: E402
+from specbench_kit.profilers.measurement import out_of_memory  # noqa: E402
+from specbench_kit.profilers.roofline import Roofline  # noqa: E402
+from specbench_kit.profilers.silicon import find_kernels  # noqa: E402
+from specbench_kit.profilers.subject import Subject, find_subject  # noqa: E402
+from specbench_kit.runs import provenance  # noqa: E402
+
+CONDITIONS = ((1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7))
+"""Batch sizes and temperatures at which every method decodes."""
+COUNTED = ("fixed-k:k=4", "threshold", "specinfer")
+"""A method of fixed length, one that stops by confidence, and one that drafts trees."""
+REPLAYS = "graph replays"
+NEW_TOKENS = (1, 2, 3, 5, 9, 17)
+"""New tokens of each request in a verification."""
+STEPS = (1, 2, 4, 8)
+"""Tokens that a draft model drafts in a row."""
+WARM_UPS, REPEATS = 2, 7
+DTYPE = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is checked: the pair that decodes, the shapes that are timed, and how large it all is."""
+
+    device: str
+    target: str
+    draft: str
+    methods: Sequence[str]
+    shapes: Sequence[str]
+    batch_sizes: Sequence[int]
+    context: int
+    prompts: int
+    tokens: int
+
+
+Found = list[str]
+"""Lines of the report."""
+
+
+def check_environment(scene: Scene, out: Path, _seconds: float) -> Found:
+    """Say which card this is, and with which software."""
+    device = resolve_device(scene.device)
+    card = torch.cuda.get_device_properties(device)
+    known = device_reported_as(card.name)
+    facts = {
+        "card": card.name,
+        "card_in_kit": known.name if known else None,
+        "memory_gb": round(card.total_memory / 1e9, 1),
+        "compute_capability": f"{card.major}.{card.minor}",
+        "cuda": torch.version.cuda,
+        **provenance.collect([]),
+    }
+    (out / "environment.json").write_text(json.dumps(facts, indent=2, default=str) + "\n")
+    unknown = "" if known else "; the kit has no data sheet of it, so that curves stand alone"
+    return [f"{card.name}, {facts['memory_gb']} GB, torch {torch.__version__}, CUDA {torch.version.cuda}{unknown}"]
+
+
+def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
+    """Decode with every method under all conditions, and judge the outputs as a benchmark does."""
+    rows, found = [], []
+    for batch_size, temperature in CONDITIONS:
+        with TemporaryDirectory() as folder:
+            result = bench(
+                scene.methods,
+                target=scene.target,
+                draft=scene.draft,
+                device=scene.device,
+                batch_size=batch_size,
+                temperature=temperature,
+                limit=scene.prompts,
+                max_new_tokens=scene.tokens,
+                minutes=seconds / len(CONDITIONS) / 60,
+                out=folder,
+            )
+            verdicts = [
+                _verdict(run) | {"batch_size": batch_size, "temperature": temperature} for run in result.folders
+            ]
+        rows += verdicts
+        tally = Counter(str(verdict["verdict"]) for verdict in verdicts)
+        wrong = ", ".join(str(verdict["method"]) for verdict in verdicts if verdict["verdict"] == "WRONG")
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.items()))
+        found.append(f"batch {batch_size}, temperature {temperature:g}: {counts}" + (f" ({wrong})" if wrong else ""))
+        _write_table(out / "lossless.csv", rows)
+    return found
+
+
+def _verdict(run: Path) -> dict[str, object]:
+    """Return the verdict on a run's outputs, with the counts that it follows from."""
+    summary = json.loads((run / "summary.json").read_text())
+    method = json.loads((run / "run.json").read_text())["method"]
+    checks = summary.get("lossless") or summary.get("sampling") or {}
+    if "errors" in checks:
+        verdict = "WRONG" if checks["errors"] else "unjudged" if checks["unjudged"] else "lossless"
+    else:  # drafts that were drawn are tested against the target's distribution
+        consistent = checks.get("consistent")
+        verdict = "undecided" if consistent is None else "consistent" if consistent else "WRONG"
+    names = ("compared", "identical", "ties", "errors", "unjudged")
+    return {"method": method, "verdict": verdict, **{name: checks.get(name, "") for name in names}}
+
+
+def check_counts(scene: Scene, out: Path, _seconds: float) -> Found:
+    """Count what the host asks of the CUDA runtime in each round, as the profiler sees it, and the graphs."""
+    from benchmarks.common import Setting
+
+    setting = Setting(scene.target, scene.draft, scene.prompts, 1, scene.tokens, device=scene.device)
+    runners = setting.runners("cuda-graph")
+    rows, found = [], []
+    for method in COUNTED:
+        setting.decode(runners, method, setting.requests)  # captures all shapes
+        with _runtime_calls() as calls:
+            records, _ = setting.decode(runners, method, setting.requests)
+        rounds = sum(len(record.rounds) for record in records)
+        for name, count in calls.most_common():
+            rows.append({"method": method, "call": name, "calls": count, "calls_per_round": round(count / rounds, 2)})
+        replays = calls[REPLAYS] / rounds
+        launches = f" and {calls['cudaLaunchKernel'] / rounds:.1f} launches outside of graphs" if len(calls) > 1 else ""
+        found.append(f"{method}: {replays:.1f} graph replays{launches} per round")
+    _write_table(out / "counts.csv", rows)
+    return found
+
+
+@contextmanager
+def _runtime_calls() -> Iterator[Counter[str]]:
+    """Yield counts that hold, at the end, how often graphs were replayed and functions of the CUDA runtime called.
+
+    An emulated card has no runtime, so that only graphs are counted there.
+    """
+    calls: Counter[str] = Counter()
+    replay = torch.cuda.CUDAGraph.replay
+    cuda = torch.profiler.ProfilerActivity.CUDA
+
+    def counted(graph: Any) -> None:
+        calls[REPLAYS] += 1
+        replay(graph)
+
+    with patch.object(torch.cuda.CUDAGraph, "replay", counted):
+        if cuda not in torch.profiler.supported_activities():
+            yield calls
+            return
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, cuda]) as seen:
+            yield calls
+    calls.update({event.key: event.count for event in seen.key_averages() if event.key.startswith("cuda")})
+
+
+def check_executors(scene: Scene, out: Path, _seconds: float) -> Found:
+    """Time every executor beside transformers' own generation, in turns."""
+    from benchmarks import against_transformers
+    from benchmarks.common import Setting
+
+    setting = Setting(scene.target, scene.draft, min(4, scene.prompts), 2, scene.tokens, device=scene.device)
+    figures = against_transformers.run(setting).figures
+    rows = [{"figure": figure.label, "value": f"{figure.value:.4g}", "unit": figure.unit} for figure in figures]
+    _write_table(out / "executors.csv", rows)
+    return [f"{figure.label}: {figure.value:.3g} {figure.unit}" for figure in figures if figure.unit in ("x", "%")]
+
+
+def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
+    """Time models with random weights, the smallest first, as far as they fit into memory and into the time."""
+    end_s = perf_counter() + seconds
+    device = resolve_device(scene.device)
+    rows: list[dict[str, object]] = []
+    memory: dict[str, object] = {}
+    found = []
+    for name in scene.shapes:
+        subject = find_subject(name, "target")
+        assert subject.architecture is not None
+        needed = subject.architecture.parameters * BYTES[DTYPE]
+        if needed * 1.1 > free_bytes(device):
+            found.append(f"{subject.name}: left out, since its weights take {needed / 1e9:.1f} GB")
+            continue
+        if perf_counter() > end_s:
+            found.append(f"{subject.name}: left out, since the time was up")
+            continue
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        loaded = subject.load(device, DTYPE)
+        runner = loaded.runner(max(scene.batch_sizes), scene.context + 64, None)
+        kv_bytes = runner.executor.kv_bytes(max(scene.batch_sizes), scene.context + 64)
+        curves = list(_times(loaded, runner, scene, end_s))
+        rows += [_beside(subject, kind, shape, measured_s) for kind, shape, measured_s in curves]
+        memory[subject.name] = {
+            "weights_predicted_bytes": needed,
+            "kv_predicted_bytes": kv_bytes,
+            "peak_used_bytes": torch.cuda.max_memory_allocated(device) - before,
+        }
+        found.append(_curve_line(subject.name, rows))
+        if name == scene.shapes[0]:
+            memory["out_of_memory_survived"] = survived = _survives_full_memory(loaded, runner, device)
+            found.append("a full card: " + ("decoding went on after it" if survived else "decoding did NOT go on"))
+        del loaded, runner
+        torch.cuda.empty_cache()
+        _write_table(out / "curves.csv", rows)
+        (out / "memory.json").write_text(json.dumps(memory, indent=2) + "\n")
+    return found
+
+
+def _times(
+    loaded: LoadedModel, runner: Runner, scene: Scene, end_s: float
+) -> Iterator[tuple[str, tuple[int, int, int], float]]:
+    """Yield what was timed: `verify` or `draft`; requests, new or drafted tokens of each, and context; seconds."""
+    clock = measuring_clock(runner.device)
+    random = Random(0)
+    vocabulary = int(loaded.text_config.vocab_size)
+
+    def tokens(count: int) -> list[int]:
+        return random.choices(range(vocabulary), k=count)
+
+    def timed(work: Callable[[], object]) -> float:
+        seconds = []
+        for number in range(WARM_UPS + REPEATS):
+            clock.take()
+            with clock.phase("verify"):
+                work()
+            for slot in slots:
+                runner.commit(slot, ())
+            if number >= WARM_UPS:
+                seconds.append(clock.take()["verify"])
+        return median(seconds)
+
+    with clock.running():
+        slots: list[int] = []
+        for batch_size in scene.batch_sizes:
+            while len(slots) < batch_size:
+                slots.append(runner.acquire())
+                runner.forward([Append(slots[-1], tokens(scene.context))])
+                runner.commit(slots[-1], range(scene.context))
+            for count in NEW_TOKENS:
+                rows = [Append(slot, tokens(count), keep=count) for slot in slots]
+                if perf_counter() < end_s:
+                    seconds = timed(lambda rows=rows: runner.forward(rows).argmax())
+                    yield "verify", (batch_size, count, scene.context), seconds
+            for count in STEPS:
+                if perf_counter() < end_s:
+                    seconds = timed(lambda count=count: _draft(runner, slots, count))
+                    yield "draft", (batch_size, count, scene.context), seconds
+        for slot in slots:
+            runner.release(slot)
+
+
+def _draft(runner: Runner, slots: Sequence[int], count: int) -> None:
+    """Draft some tokens in a row, of which each is read from the forward before it."""
+    following: Sequence[Any] = [0] * len(slots)
+    for _ in range(count):
+        forward = runner.forward([Append(slot, [token]) for slot, token in zip(slots, following, strict=True)])
+        following = forward.next_tokens()
+    for token in following:
+        int(token)
+
+
+def _beside(subject: Subject, kind: str, shape: tuple[int, int, int], measured_s: float) -> dict[str, object]:
+    """Return a line of the table: what was measured, what measured kernels say, and the physical limit."""
+    requests, count, context = shape
+    batches: list[list[Row]] = [[(count, context)] * requests]
+    if kind == "draft":
+        batches = [[(1, context + step)] * requests for step in range(count)]
+    known = _known_times(subject)
+    line: dict[str, object] = {"model": subject.name, "kind": kind, "requests": requests, "tokens": count}
+    line |= {"context": context, "measured_ms": f"{1000 * measured_s:.4f}"}
+    for column in ("kernels", "limit"):
+        seconds_of = known.get(column)
+        line[f"{column}_ms"] = f"{1000 * sum(map(seconds_of, batches)):.4f}" if seconds_of else ""
+    return line
+
+
+def _known_times(subject: Subject) -> Mapping[str, Callable[[Sequence[Row]], float]]:
+    """Return functions from a batch to its seconds on this card; none if the kit has no data sheet of it."""
+    device = device_reported_as(torch.cuda.get_device_name())
+    if device is None or subject.architecture is None:
+        return {}
+    seconds_of: dict[str, Callable[[Sequence[Row]], float]] = {
+        "limit": Roofline(device, subject.architecture, DTYPE).floor_s
+    }
+    if kernels := find_kernels(subject.name, device.name, "vllm"):
+        seconds_of["kernels"] = KernelModel(kernels.kernels).seconds
+    return seconds_of
+
+
+def _curve_line(name: str, rows: Sequence[Mapping[str, object]]) -> str:
+    """Return a sentence on what a verification takes beside a plain step, at every batch size."""
+    times = {
+        (row["requests"], row["tokens"]): float(str(row["measured_ms"]))
+        for row in rows
+        if row["model"] == name and row["kind"] == "verify"
+    }
+    parts = [
+        f"batch {requests}: {times[requests, 1]:.2f} ms a step, 5 tokens {times[requests, 5] / times[requests, 1]:.2f}x"
+        for requests, tokens in times
+        if tokens == 5
+    ]
+    return f"{name}: " + ("; ".join(parts) or "nothing was timed")
+
+
+def _survives_full_memory(loaded: LoadedModel, runner: Runner, device: torch.device) -> bool:
+    """Ask for twice the memory that is free, and return whether the model then computes what it computed before."""
+
+    def best() -> list[list[int]]:
+        slot = runner.acquire()
+        following = runner.forward([Append(slot, [1, 2, 3], keep=3)]).argmax()
+        runner.commit(slot, ())
+        runner.release(slot)
+        return following
+
+    before = best()
+    room = runner.executor.kv_bytes(1, runner.capacity)
+    try:
+        loaded.runner(int(2 * free_bytes(device) / room) + 1, runner.capacity, None)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+    else:
+        return False  # there was room for more than is there, so nothing was tried
+    torch.cuda.empty_cache()
+    return best() == before
+
+
+def _write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["nothing"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+Check = Callable[[Scene, Path, float], Found]
+SECTIONS: Mapping[str, tuple[Check, float]] = {
+    "environment": (check_environment, 20),
+    "lossless": (check_lossless, 190),
+    "curves": (check_curves, 130),
+    "executors": (check_executors, 50),
+    "counts": (check_counts, 40),
+}
+"""Each section with the seconds that it plans for; it is ended when it takes `PATIENCE_S` more."""
+PATIENCE_S = 20
+FOUND, ERRORS, REPORT = ".found.json", "errors.txt", "report.md"
+
+
+def run_section(name: str, scene: Scene, out: Path) -> None:
+    """Run one section in this process, and leave what it found in a file."""
+    check, seconds = SECTIONS[name]
+    found = check(scene, out, seconds)
+    (out / FOUND).write_text(json.dumps(found))
+
+
+def run_all(scene: Scene, out: Path, arguments: Sequence[str] | None) -> bool:
+    """Run all sections, each in a process with `arguments` or, without any, in this one; return whether all ended."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (FOUND, ERRORS):
+        (out / name).unlink(missing_ok=True)
+    lines, errors = ["# GPU check", ""], []
+    for name, (_, seconds) in SECTIONS.items():
+        started_s = perf_counter()
+        error = _run_here(name, scene, out) if arguments is None else _run_apart(name, arguments, seconds + PATIENCE_S)
+        found = json.loads((out / FOUND).read_text()) if (out / FOUND).exists() else []
+        (out / FOUND).unlink(missing_ok=True)
+        ended = "failed, see errors.txt" if error else "ended"
+        lines += [
+            f"## {name}: {ended} after {perf_counter() - started_s:.0f} s",
+            "",
+            *(f"- {line}" for line in found),
+            "",
+        ]
+        errors += [f"## {name}\n{error}\n"] if error else []
+        (out / REPORT).write_text("\n".join(lines))
+        print("\n".join(lines[-len(found) - 3 :]), flush=True)
+    if errors:
+        (out / ERRORS).write_text("\n".join(errors))
+    return not errors
+
+
+def _run_here(name: str, scene: Scene, out: Path) -> str:
+    """Return what went wrong; nothing if all went well."""
+    try:
+        run_section(name, scene, out)
+    except Exception:  # the sections after it are still worth their time
+        return traceback.format_exc()
+    return ""
+
+
+def _run_apart(name: str, arguments: Sequence[str], limit_s: float) -> str:
+    command = [sys.executable, __file__, *arguments, "--section", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"ended after {limit_s:.0f} s, in which it had not come to an end"
+    return "" if done.returncode == 0 else "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(map(str, arguments))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("build/gpu-check"), help="default %(default)s")
+    parser.add_argument("--device", default="cuda:0", help="default %(default)s")
+    parser.add_argument("--target", default="bundled", help="as in skit bench")
+    parser.add_argument("--draft", default="bundled", help="as in skit bench")
+    parser.add_argument("--method", action="append", help="as in skit bench; default: all")
+    parser.add_argument("--shape", action="append", help="an architecture card; default: qwen3-0.6b, -8b and -32b")
+    parser.add_argument("--batch-sizes", default="1,8,32", help="of the curves; default %(default)s")
+    parser.add_argument("--context", type=int, default=512, help="cached tokens of the curves; default %(default)s")
+    parser.add_argument("--prompts", type=int, default=8, help="default %(default)s")
+    parser.add_argument("--tokens", type=int, default=24, help="new tokens of each answer; default %(default)s")
+    parser.add_argument("--here", action="store_true", help="run all sections in this process")
+    parser.add_argument("--section", choices=list(SECTIONS), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    scene = Scene(
+        given.device,
+        given.target,
+        given.draft,
+        given.method or ["all"],
+        given.shape or ["qwen3-0.6b", "qwen3-8b", "qwen3-32b"],
+        [int(size) for size in given.batch_sizes.split(",")],
+        given.context,
+        given.prompts,
+        given.tokens,
+    )
+    try:
+        resolve_device(scene.device)
+    except SkitError as error:
+        print(f"gpu-check: {error}", file=sys.stderr)
+        return 2
+    if given.section:
+        run_section(given.section, scene, given.out)
+        return 0
+    return 0 if run_all(scene, given.out, None if given.here else arguments) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
