@@ -76,10 +76,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
-    from tiny_models import disturbed, tiny_llama
+    from tiny_models import AS_NATIVE, disturbed, tiny_llama
 
     folder = tmp_path_factory.mktemp("models")
-    target = tiny_llama(vocab_size=258, bos_token_id=0, eos_token_id=1, max_position_embeddings=512)
+    target = tiny_llama(vocab_size=258, bos_token_id=0, eos_token_id=1, max_position_embeddings=512, **AS_NATIVE)
     for name, model in (("target", target), ("draft", disturbed(target, 0.02))):
         model.save_pretrained(folder / name)
         _byte_tokenizer().save_pretrained(folder / name)

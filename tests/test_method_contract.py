@@ -15,6 +15,7 @@ from nightly import nightly_except
 from scipy.stats import chisquare
 from tiny_heads import put_beside, trained
 from tiny_models import (
+    AS_NATIVE,
     AUTOREGRESSIVE,
     clear_prompts,
     decode,
@@ -172,7 +173,7 @@ def run(method: Method, runners: Runners, requests: Sequence[Any], **options: An
 
 @pytest.fixture(scope="module")
 def target() -> Any:
-    return tiny_llama(0)
+    return tiny_llama(0, **AS_NATIVE)
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +291,7 @@ def test_output_is_never_longer_than_asked(
 
 
 def _full_llama() -> Any:
-    return tiny_llama(3, max_position_embeddings=32)
+    return tiny_llama(3, max_position_embeddings=32, **AS_NATIVE)
 
 
 def _full_gpt2() -> Any:
@@ -352,12 +353,13 @@ def _sharp(seed: int) -> Any:
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=64,
+        **AS_NATIVE,
     )
 
 
 @pytest.fixture(scope="module")
 def small() -> tuple[Any, Any]:
-    return _sharp(5), _sharp(6)
+    return _sharp(6), _sharp(2)
 
 
 def processed(model: Any, tokens: Sequence[int], sampler: Sampler) -> torch.Tensor:
