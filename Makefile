@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all flaky lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all flaky lint types compiled sanitize protocol mutants benchmark engine-test soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -61,6 +61,10 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# Tests and libraries compiled to bytecode once, in place of once in every process of `make test`.
+compiled: $(INSTALLED)
+	@$(BIN)/python -m pytest --collect-only -n 0 > $(VENV)/collected.log || { cat $(VENV)/collected.log >&2; exit 1; }
 
 # The native executor under the compiler's address, undefined-behaviour and thread sanitizers; a warning is an error.
 sanitize: $(INSTALLED)

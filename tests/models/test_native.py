@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from specbench_kit.models.runner import Append
 if library.load_library() is None:
     pytest.skip("the native executor was not compiled: no C++ compiler", allow_module_level=True)
 
+ROOT = Path(__file__).parents[2]
 VARIED = ("llama", "heads of 80", "bf16 weights", "fp16 weights", "qwen3, norms of queries and keys")
 
 
@@ -142,6 +144,14 @@ def test_half_precision_arithmetic_is_left_to_others() -> None:
     """Who asks for a dtype other than float32 asks for its rounding."""
     assert not executors.get("native").supports(llama().to(torch.bfloat16))
     assert type(make_executor(llama().to(torch.float16), 1, 40, None)) is executors.get("transformers")
+
+
+def test_every_build_is_compiled_from_a_source_of_its_own() -> None:
+    """They are built side by side into one folder: object files of one name would overwrite each other."""
+    extensions = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+    assert {extension["name"].rpartition(".")[2] for extension in extensions} == {*library.BUILDS, library.NARROW_BUILD}
+    assert len({tuple(extension["sources"]) for extension in extensions}) == len(extensions)
+    assert not hasattr(library.load_library(), "products")  # which only the narrow build has
 
 
 def test_without_a_build_the_others_serve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_sampling_keeps_the_targets_distribution() -> None:
         make_runner(target, 400, 40),
         TranslatingRunner(make_executor(draft, 400, 40, None), PARTLY, 6),
     )
-    sampler, draws = Sampler(temperature=1.0), 6000
+    sampler, draws = Sampler(temperature=1.0), 3000
     records = decode(
         parse_method("fixed-k:k=2"), runners, make_requests([(2,)] * draws, 2), sampler=sampler, seed=11, batch_size=400
     )

@@ -79,7 +79,7 @@ def test_policies_differ_on_the_known_pair(tmp_path: Path) -> None:
     assert min(speedups.values()) < 0.9 * speedups[bound]
 
 
-SHORT = ["--duration", "30", "--warm-up", "5", "--seeds", "1", "--jobs", "1"]
+SHORT = ["--duration", "10", "--warm-up", "2", "--seeds", "1", "--jobs", "1"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,2 @@
+// The native executor for processors with AVX2.
+#include "native.cpp"

@@ -1,0 +1,2 @@
+// The native executor for processors of any kind.
+#include "native.cpp"
