@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.reports import render_html, render_markdown
@@ -23,7 +24,7 @@ from specbench_kit.reports.serving.report import serving_report
 from specbench_kit.reports.serving.wording import capacity_unit
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
-from specbench_kit.runs.folder import replace_file, write_text
+from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
