@@ -75,6 +75,24 @@ class RoundOutcome:
         )
 
 
+def record_rounds(outcomes: Sequence[RoundOutcome], seconds: dict[Phase, float], now_s: float) -> list[RoundRecord]:
+    """Add a line per round to the record of its request, and return the lines.
+
+    Each is charged a part of the seconds per phase by the tokens computed for it, of drafting by those drafted for it.
+    """
+    computed = sum(outcome.verdict.computed for outcome in outcomes)
+    drafted = sum(outcome.verdict.draft.tree.drafted for outcome in outcomes)
+    lines = []
+    for outcome in outcomes:
+        verdict = outcome.verdict
+        session = verdict.draft.session
+        draft_share = verdict.draft.tree.drafted / drafted if drafted else 0.0
+        line = outcome.record(seconds, draft_share, verdict.computed / computed, now_s - session.arrival_s)
+        session.record.rounds.append(line)
+        lines.append(line)
+    return lines
+
+
 class Engine(Loop):
     """Decodes requests round by round with one policy, that of the method `name`."""
 
@@ -146,21 +164,9 @@ class Engine(Loop):
 
     def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
         """Add one line per request; each is charged a part of the batch's phases by the tokens computed for it."""
-        seconds = self.clock.take()
-        now_s = self.clock.now_s()
-        computed = 0
-        drafted = 0
-        for outcome in outcomes:
-            computed += outcome.verdict.computed
-            drafted += outcome.verdict.draft.tree.drafted
-        for outcome in outcomes:
-            session = outcome.verdict.draft.session
-            tree = outcome.verdict.draft.tree
-            draft_share = tree.drafted / drafted if drafted else 0.0
-            share = outcome.verdict.computed / computed
-            end_s = now_s - session.arrival_s
-            session.record.rounds.append(outcome.record(seconds, draft_share, share, end_s))
-            if self.clock.timeline is not None:
-                mark_round(self.clock, session)
+        record_rounds(outcomes, self.clock.take(), self.clock.now_s())
+        if self.clock.timeline is not None:
+            for outcome in outcomes:
+                mark_round(self.clock, outcome.verdict.draft.session)
         self._typical = True
         self._outcomes = outcomes

@@ -146,30 +146,42 @@ class ModelVerifier:
     def _verdicts(
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], forward: Forward
     ) -> list[Verdict]:
-        padding = [padded if padded.rows > 1 else () for padded in forward.padding] or [()] * len(rows)
-        verdicts = []
-        for row, (path, bonus) in enumerate(self._judge(drafts, chosen, forward)):
-            nodes = chosen[row]
-            states = committed_states(forward, row, self._layers, nodes, path) if self._layers else None
-            verdict = Verdict(drafts[row], nodes, path, bonus, len(rows[row].tokens), states, padding[row])
-            verdicts.append(verdict)
-        return verdicts
-
-    def _judge(
-        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward
-    ) -> list[tuple[list[int], int]]:
-        """Return each draft's accepted nodes and bonus token, by the rule for how its tokens were drafted."""
-        if self._sampler.greedy:
-            refuse_nan(logits)
-            best = logits.argmax()
-            return [
-                walk(draft.tree, nodes, row[-1 - len(nodes) :].__getitem__)
-                for draft, nodes, row in zip(drafts, chosen, best, strict=True)
-            ]
+        best = likeliest_tokens(forward) if self._sampler.greedy else []
         return [
-            judge_sampled(self._sampler, draft, nodes, logits[row])
-            for row, (draft, nodes) in enumerate(zip(drafts, chosen, strict=True))
+            verdict_of_row(draft, nodes, len(row.tokens), forward, number, self._sampler, self._layers, best)
+            for number, (draft, nodes, row) in enumerate(zip(drafts, chosen, rows, strict=True))
         ]
+
+
+def likeliest_tokens(forward: Forward) -> list[list[int]]:
+    """Return the most likely token after every token of each row of a forward."""
+    refuse_nan(forward)
+    return forward.argmax()
+
+
+def verdict_of_row(
+    draft: Draft,
+    nodes: list[int],
+    appended: int,
+    forward: Forward,
+    number: int,
+    sampler: Sampler,
+    layers: Sequence[int],
+    best: Sequence[Sequence[int]],
+) -> Verdict:
+    """Return the verdict on a draft's chosen nodes, by the rule for how its tokens were drafted.
+
+    They are in row `number` of a forward, which appended so many tokens to it; `best` are the likeliest tokens of all
+    rows, which greedy decoding takes. The verdict carries the hidden states of `layers`, if there are any.
+    """
+    if sampler.greedy:
+        path, bonus = walk(draft.tree, nodes, best[number][-1 - len(nodes) :].__getitem__)
+    else:
+        path, bonus = judge_sampled(sampler, draft, nodes, forward[number])
+    states = committed_states(forward, number, layers, nodes, path) if layers else None
+    padding = forward.padding[number] if forward.padding else None
+    padded = padding if padding is not None and padding.rows > 1 else ()
+    return Verdict(draft, nodes, path, bonus, appended, states, padded)
 
 
 def appended_row(target: Target, slot: int, draft: Draft, nodes: Sequence[int], with_states: bool) -> Append:

@@ -11,6 +11,26 @@ from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.deployments.timelines import Timelines
 
 
+class ResponseTimes:
+    """How long requests take on a clock of their own, which their records gain when they end."""
+
+    def __init__(self, clock: ModelledClock) -> None:
+        self._clock = clock
+        self._arrivals_s: dict[str, float] = {}
+
+    def begin(self, session: Session) -> None:
+        """Note that a request arrives now."""
+        self._arrivals_s[session.request.id] = self._clock.now_s()
+
+    def backdate(self, session: Session, seconds: float) -> None:
+        """Move the arrival of a request on this clock back by so many seconds; the session's own arrival stays."""
+        self._arrivals_s[session.request.id] -= seconds
+
+    def end(self, session: Session) -> None:
+        """Add to the record of a request how long it took."""
+        session.record.ends_s.append(self._clock.now_s() - self._arrivals_s.pop(session.request.id))
+
+
 class TimelinesAtEnd(Timelines):
     """The timelines of a deployment at one end of its range, which charge rounds that were decided on other timelines.
 
@@ -21,44 +41,44 @@ class TimelinesAtEnd(Timelines):
         self, deployment: Deployment, *, on_edge: bool, learned: bool, states: HiddenStates | None = None
     ) -> None:
         super().__init__(deployment, ModelledClock(), on_edge=on_edge, learned=learned, states=states)
-        self._arrivals_s: dict[str, float] = {}
+        self._responses = ResponseTimes(self.clock)
 
     def admit(self, session: Session) -> None:
         """Add a request."""
         super().admit(session)
-        self._arrivals_s[session.request.id] = self.clock.now_s()
+        self._responses.begin(session)
 
     def release(self, session: Session) -> None:
         """Remove a request, and add to its record how long it took."""
         super().release(session)
-        session.record.ends_s.append(self.clock.now_s() - self._arrivals_s.pop(session.request.id))
+        self._responses.end(session)
 
     def backdate_arrival(self, session: Session, seconds: float) -> None:
         """Move the arrival of a request here back by so many seconds; the session's own arrival stays."""
-        self._arrivals_s[session.request.id] -= seconds
+        self._responses.backdate(session, seconds)
 
 
 class PipelineTimeAtEnd(PipelineTime):
     """The clock of a pipeline at one end of its deployment's range, beside the one that the run goes by."""
 
     def __init__(self, deployment: Deployment, *, drafts: bool = True, states: HiddenStates | None = None) -> None:
-        self._clock_here = ModelledClock()
-        super().__init__(deployment, self._clock_here, drafts=drafts, states=states)
-        self._arrivals_s: dict[str, float] = {}
+        clock = ModelledClock()
+        super().__init__(deployment, clock, drafts=drafts, states=states)
+        self._responses = ResponseTimes(clock)
 
     def admit(self, session: Session) -> None:
         """Add a new request."""
         super().admit(session)
-        self._arrivals_s[session.request.id] = self._clock_here.now_s()
+        self._responses.begin(session)
 
     def release(self, session: Session) -> None:
         """Remove a request, and add to its record how long it took."""
         super().release(session)
-        session.record.ends_s.append(self._clock_here.now_s() - self._arrivals_s.pop(session.request.id))
+        self._responses.end(session)
 
     def backdate_arrival(self, session: Session, seconds: float) -> None:
         """Move the arrival of a request here back by so many seconds; the session's own arrival stays."""
-        self._arrivals_s[session.request.id] -= seconds
+        self._responses.backdate(session, seconds)
 
 
 class PipelineTimes:

@@ -14,7 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafter import Draft, Drafter
-from specbench_kit.decoding.engine import RoundOutcome
+from specbench_kit.decoding.engine import RoundOutcome, record_rounds
 from specbench_kit.decoding.records import FinishReason, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
@@ -181,20 +181,13 @@ class Speculator:
         if not outcomes:
             return
         seconds = self._clock.take()
-        now_s = self._clock.now_s()
         self.overhead.add_phases(seconds)
-        computed = sum(outcome.verdict.computed for outcome in outcomes)
-        drafted = sum(outcome.verdict.draft.tree.drafted for outcome in outcomes)
-        for outcome in outcomes:
+        lines = record_rounds(outcomes, seconds, self._clock.now_s())
+        for outcome, line in zip(outcomes, lines, strict=True):
             verdict = outcome.verdict
-            session = verdict.draft.session
-            tree = verdict.draft.tree
-            draft_share = tree.drafted / drafted if drafted else 0.0
-            line = outcome.record(seconds, draft_share, verdict.computed / computed, now_s - session.arrival_s)
             line.expected = self._policy.expects(verdict)
-            session.record.rounds.append(line)
             self.overhead.rounds += 1
-            self.overhead.drafted += tree.drafted
+            self.overhead.drafted += verdict.draft.tree.drafted
             self.overhead.submitted += len(verdict.submitted)
             self.overhead.accepted += len(verdict.path)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.models.gguf_content import (
@@ -115,7 +116,7 @@ def content_hash(path: Path) -> str:
         file.seek(0)
         digest = file_digest(file, "sha256").hexdigest()
     index[key] = [*state, digest]
-    _replace(user_folder("models") / INDEX, json.dumps(index, indent=2))
+    replace_file(user_folder("models") / INDEX, json.dumps(index, indent=2).encode())
     return digest
 
 
@@ -132,13 +133,6 @@ def _state(path: Path) -> list[int]:
     """Return what changes whenever a file does."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
 
 
 def _convert(files: Sequence[Path], digest: str, folder: Path) -> None:

@@ -14,6 +14,7 @@ from msgspec import structs, to_builtins
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.files import replace_file
 from specbench_kit.core.typed_json import convert
 from specbench_kit.datasets.base import RESERVED
 from specbench_kit.predictors.base import ALL_FEATURES, DRAFT_POSITION, FEATURES, Scorer, families
@@ -180,12 +181,8 @@ def save(folder: Path, predictor: Predictor) -> None:
     document = {**structs.asdict(header), "sha256": _seal(structs.asdict(header))}
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False, default=to_builtins)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in ((WEIGHTS, weights), (HEADER, f"{text}\n".encode())):
-            # A file appears under its name only when it is complete.
-            part = folder / f"{name}.part"
-            part.write_bytes(content)
-            part.replace(folder / name)
+        replace_file(folder / WEIGHTS, weights)
+        replace_file(folder / HEADER, f"{text}\n".encode())
     except OSError as error:
         raise SkitError(f"cannot write the predictor to {folder}: {error.strerror}") from error
 

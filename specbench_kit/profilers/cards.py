@@ -9,11 +9,11 @@ from functools import cache
 from inspect import signature
 from pathlib import Path
 from sys import float_info
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, defstruct, structs
+from msgspec import Meta, Struct, structs
 
-from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.typed_json import JsonObject, convert, shown
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Factor = Annotated[float, Meta(gt=0, le=100)]
 """A factor on a time."""
 _UnitShare = Annotated[float, Meta(ge=0, le=1)]
-_NOT_SECONDS = {
+_NOT_SECONDS: dict[str, Any] = {
     "tile": Rate,
     "corner": Annotated[float, Meta(ge=1, le=100)],
     "missed": _UnitShare,
@@ -52,13 +52,16 @@ def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
     Raise SkitError if a key is unknown or missing, or a value is wrong. The message starts with `label`, which names
     the file and the table.
     """
-    valid_keys = list(signature(kind).parameters)
-    if unknown_keys := sorted(table.keys() - set(valid_keys)):
-        raise SkitError(f"{label} has unknown keys: {', '.join(unknown_keys)}; known: {', '.join(valid_keys)}")
+    _require_known_keys(table, list(signature(kind).parameters), label)
     try:
         return convert(kind, table)
     except ValueError as error:
         raise SkitError(f"{label}: {error}") from error
+
+
+def _require_known_keys(table: Mapping[str, object], valid_keys: Sequence[str], label: str) -> None:
+    if unknown_keys := sorted(table.keys() - set(valid_keys)):
+        raise SkitError(f"{label} has unknown keys: {', '.join(unknown_keys)}; known: {', '.join(valid_keys)}")
 
 
 def parse_coefficients(
@@ -76,9 +79,16 @@ def parse_coefficients(
     form = table.get("form")
     if not isinstance(form, str) or form not in forms:
         raise SkitError(f"{label}: form must be {' or '.join(map(repr, forms))}, not {shown(form)}")
-    types = [(name, _NOT_SECONDS.get(name, Amount)) for name in forms[form] if name not in not_given]
+    names = [name for name in forms[form] if name not in not_given]
     numbers = {**(defaults or {}), **{key: value for key, value in table.items() if key != "form"}}
-    coefficients = structs.asdict(parse_table(defstruct("Coefficients", types), numbers, label))
+    _require_known_keys(numbers, names, label)
+    coefficients: dict[str, float] = {}
+    for name in names:
+        require(name in numbers, f"{label}: {name} is missing")
+        try:
+            coefficients[name] = convert(_NOT_SECONDS.get(name, Amount), numbers[name])
+        except ValueError as error:
+            raise SkitError(f"{label}: {str(error).replace('the document', name, 1)}") from error
     # A form all of whose seconds may be left out has others: those of its kernels.
     needs_time = any(name not in (defaults or {}) for name in coefficients)
     if needs_time and not any(value for name, value in coefficients.items() if name not in _NOT_SECONDS):

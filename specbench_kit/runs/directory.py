@@ -15,11 +15,12 @@ from typing import Annotated, Any, BinaryIO
 from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.runs.folder import KEY_DIGITS, content_hash, encode, folder_candidates, replace_file, slug, to_json
+from specbench_kit.runs.folder import KEY_DIGITS, content_hash, encode, folder_candidates, slug, to_json
 from specbench_kit.runs.reading import complete_lines, read_details, read_object, read_records, reported
 
 SCHEMA_VERSION = 1

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file
 
 KEY_DIGITS = 8
 """Digits of a run's hash that its folder's name holds."""
@@ -51,17 +51,6 @@ def to_json(content: Mapping[str, object]) -> str:
 def encode(text: str) -> bytes:
     """Return the text in UTF-8; half of a surrogate pair, which a prompt file may hold, becomes its JSON escape."""
     return text.encode("utf-8", "backslashreplace")
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a temporary file beside `path` and rename it, so that no reader sees half of it; make the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

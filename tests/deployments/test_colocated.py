@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from environments import DEPLOYMENT, ENVIRONMENT
+from report_builders import make_row
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from trace_builders import made_requests, write_trace
 
@@ -148,7 +149,7 @@ def test_an_equal_drafter_never_wins_at_the_edge(trace: TraceFile) -> None:
     assert metrics["rtt_window_s"] == pytest.approx(0, abs=1e-12)
     assert metrics["colocated_ratio"] < 1
     assert "colocated_speedup" not in metrics
-    (line,) = wording.cautions("`it`", metrics)
+    (line,) = wording.cautions("`it`", make_row(**metrics))
     assert line.startswith("SERVER-ONLY IS FASTER: with its draft model on the server, `it` would be 1.0")
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from report_builders import run_summary, summary_of
 from tiny_models import tiny_llama
 
 from specbench_kit.models.catalogue import ModelSource
@@ -14,7 +15,8 @@ from specbench_kit.reports.document import Paragraph
 from specbench_kit.reports.run.sections import lossless_section
 from specbench_kit.reports.sections.wording import formats_sentence
 
-LOSSLESS = {"lossless": {"compared": 2, "identical": 2, "ties": 0, "errors": 0, "lossless": True}}
+OUTPUTS = {"compared": 2, "identical": 2, "ties": 0, "errors": 0, "lossless": True}
+LOSSLESS = run_summary(summary_of([], lossless=OUTPUTS))
 
 
 @pytest.mark.parametrize(("dtype", "computed"), [("auto", "float32"), ("bfloat16", "bfloat16")])

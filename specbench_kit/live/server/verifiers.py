@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.verification import (
     Verdict,
     appended_row,
     commit_verdict,
-    committed_states,
-    judge_sampled,
+    likeliest_tokens,
+    verdict_of_row,
 )
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.states import to_bytes
 from specbench_kit.models.executors.base import Forward
-from specbench_kit.models.runner import Append, Runner, refuse_nan
+from specbench_kit.models.runner import Append, Runner
 
 
 class BatchVerifier:
@@ -69,7 +68,17 @@ class BatchVerifier:
             return
         for number, (pending, row) in enumerate(zip(rounds, rows, strict=True)):
             try:
-                verdicts[pending] = _verdict(pending, row, forward, number, best)
+                session = pending.session
+                verdicts[pending] = verdict_of_row(
+                    pending.draft,
+                    pending.nodes,
+                    len(row.tokens),
+                    forward,
+                    number,
+                    session.sampler,
+                    session.layers,
+                    best,
+                )
             except Exception as error:
                 self._drop_provisional(pending.session)
                 faults[pending] = fault_of(error)
@@ -82,29 +91,11 @@ class BatchVerifier:
         """Return the most likely tokens of every row if a session decodes greedily."""
         if not any(pending.session.sampler.greedy for pending in rounds):
             return []
-        refuse_nan(forward)
-        return forward.argmax()
+        return likeliest_tokens(forward)
 
     def _drop_provisional(self, session: ServerSession) -> None:
         """Drop what a failed forward appended; the committed KV before it is untouched."""
         self._runner.commit(self._slots[session], [])
-
-
-def _verdict(
-    pending: PendingRound, row: Append, forward: Forward, number: int, best: Sequence[Sequence[int]]
-) -> Verdict:
-    """Return the verdict on the round of row `number` of a forward."""
-    draft = pending.draft
-    nodes = pending.nodes
-    session = pending.session
-    if session.sampler.greedy:
-        path, bonus = walk(draft.tree, nodes, best[number][-1 - len(nodes) :].__getitem__)
-    else:
-        path, bonus = judge_sampled(session.sampler, draft, nodes, forward[number])
-    states = committed_states(forward, number, session.layers, nodes, path) if session.layers else None
-    padding = forward.padding[number] if forward.padding else None
-    padded = padding if padding is not None and padding.rows > 1 else ()
-    return Verdict(draft, nodes, path, bonus, len(row.tokens), states, padded)
 
 
 def fault_of(error: Exception) -> str:

@@ -14,7 +14,7 @@ ANY = "completions"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerAddress:
+class ServerUnderTest:
     """One server under test: the name that it has in reports, its kind, where it is, and the model asked for."""
 
     name: str
@@ -28,7 +28,7 @@ class ServerAddress:
         return f"{self.dialect}+{self.base}" + (f"#{self.model}" if self.model else "")
 
 
-def parse_server(text: str) -> ServerAddress:
+def parse_server(text: str) -> ServerUnderTest:
     """Return the server that `NAME=KIND://HOST:PORT/PATH#MODEL` names; KIND may end in `+https`.
 
     Raise SkitError for any other text, and for an address that holds a key: keys belong in environment variables.
@@ -55,7 +55,7 @@ def parse_server(text: str) -> ServerAddress:
     # Paths of the routes begin with /v1 where they need it.
     path = parts.path.rstrip("/").removesuffix("/v1")
     base = f"{web or 'http'}://{host}" + (f":{port}" if port is not None else "") + path
-    return ServerAddress(name, kind, base, parts.fragment)
+    return ServerUnderTest(name, kind, base, parts.fragment)
 
 
 def _without_secrets(text: str) -> str:

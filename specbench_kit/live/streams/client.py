@@ -13,7 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.live.streams.address import ServerAddress
+from specbench_kit.live.streams.address import ServerUnderTest
 from specbench_kit.live.streams.base import Generation, ServerFacts, StreamDialect, dialects
 from specbench_kit.live.streams.http import (
     END,
@@ -96,7 +96,7 @@ class SentRequest:
 class StreamClient:
     """The connections to one server; used inside one event loop."""
 
-    address: ServerAddress
+    address: ServerUnderTest
     key: str = ""
     patience: Patience = Patience()
     ca_file: Path | None = None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.run_data import BenchmarkRun
@@ -18,7 +19,6 @@ from specbench_kit.reports.document import Block, Blocks, Document, Figure, Fold
 from specbench_kit.reports.run import report as run_report
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import draw, safe_svg
-from specbench_kit.runs.folder import replace_file
 
 ALL = ("md", "html", "csv", "latex", "png", "svg")
 FIGURES = ("png", "svg", "pdf")

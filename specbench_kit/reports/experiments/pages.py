@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specbench_kit.core.files import replace_file
 from specbench_kit.papers.experiment import PREDICTED, ROLES, worlds
 from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
@@ -41,7 +42,7 @@ from specbench_kit.reports.experiments.wording import (
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
 from specbench_kit.reports.writing.formatting import times
 from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
-from specbench_kit.runs.folder import replace_file, write_text
+from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

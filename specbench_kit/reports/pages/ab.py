@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.metrics.ab.summary import (
     FIGURES,
@@ -44,7 +45,7 @@ from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, times
 from specbench_kit.reports.writing.palette import COLOURS, GREY
-from specbench_kit.runs.folder import replace_file, write_text
+from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

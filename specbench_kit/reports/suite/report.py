@@ -99,12 +99,13 @@ def by_batch_size(board: Scoreboard) -> dict[int, list[SuiteCell]]:
 
 def best_first(board: Scoreboard, specs: Sequence[str]) -> list[str]:
     """Return policies from the least mean regret to the largest; those without a recorded cell come last."""
-
-    def regret(spec: str) -> float:
-        return mean_regret(board, spec, recorded(board)) or 0.0
-
-    known = [spec for spec in specs if mean_regret(board, spec, recorded(board)) is not None]
-    return [*sorted(known, key=regret), *(spec for spec in specs if spec not in known)]
+    cells = recorded(board)
+    regrets = {}
+    for spec in specs:
+        regret = mean_regret(board, spec, cells)
+        if regret is not None:
+            regrets[spec] = regret
+    return [*sorted(regrets, key=regrets.__getitem__), *(spec for spec in specs if spec not in regrets)]
 
 
 def recorded(board: Scoreboard) -> list[str]:

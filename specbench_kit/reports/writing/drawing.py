@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file
 from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.reports.writing.palette import GREY
-from specbench_kit.runs.folder import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -9,7 +9,7 @@ from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.live.streams.address import USAGE, ServerAddress, parse_server
+from specbench_kit.live.streams.address import USAGE, ServerUnderTest, parse_server
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.serving.number_lists import numbers_of
 
@@ -139,7 +139,7 @@ class AbSettings(common.DatasetOptions):
         ),
     ] = ()
     argv: tuple[str, ...] = ()
-    addresses: tuple[ServerAddress, ...] = field(init=False, default=())
+    addresses: tuple[ServerUnderTest, ...] = field(init=False, default=())
     files: tuple[tuple[str, tuple[Path, ...]], ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:

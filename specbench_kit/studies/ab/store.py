@@ -16,12 +16,13 @@ from typing import NamedTuple, TypeVar
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file
 from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.reports.pages import ab
-from specbench_kit.runs.folder import encode, replace_file, run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import encode, run_key, to_json, unused_folder, write_text
 from specbench_kit.runs.reading import complete_lines, read_object, reported
 from specbench_kit.studies.ab.settings import Load
 

@@ -157,9 +157,8 @@ def _require_unseen(method: Method, prompts: Sequence[str]) -> None:
 
 
 def _result(records: Sequence[RequestRecord]) -> CellResult:
-    group = RequestGroup(records)
-    rounds = group.rounds
-    waste = wasted_time(group.rounds)
+    rounds = RequestGroup(records).rounds
+    waste = wasted_time(rounds)
     told = [[r.drafted, r.submitted, r.accepted, r.committed] for record in records for r in record.rounds]
     return CellResult(
         seconds=tuple(rounded(record.e2e_s or 0.0) for record in records),

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.reports.pages.batch_curve import build, draw_curves
 from specbench_kit.reports.render_html import write_page
-from specbench_kit.runs.folder import replace_file, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import BASELINE, Progress

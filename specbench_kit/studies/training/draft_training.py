@@ -1,10 +1,10 @@
 """From prompts or a trace to a small draft model in its folder, and what it reaches on held-out prompts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,40 +18,17 @@ from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, ne
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.studies.training.answers.store import Answer, AnswerStore
 from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
-from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
+from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
-    Checkpoint,
     LossReport,
-    TrainingLoop,
     UnfinishedDraft,
     faster_in_bf16,
 )
-from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainingLog
+from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
 from specbench_kit.studies.training.draft_options import DraftRecipe, DraftTrainingSettings
 
 RECORD = "training.json"
-
-
-class DraftSummary(TypedDict):
-    """What a draft model reached: `held_out` on answers given before, `live` in decoding held-out prompts.
-
-    `parameters` are those that a forward reads, without the embedding.
-    """
-
-    steps: int
-    parameters: int
-    vocabulary: int
-    held_out: dict[str, object]
-    live: LiveResult | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedDraft:
-    """The folder of a draft model, and its summary."""
-
-    folder: Path
-    summary: DraftSummary
 
 
 def train_draft(
@@ -60,7 +37,7 @@ def train_draft(
     dataset: LoadedDataset | None,
     report: ProgressCallback,
     tell: Callable[[str], None],
-) -> TrainedDraft:
+) -> TrainedDrafter:
     """Train a draft model on the target's answers; `dataset` is answered if the settings name no trace.
 
     `tell` is given a line at every checkpoint.
@@ -74,48 +51,21 @@ def train_draft(
     unfinished = UnfinishedDraft(folder)
     draft = _initial(settings, pair, distillation, store, unfinished.start(resume=settings.resume))
     loss = DraftLoss(draft, recipe)
-    log = TrainingLog(folder, tell)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
     if not settings.resume:
         loss.calm(held_out[0])
-
-    def evaluate() -> tuple[float, list[float]]:
-        acceptance = loss.acceptance(held_out)
-        return acceptance.length, acceptance.by_position
-
-    def checkpoint(reached: Checkpoint) -> None:
-        log(reached.sentence)
-
-    loop = TrainingLoop(
-        draft,
-        DraftOptimizer(draft, recipe),
-        loss,
-        evaluate,
-        checkpoint,
-        lambda: unfinished.keep(partial(save_draft, draft)),
-        lambda share: report("training", round(100 * share), 100),
-        plan.training_s(),
-        distillation.planned_batches(store, recipe),
-    )
-    best = loop.run(distillation.training_batches(store, recipe))
+    optimizer = DraftOptimizer(draft, recipe)
+    save = partial(save_draft, draft)
+    best = distillation.train(draft, optimizer, loss, held_out, store, recipe, unfinished, save, tell)
     save_draft(draft, folder, in_8_bits=settings.in_8_bits)
     unfinished.remove()
     live = None
     if dataset is not None:
         loaded = load_pair(settings.target, str(folder), device=settings.device, dtype=settings.dtype)
         live = evaluate_live(loaded, FixedK(k=EVALUATED_LENGTH), EVALUATED_LENGTH, dataset.prompts, plan.end_s)
-    summary: DraftSummary = {
-        "steps": best.steps,
-        "parameters": sum(weight.numel() for name, weight in draft.named_parameters() if "embed" not in name),
-        "vocabulary": len(draft.lm_head.tokens),
-        "held_out": {
-            "acceptance_length": round(best.acceptance_length, 4),
-            "acceptance": [round(rate, 4) for rate in best.acceptance],
-        },
-        "live": live,
-    }
+    summary = summarise(draft, best, len(draft.lm_head.tokens), live)
     distillation.record(folder, RECORD, store, {"recipe": asdict(recipe), "layers": settings.layers, **summary})
-    return TrainedDraft(folder, summary)
+    return TrainedDrafter(folder, summary)
 
 
 def _initial(

@@ -4,10 +4,9 @@ Also here: training as the head will draft: from the second step on, its own sta
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -25,35 +24,15 @@ from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.studies.training.answers.store import Answer, AnswerStore
 from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
-from specbench_kit.studies.training.distillation.live import LiveResult, evaluate_live
+from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
-    Checkpoint,
     LossReport,
-    TrainingLoop,
     UnfinishedDraft,
     faster_in_bf16,
 )
-from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainingLog
+from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
 from specbench_kit.studies.training.head_options import HeadRecipe, HeadTrainingSettings
-
-
-class HeadSummary(TypedDict):
-    """What a head reached: `held_out` on answers that the target gave before, `live` in decoding held-out prompts."""
-
-    steps: int
-    parameters: int
-    vocabulary: int
-    held_out: dict[str, object]
-    live: LiveResult | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedHead:
-    """The folder of a head, and its summary."""
-
-    folder: Path
-    summary: HeadSummary
 
 
 def train_head(
@@ -62,7 +41,7 @@ def train_head(
     dataset: LoadedDataset | None,
     report: ProgressCallback,
     tell: Callable[[str], None],
-) -> TrainedHead:
+) -> TrainedDrafter:
     """Train a head on the target's answers; `dataset` is answered if the settings name no trace.
 
     `tell` is given a line at every checkpoint.
@@ -82,28 +61,10 @@ def train_head(
     unfinished = UnfinishedDraft(folder)
     head = _initial(settings, pair, layers, distillation, store, unfinished.start(resume=settings.resume))
     loss = HeadLoss(head, recipe, target.config.get_text_config().vocab_size)
-    log = TrainingLog(folder, tell)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
-
-    def evaluate() -> tuple[float, list[float]]:
-        acceptance = loss.acceptance(held_out)
-        return acceptance.length, acceptance.by_position
-
-    def checkpoint(reached: Checkpoint) -> None:
-        log(reached.sentence)
-
-    loop = TrainingLoop(
-        head,
-        HeadOptimizer(head, recipe.learning_rate),
-        loss,
-        evaluate,
-        checkpoint,
-        lambda: unfinished.keep(partial(save_head, head)),
-        lambda share: report("training", round(100 * share), 100),
-        plan.training_s(),
-        distillation.planned_batches(store, recipe),
-    )
-    best = loop.run(distillation.training_batches(store, recipe))
+    optimizer = HeadOptimizer(head, recipe.learning_rate)
+    save = partial(save_head, head)
+    best = distillation.train(head, optimizer, loss, held_out, store, recipe, unfinished, save, tell)
     save_head(head, folder)
     unfinished.remove()
     live = None
@@ -113,18 +74,9 @@ def train_head(
         live = evaluate_live(
             with_head, Eagle(k=EVALUATED_STEPS, head=path), EVALUATED_STEPS, dataset.prompts, plan.end_s
         )
-    summary: HeadSummary = {
-        "steps": best.steps,
-        "parameters": sum(weight.numel() for name, weight in head.named_parameters() if "embed" not in name),
-        "vocabulary": len(head.d2t),
-        "held_out": {
-            "acceptance_length": round(best.acceptance_length, 4),
-            "acceptance": [round(rate, 4) for rate in best.acceptance],
-        },
-        "live": live,
-    }
+    summary = summarise(head, best, len(head.d2t), live)
     distillation.record(folder, RECORD, store, {"recipe": asdict(recipe), **summary})
-    return TrainedHead(folder, summary)
+    return TrainedDrafter(folder, summary)
 
 
 def _initial(

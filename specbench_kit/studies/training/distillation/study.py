@@ -8,7 +8,9 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol, TypedDict
+
+from torch import nn
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
@@ -22,7 +24,22 @@ from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.training.answers.generate import AnswerGenerator, fill, require_fresh, teach
 from specbench_kit.studies.training.answers.store import SHARD_TEXTS, Answer, AnswerKey, AnswerStore
-from specbench_kit.studies.training.distillation.batches import batches, epoch, is_greedy, is_held_out, teaches
+from specbench_kit.studies.training.distillation.batches import (
+    Acceptance,
+    batches,
+    epoch,
+    is_greedy,
+    is_held_out,
+    teaches,
+)
+from specbench_kit.studies.training.distillation.live import LiveResult
+from specbench_kit.studies.training.distillation.loop import (
+    Checkpoint,
+    LossReport,
+    StepOptimizer,
+    TrainingLoop,
+    UnfinishedDraft,
+)
 from specbench_kit.studies.training.distillation.options import DistillationSettings, Recipe
 from specbench_kit.studies.training.distillation.vocabulary import count_tokens
 from specbench_kit.traces.trace import TOKEN_IDS, TraceFile
@@ -60,6 +77,51 @@ class TimePlan:
     def training_s(self) -> float | None:
         """Return how long training may take from now on."""
         return None if self.training_until_s is None else max(1.0, self.training_until_s - monotonic_s())
+
+
+class DrafterSummary(TypedDict):
+    """What a head or a draft model reached: `held_out` on answers given before, `live` in decoding held-out prompts.
+
+    `parameters` are those that a forward reads, without the embedding.
+    """
+
+    steps: int
+    parameters: int
+    vocabulary: int
+    held_out: dict[str, object]
+    live: LiveResult | None
+
+
+def summarise(model: nn.Module, best: Checkpoint, vocabulary: int, live: LiveResult | None) -> DrafterSummary:
+    """Return what a trained model reached."""
+    return {
+        "steps": best.steps,
+        "parameters": sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name),
+        "vocabulary": vocabulary,
+        "held_out": {
+            "acceptance_length": round(best.acceptance_length, 4),
+            "acceptance": [round(rate, 4) for rate in best.acceptance],
+        },
+        "live": live,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedDrafter:
+    """The folder of a head or a draft model, and its summary."""
+
+    folder: Path
+    summary: DrafterSummary
+
+
+class DrafterLoss(Protocol):
+    """The loss of a model on answers, and what it promises on those that are held out."""
+
+    def __call__(self, answers: list[Answer], /) -> LossReport:
+        """Return the loss on a batch."""
+
+    def acceptance(self, batches: Sequence[list[Answer]], /) -> Acceptance:
+        """Return what would be accepted of the drafts for these answers."""
 
 
 class Distillation:
@@ -182,6 +244,41 @@ class Distillation:
         """Return about how many batches the recipe's epochs have."""
         tokens = sum(len(answer) for answer in self._all(store) if not is_held_out(answer.index))
         return max(1, round(1.1 * recipe.epochs * tokens / recipe.tokens_per_batch))
+
+    def train(
+        self,
+        model: nn.Module,
+        optimizer: StepOptimizer,
+        loss: DrafterLoss,
+        held_out: Sequence[list[Answer]],
+        store: AnswerStore,
+        recipe: Recipe,
+        unfinished: UnfinishedDraft,
+        save: Callable[[Path], None],
+        tell: Callable[[str], None],
+    ) -> Checkpoint:
+        """Train a model on the answers, leave it with its best weights, and return how it did with them.
+
+        `save` writes the weights into a folder, `tell` is given a line at every checkpoint.
+        """
+        log = TrainingLog(unfinished.result, tell)
+
+        def evaluate() -> tuple[float, list[float]]:
+            acceptance = loss.acceptance(held_out)
+            return acceptance.length, acceptance.by_position
+
+        loop = TrainingLoop(
+            model,
+            optimizer,
+            loss,
+            evaluate,
+            lambda reached: log(reached.sentence),
+            lambda: unfinished.keep(save),
+            lambda share: self._report("training", round(100 * share), 100),
+            self.plan.training_s(),
+            self.planned_batches(store, recipe),
+        )
+        return loop.run(self.training_batches(store, recipe))
 
     def record(self, folder: Path, file: str, store: AnswerStore, contents: dict[str, Any]) -> None:
         """Write what a draft was made of and how."""
