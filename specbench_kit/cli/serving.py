@@ -68,7 +68,8 @@ def _run(
             console,
             f"no --acceptance: recording {answers} first, with target {resolve_target(recorded.target)} and draft "
             f"{recorded.draft} (50 answers take the toy pair about a minute on two cores, a real pair several); give "
-            "--acceptance trace.parquet, a run's folder or iid:alpha=0.8,length=4 to skip this",
+            "--acceptance qwen2.5-coder (a pair that the kit has recorded), trace.parquet, a run's folder or "
+            "iid:alpha=0.8,length=4 to skip this",
         )
         dataset = load_dataset(recorded, recorded.limit, settings.recording.seed, console)
         say_target(console, recorded.target)

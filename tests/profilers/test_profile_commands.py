@@ -119,7 +119,8 @@ def test_the_run_folder_has_report_plots_and_numbers(measured: dict[str, Any]) -
     assert set(profile["regimes"]) == {"compute-bound", "memory-bound", "mixed", "batched"}
     report = (folder / "report.md").read_text()
     plots = set(re.findall(r"\(plots/(\w+\.png)\)", report))
-    assert plots == {path.name for path in (folder / "plots").iterdir()}
+    assert plots == {path.name for path in (folder / "plots").glob("*.png")}
+    assert {Path(name).stem for name in plots} == {path.stem for path in (folder / "plots").glob("*.svg")}
     assert all((folder / "plots" / name).read_bytes().startswith(b"\x89PNG") for name in plots)
     tables = re.findall(r"(?:^\|.*\n)+", report, re.MULTILINE)
     assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)

@@ -4,7 +4,7 @@ Also here: the figure of what each assumed input does to every published number.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from specbench_kit.reports.document import (
     link,
     paragraphs,
 )
+from specbench_kit.reports.experiments import tally
 from specbench_kit.reports.experiments.wording import (
     claim_verdict,
     duration,
@@ -87,6 +88,7 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
     numbers = [(result["name"], *row) for members in by_paper.values() for result in members for row in _rows(result)]
     overview: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
+        *_tally(folder, "README", {PAPERS.get(paper, paper): members for paper, members in by_paper.items()}),
         Paragraph(INTRODUCTION),
         *_duration_of_all(results),
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
@@ -100,6 +102,7 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
         world = worlds()[paper]
         head: Blocks = [
             Paragraph(f"**{totals(members).capitalize()}.**"),
+            *_tally(folder, paper, {member["name"].partition("/")[2]: [member] for member in members}),
             Table(CLAIM_COLUMNS, [row for member in members for row in _claim_rows(member)]),
             Table(EXPERIMENT_COLUMNS, [_experiment_row(member) for member in members]),
             *([Table(("claims that exclude each other", "why"), world.contradictions)] if world.contradictions else []),
@@ -107,6 +110,21 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         _write_page(folder, paper, document)
+
+
+def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[Summary]]) -> Blocks:
+    """Write the figure of how many predictions of each group come out, and return it; nothing without predictions."""
+    counts = {
+        name: (sum(member["within"] for member in members), sum(member["compared"] for member in members))
+        for name, members in groups.items()
+    }
+    predicted = {name: pair for name, pair in counts.items() if pair[1]}
+    if not predicted:
+        return []
+    path = f"plots/{page}-predictions.svg"
+    content = tally.drawing(f"{page}-predictions", predicted, f"{PAPERS.get(page, 'all papers')}, published numbers")
+    replace_file(folder / path, content)
+    return [Figure("Predictions that come out", path, tally.NOTE)]
 
 
 def _write_page(folder: Path, name: str, document: Document) -> None:

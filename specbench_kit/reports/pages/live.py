@@ -106,6 +106,7 @@ def load_report(run: RunFile, summary: Summary, figures: Sequence[Figure] = ()) 
         "Load on",
         run,
         [Paragraph(f"**{load_headline(run, summary)}**")],
+        caution(machine.warnings(run), severe=True),
         caution(load_cautions(run, summary["rows"])),
         [*figures, *with_more_columns(table, LOAD_COLUMNS)],
         _answers(summary),
@@ -119,10 +120,15 @@ def load_headline(run: RunFile, summary: Summary) -> str:
     best = max(values, key=lambda name: values[name]["throughput (tokens/s)"] or 0.0)
     figures = values[best]
     first = f"Of {len(rows)} loads, {best} have the highest throughput" if len(rows) > 1 else f"{best} were served"
+    promise = slo_in_words(run["config"]["slo"][0])
+    # None if no response was due within the load.
+    broken = figures["violations"]
+    kept = (
+        f"{share(broken)} of responses slower than the promised {promise}" if broken is not None else "no response due"
+    )
     return (
         f"{first}: {significant(figures['throughput (tokens/s)'])} tokens/s with {code(run['config']['scheduler'])}, "
-        f"95% of rounds answered within {seconds(figures['round p95'])}, and {share(figures['violations'])} of "
-        f"responses slower than the promised {slo_in_words(run['config']['slo'][0])} (one measurement, no interval)."
+        f"95% of rounds answered within {seconds(figures['round p95'])}, {kept} (one measurement, no interval)."
     )
 
 
@@ -187,7 +193,8 @@ def validation_report(run: RunFile, result: Summary, figures: Sequence[Figure] =
         "Validation of",
         run,
         [Paragraph(f"**{validation_headline(result)}**")],
-        caution(load_cautions(run, [row["measured"] for row in result["rows"]]), severe=True),
+        caution(machine.warnings(run), severe=True),
+        caution(load_cautions(run, [row["measured"] for row in result["rows"]])),
         [*figures, _judged_table(result), Paragraph(note)],
         [Heading("All figures"), Table((*POINT, "", *COLUMNS), rows)],
     )
@@ -199,14 +206,14 @@ def validation_headline(result: Summary) -> str:
     counts = []
     for name, words in SIMULATED.items():
         judged = [error.within for error in errors if error.variant == name]
-        counts.append(f"{sum(judged)} of {len(judged)} figures ({words})")
+        counts.append(f"{sum(judged)} of {len(judged)} figures {words.removeprefix('simulated, ')}")
     beyond = [error for error in errors if not error.within]
     if not beyond:
-        return f"The simulation agrees with the server within the tolerances in {' and '.join(counts)}."
+        return f"The simulation is within the tolerances in {' and in '.join(counts)}."
     far = max(beyond, key=lambda error: abs(error.error) / (error.column.tolerance or 1.0))
     return (
-        f"The simulation agrees with the server within the tolerances in {' and '.join(counts)}; farthest off is "
-        f"{far.column.title} at {far.load}, {far.text} ({SIMULATED[far.variant]})."
+        f"The simulation is within the tolerances in {' and in '.join(counts)}; farthest off is "
+        f"{far.column.title} at {far.load}, {far.text} {SIMULATED[far.variant].removeprefix('simulated, ')}."
     )
 
 
@@ -261,8 +268,8 @@ MOST_APART = 1.25
 
 
 def load_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
-    """Return what limits the figures of a load."""
-    lines = [*machine.warnings(run), *setting_cautions(run)]
+    """Return what limits the figures of a load, less what the machine's disturbances void."""
+    lines = setting_cautions(run)
     for row in rows:
         if row["late_s"][1] > LATE_S:
             lines.append(f"LATE DRAFTS at {label(row)}: the machine that generates the load was too slow.")

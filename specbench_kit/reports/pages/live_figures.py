@@ -81,7 +81,12 @@ def error_picture(result: Summary) -> Picture | None:
     for error in errors:
         by_figure.setdefault((error.load, error.column.title), []).append(error)
     several = len({load for load, _ in by_figure}) > 1
-    names = [f"{figure}, {load}" if several else figure for load, figure in by_figure]
+    # Names leave most of the width to the errors: the unit stands in the table.
+    short = {figure: figure.partition(" (")[0] for _, figure in by_figure}
+    names = [
+        f"{short[figure]}\n{load.replace(' and ', ', ').replace(' requests', '')}" if several else short[figure]
+        for load, figure in by_figure
+    ]
 
     def draw(axes: "Axes") -> None:
         named = set[str]()
@@ -96,10 +101,10 @@ def error_picture(result: Summary) -> Picture | None:
         axes.axvline(0, color=GREY, linewidth=1)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
-        axes.set_xlabel("simulated less measured (%, violations in points)")
+        axes.set_xlabel("simulated less measured (%)")
         axes.grid(axis="x", alpha=0.3)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.9 / (ROW_IN * len(names) + 0.4)))
+        axes.figure.legend(loc="outside lower center", frameon=False)
 
-    note = f"Grey: the tolerances ({TOLERANCES}). A mark beyond them is a figure that the simulation misses."
-    height_in = FRAME_IN + 0.4 + ROW_IN * max(2, len(names))
+    note = f"Grey: the tolerances ({TOLERANCES}). A mark beyond them is missed; violations are in points."
+    height_in = FRAME_IN + 0.3 + (1.3 if several else 1.0) * ROW_IN * max(2, len(names))
     return Picture("simulation_errors", "How far the simulation is off", note, height_in, draw) if errors else None

@@ -61,12 +61,13 @@ def build(
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
     # The first screen: the result in a sentence, what limits it, one figure and the table of results.
     first = next((block for block in further if isinstance(block, Figure)), None)
+    table, *more_columns = sections.results(sides)
     return Document.of(
         f"{code(name)} on {(run.get('dataset') or {}).get('name', 'unnamed dataset')}",
         caution(machine.warnings(run), severe=True),
         [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
         [first] if first else [],
-        [Heading("Results"), *sections.results(sides), *paragraphs(wording.speedup_note(run, summary))],
+        [Heading("Results"), table, *paragraphs(wording.speedup_note(run, summary)), *more_columns],
         [Heading("What was run"), facts([*setting(run), *sent_states])],
         methods.section([run], [summary]),
         deployment.section(run, summary.hidden_states),

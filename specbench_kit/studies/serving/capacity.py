@@ -160,7 +160,8 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
             break
     if not len(violated):
         raise SkitError(
-            f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer"
+            f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer, "
+            f"with --duration {2 * scenario.duration_s:g}"
         )
     load = scenario.devices if load is None else load
     holds = steady and bool(rate <= rule.epsilon)

@@ -370,6 +370,8 @@ def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: 
     )
     assert "| x | things | identity | 1 number | below | 1 of 1 within the goal |" in first_table
     assert "| not compared | because |" in page
+    assert page.index("plots/wisp-predictions.svg") < page.index("| experiment")
+    assert (tmp_path / "plots" / "wisp-predictions.svg").is_file()
 
 
 def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp_path: Path) -> None:
