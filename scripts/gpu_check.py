@@ -7,7 +7,7 @@ a card unusable, or a kernel that hangs, costs one section alone. The folder OUT
 | --- | --- |
 | `report.md` | what each section found, and how it ended |
 | `environment.json` | the card and the versions |
-| `lossless.csv` | the verdict on every method's outputs, alone and in batches of eight, greedy and sampled |
+| `lossless.csv` | the verdict on every method's outputs, alone and in batches of eight, greedy, sampled, invariant |
 | `counts.csv` | calls of the CUDA runtime per round, and graphs, by method |
 | `curves.csv` | verification and draft times of models with random weights, beside measured kernels and the limit |
 | `memory.json` | memory predicted and used by those models, and whether decoding survives a full card |
@@ -55,8 +55,17 @@ from specbench_kit.profilers.silicon import find_kernels  # noqa: E402
 from specbench_kit.profilers.subject import Subject, find_subject  # noqa: E402
 from specbench_kit.runs import provenance  # noqa: E402
 
-CONDITIONS = ((1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7))
-"""Batch sizes and temperatures at which every method decodes."""
+INVARIANT = "cuda-invariant+auto"
+"""The executors with which greedy outputs are to be plain decoding's bit by bit."""
+CONDITIONS = (
+    ("auto", 1, 0.0),
+    ("auto", 8, 0.0),
+    ("auto", 1, 0.7),
+    ("auto", 8, 0.7),
+    (INVARIANT, 1, 0.0),
+    (INVARIANT, 8, 0.0),
+)
+"""Executors, batch sizes and temperatures with which every method decodes."""
 COUNTED = ("fixed-k:k=4", "threshold", "specinfer")
 """A method of fixed length, one that stops by confidence, and one that drafts trees."""
 REPLAYS = "graph replays"
@@ -108,13 +117,14 @@ def check_environment(scene: Scene, out: Path, _seconds: float) -> Found:
 def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
     """Decode with every method under all conditions, and judge the outputs as a benchmark does."""
     rows, found = [], []
-    for batch_size, temperature in CONDITIONS:
+    for executor, batch_size, temperature in CONDITIONS:
         with TemporaryDirectory() as folder:
             result = bench(
                 scene.methods,
                 target=scene.target,
                 draft=scene.draft,
                 device=scene.device,
+                executor=executor,
                 batch_size=batch_size,
                 temperature=temperature,
                 limit=scene.prompts,
@@ -122,14 +132,15 @@ def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
                 minutes=seconds / len(CONDITIONS) / 60,
                 out=folder,
             )
-            verdicts = [
-                _verdict(run) | {"batch_size": batch_size, "temperature": temperature} for run in result.folders
-            ]
+            condition = {"executor": executor, "batch_size": batch_size, "temperature": temperature}
+            verdicts = [_verdict(run) | condition for run in result.folders]
         rows += verdicts
         tally = Counter(str(verdict["verdict"]) for verdict in verdicts)
+        ties = sum(int(str(verdict["ties"] or 0)) for verdict in verdicts)
         wrong = ", ".join(str(verdict["method"]) for verdict in verdicts if verdict["verdict"] == "WRONG")
         counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.items()))
-        found.append(f"batch {batch_size}, temperature {temperature:g}: {counts}" + (f" ({wrong})" if wrong else ""))
+        line = f"executor {executor}, batch {batch_size}, temperature {temperature:g}: {counts}, {ties} outputs tie"
+        found.append(line + (f"; wrong: {wrong}" if wrong else ""))
         _write_table(out / "lossless.csv", rows)
     return found
 

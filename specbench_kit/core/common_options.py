@@ -36,7 +36,14 @@ Draft = Annotated[
         MODELS,
     ),
 ]
-TorchDevice = Annotated[str, Option("Torch device: auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
+TorchDevice = Annotated[
+    str,
+    Option(
+        "Torch device: auto, cpu, cuda or cuda:N; TARGET+DRAFT where the two run on different ones.",
+        MODELS,
+        flag="device",
+    ),
+]
 Dtype = Annotated[str, Option("Number format of the weights: auto, float32, bfloat16 or float16.", MODELS)]
 ExecutorName = Annotated[
     str,

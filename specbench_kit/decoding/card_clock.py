@@ -1,6 +1,6 @@
 """The clock of a GPU: phases are marked on the card by events, which the host reads once per round."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,9 +9,12 @@ import torch
 from specbench_kit.decoding.clock import MeasuringClock, Phase, monotonic_s
 
 
-def measuring_clock(device: torch.device, started_s: float = 0.0) -> MeasuringClock:
-    """Return the clock that measures what is computed on a device."""
-    return (CardClock if device.type == "cuda" else MeasuringClock)(device, started_s)
+def measuring_clock(
+    device: torch.device, started_s: float = 0.0, others: Iterable[torch.device] = ()
+) -> MeasuringClock:
+    """Return the clock that measures what is computed on a device, and on `others` if models are spread."""
+    cards = [each for each in dict.fromkeys((device, *others)) if each.type == "cuda"]
+    return CardClock(cards[0], started_s, cards[1:]) if cards else MeasuringClock(device, started_s)
 
 
 class _Span(NamedTuple):
@@ -36,11 +39,13 @@ class CardClock(MeasuringClock):
     """Measures phases by events on a card's stream: a kernel's time belongs to the phase in which it was launched.
 
     The host waits for the card where times are asked for, which a loop does at the end of each round, and not at every
-    beginning and end of a phase. Until then `typical_s` knows the rounds before.
+    beginning and end of a phase. Until then `typical_s` knows the rounds before. A mark is reached when all that was
+    launched on the `others` before it is done too.
     """
 
-    def __init__(self, device: torch.device, started_s: float = 0.0) -> None:
+    def __init__(self, device: torch.device, started_s: float = 0.0, others: Sequence[torch.device] = ()) -> None:
         super().__init__(device, started_s)
+        self._others = others
         self._events: list[torch.cuda.Event] = []
         """Events that were made so far, of which the first `_marks` were recorded since the last settlement."""
         self._marks = 0
@@ -76,7 +81,10 @@ class CardClock(MeasuringClock):
             self._events.append(torch.cuda.Event(enable_timing=True))
         if not number:
             self._first_s = monotonic_s()
-        self._events[number].record(torch.cuda.current_stream(self._device))
+        stream = torch.cuda.current_stream(self._device)
+        for other in self._others:
+            stream.wait_stream(torch.cuda.current_stream(other))
+        self._events[number].record(stream)
         self._marks += 1
         if self._entered and number:
             phase = self._entered[-1][0]

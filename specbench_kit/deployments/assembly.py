@@ -76,7 +76,7 @@ def live_engine(
         return round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
 
     if deployment is None:
-        measured = measuring_clock(target.device, started_s)
+        measured = measuring_clock(target.device, started_s, [model.device for model in models.values()])
         return make(round_policy(method), drafter(measured), verifier, measured)
     states = hidden_states(method, deployment, target, models)
     modelled = ModelledClock(started_s)
@@ -125,7 +125,7 @@ def pipeline_engine(
     """Return the loop over pipeline stages, with a drafter over `models` if the method has one."""
     assert method.pipeline is not None
     depth = method.pipeline.stages
-    clock = measuring_clock(device, started_s)
+    clock = measuring_clock(device, started_s, [model.device for model in models.values()])
     parts = DrafterParts(models, sampler, clock, sampled=False, capacity=capacity)
     drafter = method.drafting.levels(parts) if method.uses_drafter else None
     make = partial(

@@ -210,9 +210,10 @@ def load_pair(
 
     A draft model whose vocabulary is not the target's is translated.
     """
-    torch_device = resolve_device(device)
+    target_device, draft_device = devices_of(device)
     target_executor, draft_executor = executors_of(executor)
-    target_dtype, draft_dtype = (resolve_dtype(dtype, torch_device, own) for own in (target_executor, draft_executor))
+    target_dtype = resolve_dtype(dtype, target_device, target_executor)
+    draft_dtype = resolve_dtype(dtype, draft_device, draft_executor)
     heads = [name for name in others if name.startswith(HEAD)]
     drafts = [name for name in (draft, *others) if name is not None and name not in heads]
     target_source = locate(target, "target")
@@ -234,16 +235,24 @@ def load_pair(
         map_vocabulary(tokenizer, own, (target, name)) if apart else None
         for (own, name), apart in zip(named_tokenizers, foreign, strict=True)
     ]
-    loaded = [LoadedModel(_load_model(sources[0], torch_device, target_dtype, placement), sources[0], target_executor)]
+    loaded = [LoadedModel(_load_model(sources[0], target_device, target_dtype, placement), sources[0], target_executor)]
     for name, source, translation in zip(drafts, sources[1:], translations, strict=True):
+        shares_weights = exit_layer(name) is not None or _is_reduced(source)
+        if shares_weights and draft_device != target_device:
+            raise SkitError(
+                f"draft model {name} computes with weights of the target, so that it cannot run on {draft_device}: "
+                f"give --device {target_device}"
+            )
         if (layers := exit_layer(name)) is not None:
             loaded.append(LoadedModel(exit_early(loaded[0].shell, layers), source, draft_executor, exit_layer=layers))
         elif _is_reduced(source):
             loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].shell), source))
         else:
-            model = _load_model(source, torch_device, draft_dtype, placement)
+            model = _load_model(source, draft_device, draft_dtype, placement)
             loaded.append(LoadedModel(model, source, draft_executor, translation))
-    require_free_memory({model.source.label: (model.shell, model.named_executor) for model in loaded}, torch_device)
+    for place in {model.device for model in loaded}:
+        here = [model for model in loaded if model.device == place]
+        require_free_memory({model.source.label: (model.shell, model.named_executor) for model in here}, place)
     for model in (own for own in loaded if own.translation is None):
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
@@ -254,6 +263,13 @@ def load_pair(
         masked=tuple(sorted({token for tokens in differing for token in tokens})),
         others={name: by_name[name] for name in others},
     )
+
+
+def devices_of(name: str) -> tuple[torch.device, torch.device]:
+    """Return the devices of target and draft models that `TARGET+DRAFT`, or one name for both, stands for."""
+    target, plus, draft = name.partition("+")
+    device = resolve_device(target)
+    return device, resolve_device(draft) if plus else device
 
 
 def executors_of(name: str) -> tuple[str, str]:

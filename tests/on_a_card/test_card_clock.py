@@ -70,3 +70,16 @@ def test_a_phase_that_is_resumed_lasts_from_its_beginning(machine: Machine) -> N
 
 def test_a_cpu_keeps_its_clock() -> None:
     assert type(measuring_clock(torch.device("cpu"))) is MeasuringClock
+
+
+def test_a_mark_waits_for_the_other_cards() -> None:
+    with emulated_cards(2) as machine:
+        clock = measuring_clock(torch.device("cpu"), others=[torch.device("cuda:0"), torch.device("cuda:1")])
+        assert isinstance(clock, CardClock)
+        with clock.running():
+            with clock.phase("draft"):
+                drafted = torch.ones(3, device="cuda:1")
+            before = machine.cards[1].stream.position
+            assert clock.take().keys() == {"draft"}
+        assert machine.cards[0].stream._waited_for[machine.cards[1].stream] >= before
+        assert drafted.tolist() == [1.0, 1.0, 1.0]

@@ -1,5 +1,6 @@
 """Every command that takes `--device`, on an emulated card."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def methods(*specs: str) -> list[str]:
 def assert_lossless(document: dict[str, Any]) -> None:
     for folder in map(Path, document["run_dirs"]):
         lossless = read_object(folder / "summary.json").get("lossless") or {}
-        assert lossless.get("wrong", 0) == 0, folder.name
+        assert lossless.get("errors", 0) == 0, folder.name
 
 
 @pytest.mark.parametrize("options", nightly_except([DRAWN], ["--batch-size 1", DRAWN]))
@@ -49,6 +50,25 @@ def test_bench_with_all_methods(options: str, command: Command, tiny: TinyPair, 
     document = command("bench", *tiny.options, *shared, "--method", "all", *options.split())
     assert len(document["run_dirs"]) > 20
     assert_lossless(document)
+
+
+PLACES = ["cuda:0+cuda:1", "cuda:1+cpu", "cpu+cuda"]
+
+
+@pytest.mark.parametrize("devices", nightly_except(PLACES[:1], PLACES))
+def test_a_draft_model_on_another_device(
+    devices: str, machine: Machine, tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
+    shared = ["--dataset", prompts, "--max-new-tokens", 8, "--dtype", "float32", "--out", tmp_path]
+    specs = methods("fixed-k:k=3", "specinfer")
+    done = skit_here("bench", *tiny.options, *shared, *specs, "--device", devices, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert_lossless(document)
+    config = read_object(Path(document["run_dirs"][0]) / "run.json")["config"]
+    expected = tuple("cuda:0" if name == "cuda" else name for name in devices.split("+"))
+    assert (config["device"], config["draft_device"]) == expected
+    assert [card.peak_bytes > 0 for card in machine.cards] == [f"cuda:{n}" in expected for n in range(2)]
 
 
 @pytest.mark.nightly  # three benchmarks; placement on a second card is tried in test_card_decoding.py

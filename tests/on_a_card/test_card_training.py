@@ -14,7 +14,7 @@ SMALL = ["--limit", 12, "--max-new-tokens", 8, "--epochs", 1, "--vocabulary", 20
 def assert_lossless(document: dict[str, Any]) -> None:
     for folder in map(Path, document["run_dirs"]):
         lossless = read_object(folder / "summary.json").get("lossless") or {}
-        assert lossless.get("wrong", 0) == 0, folder.name
+        assert lossless.get("errors", 0) == 0, folder.name
 
 
 def test_a_head_is_trained_and_drafts(command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:

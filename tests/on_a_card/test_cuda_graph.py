@@ -1,6 +1,7 @@
 """The executor `cuda-graph` on an emulated card: the plain executor's outputs, few launches, one wait per round."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import product
 from typing import Any
 
@@ -147,3 +148,55 @@ def test_what_it_cannot_run() -> None:
     sliding.config.sliding_window = 16
     with pytest.raises(SkitError, match="executor 'cuda-graph' cannot run models of type 'llama'"):
         make_executor(sliding, 1, 64, None, "cuda-graph")
+
+
+@pytest.mark.usefixtures("machine")
+def test_one_shape_gives_a_token_the_same_logits_however_tokens_are_split() -> None:
+    """One by one, in a chunk, in a tree, in a batch, and behind 64 others, bit by bit in half precision."""
+    model = tiny_llama(hidden_size=128, intermediate_size=256)  # wide enough to be rounded by its shape elsewhere
+    text = random_prompts([72], 64)[0]
+    last = 66
+
+    def logits(*parts: int, slot: int = 0, others: bool = False) -> torch.Tensor:
+        """Return the logits after token `last` if the text comes in parts of these lengths."""
+        runner = make_runner(deepcopy(model).to("cuda", torch.bfloat16), 3, CAPACITY, "cuda-invariant")
+        slots = [runner.acquire() for _ in range(3)]
+        end = 0
+        for count in parts:
+            rows = [Append(slots[slot], text[end : end + count], keep=count)]
+            rows += [Append(slots[2], text[:3])] if others else []
+            forward = runner.forward(rows)
+            for row in rows:
+                runner.commit(row.slot, range(len(row.tokens)))
+            end += count
+        assert end > last
+        assert runner.executor.captures == 1, "all forwards are one graph"  # type: ignore[attr-defined]
+        return forward[0][last - end].cpu()
+
+    alone = logits(last, 1)
+    for split in ((last - 3, 8), (67,), (40, 27), (1, last)):
+        assert torch.equal(logits(*split), alone), split
+    assert torch.equal(logits(last - 3, 8, slot=1, others=True), alone)
+    runner = make_runner(deepcopy(model).to("cuda", torch.bfloat16), 3, CAPACITY, "cuda-invariant")
+    slot = runner.acquire()
+    runner.forward([Append(slot, text[: last - 1])])
+    runner.commit(slot, range(last - 1))
+    tree = [9, text[last - 1], 11, text[last]]  # token `last` is the child of the second node
+    in_tree = runner.forward([Append(slot, tree, [-1, -1, 0, 1], keep=4)])[0][3].cpu()
+    assert torch.equal(in_tree, alone[: len(in_tree)])
+    plain = plain_logits(model.to(torch.bfloat16), text[: last + 1])[-1]
+    torch.testing.assert_close(alone.float(), plain, atol=0.5, rtol=0.1)
+
+
+@pytest.mark.nightly  # the test above is of the logits that these follow from
+@pytest.mark.parametrize("spec", SPECS[1:])
+def test_outputs_in_one_shape_are_plain_decodings(spec: str, requests_: list[Request], machine: Machine) -> None:
+    """In half precision, where the outputs of other executors differ now and then."""
+    models: list[Any] = [tiny_llama(), disturbed(tiny_llama(), 0.02)]
+    target, draft = (
+        make_runner(model.to("cuda", torch.bfloat16), 3, CAPACITY, executor)
+        for model, executor in zip(models, ("cuda-invariant", "cuda-graph"), strict=True)
+    )
+    plain, records = (decode(parse_method(each), (target, draft), requests_, batch_size=2) for each in (SPECS[0], spec))
+    assert outputs(records) == outputs(plain)
+    assert machine.counts.replays > 0

@@ -61,13 +61,11 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
         "executors.csv",
     }
     verdicts = table(out / "lossless.csv")
-    assert {(row["batch_size"], row["temperature"]) for row in verdicts} == {
-        ("1", "0.0"),
-        ("8", "0.0"),
-        ("1", "0.7"),
-        ("8", "0.7"),
-    }
+    conditions = {(row["executor"], int(row["batch_size"]), float(row["temperature"])) for row in verdicts}
+    assert conditions == set(gpu_check.CONDITIONS)
     assert not [row for row in verdicts if row["verdict"] == "WRONG"]
+    invariant = [row for row in verdicts if row["executor"] == gpu_check.INVARIANT]
+    assert all(row["identical"] == row["compared"] for row in invariant)
     curves = table(out / "curves.csv")
     assert {(row["kind"], row["requests"], row["tokens"]) for row in curves} == {
         (kind, batch, str(count))

@@ -49,6 +49,8 @@ class CudaGraphExecutor(TransformersExecutor):
 
     priority = 1
     takes_pending = True
+    has_chains = True
+    """True if a chain of forwards is one graph, in a shape of its own."""
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -93,7 +95,7 @@ class CudaGraphExecutor(TransformersExecutor):
         if not all(map(_is_captured, rows)):
             self._move_kv()
             return super().forward(rows, layers)
-        work = Work(self, rows, layers, self.details)
+        work = Work(self, rows, layers, self.details, self.has_chains)
         if work.starts_chain:
             self._chain = work
         else:

@@ -167,12 +167,14 @@ class Work:
     Column i of the results belongs to the i-th new token of a row; in a chain to its i-th forward.
     """
 
-    def __init__(self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int], details: Details) -> None:
+    def __init__(
+        self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int], details: Details, may_chain: bool = True
+    ) -> None:
         self.executor = executor
         self.rows = rows
         self.layers = layers
         self.details = details
-        self.starts_chain = not layers and all(row.keep == 1 and row.parents is None for row in rows)
+        self.starts_chain = may_chain and not layers and all(row.keep == 1 and row.parents is None for row in rows)
         self.steps = 1
         self.started = 0
         """The steps of the chain that were launched; 1 for a single forward that was."""

@@ -89,11 +89,13 @@ def release_locks(runs: Sequence[RunDirectory]) -> None:
 
 
 def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, object]:
-    target, here = bench.pair.target, bench.runners.get("target")  # a target on a server has no runner here
+    target, draft = bench.pair.target, bench.pair.draft
+    here = bench.runners.get("target")  # a target on a server has no runner here
     return {
         **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
         "baseline": BASELINE in bench.lanes,
         "device": str(target.device),
+        **({"draft_device": str(draft.device)} if draft is not None and draft.device != target.device else {}),
         "dtype": str(target.dtype).removeprefix("torch."),
         "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
         **({"products": products} if here and (products := here.executor.products) else {}),
