@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import (
     SAFE_URL,
@@ -31,7 +32,7 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.html_style import CSS, HASH, SCRIPT
 from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
-from specbench_kit.runs.folder import replace_file, write_text
+from specbench_kit.runs.folder import write_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 NO_DRAWINGS: Mapping[str, str] = {}
