@@ -272,4 +272,4 @@ RunFile = Mapping[str, Any]
 Summary = Mapping[str, Any]
 """The content of `summary.json`, or a part of it."""
 Row = Mapping[str, Any]
-"""The metrics of one method, or of the baseline, over the same requests."""
+"""A row of the summary of a sweep, a simulation, a load or an experiment."""
