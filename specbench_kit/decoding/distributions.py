@@ -42,9 +42,10 @@ def _by_rows(probabilities: Tensor, bases: Sequence[float], branch: int, count: 
     best = probabilities.topk(branch)
     scores = best.values.log() + best.values.new_tensor(bases)[:, None]
     values, indices = scores.flatten().topk(count)
-    tokens = best.indices.flatten()[indices].tolist()
-    rows = (index // branch for index in indices.tolist())
-    return list(zip(values.tolist(), rows, tokens, strict=True))
+    tokens = best.indices.flatten()[indices]
+    packed = torch.stack((values.double(), (indices // branch).double(), tokens.double()), -1)
+    # The host waits for all of it at once; a double holds each of the numbers exactly.
+    return [(score, int(row), int(token)) for score, row, token in packed.tolist()]
 
 
 def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:

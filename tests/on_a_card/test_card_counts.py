@@ -30,7 +30,7 @@ from specbench_kit.models.runner import Runner
 
 NEW_TOKENS, CAPACITY, MOST_RUNS = 12, 160, 8
 LAUNCHES, COPIES = 20, 2
-OTHERWISE = {"specedge": "specedge:depth=3"}
+OTHERWISE = {"autodraft": "autodraft:nodes=8,step=3,max_depth=4", "specedge": "specedge:depth=3"}
 """Specs of methods whose default options decide by times."""
 FIXED = {"fixed-k", "block-verification", "goodput", "sglang-ema", "sglang-throughput", "ucb-specstop"}
 """Methods that read nothing of a draft before it is verified."""
