@@ -10,8 +10,6 @@ from specbench_kit.studies.suite.running import run_cell
 
 IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "specpipe"}
 """Policies that fill a pipeline, which no trace can serve; the synthetic pairs have no cell with one."""
-NOT_RUN = {"ssd"}
-"""Policies whose rows `make suite-results` still has to make."""
 
 
 def test_every_cell_can_be_set_up() -> None:
@@ -28,7 +26,7 @@ def shipped() -> dict[str, PolicyResult]:
 def test_every_policy_of_the_kit_has_its_row() -> None:
     rows, cells = shipped(), load("v1").cells
     own = {name for name, kind in methods.all().items() if kind.__module__.startswith("specbench_kit.")}
-    assert own - NOT_RUN - IN_NO_CELL <= rows.keys()
+    assert own - IN_NO_CELL <= rows.keys()
     assert not IN_NO_CELL & rows.keys()
     for policy in rows.values():
         assert policy.cells.keys() == cells.keys()
