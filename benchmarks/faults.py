@@ -1,14 +1,17 @@
 """Two plausible faults of greedy verification, to test that the check of outputs notices them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
+from specbench_kit.decoding import verification
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import ModelVerifier
+from specbench_kit.decoding.verification import Verdict
 from specbench_kit.models.executors.base import Forward
 
 ACCEPTED_WITHIN, SWAPPED_WITHIN = 0.45, 0.2
@@ -48,13 +51,14 @@ def swap_extra(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
 def injected(fault: Fault) -> Iterator[None]:
     """Put the fault into every verification."""
 
-    def judge(_: ModelVerifier, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward) -> list[Outcome]:
-        rows = enumerate(zip(drafts, chosen, strict=True))
-        return [fault(draft.tree, nodes, logits[row].float()) for row, (draft, nodes) in rows]
+    right = verification.verdict_of_row
 
-    right = ModelVerifier._judge
-    ModelVerifier._judge = judge  # type: ignore[method-assign]
+    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: Any) -> Verdict:
+        path, bonus = fault(draft.tree, nodes, forward[number].float())
+        return replace(right(draft, nodes, appended, forward, number, *rule), path=path, bonus=bonus)
+
+    verification.verdict_of_row = faulty
     try:
         yield
     finally:
-        ModelVerifier._judge = right  # type: ignore[method-assign]
+        verification.verdict_of_row = right

@@ -190,5 +190,5 @@ def _likeliest_except(source: "tuple[Distributions, int]", drafted: int, count: 
     """Return the `count` most probable tokens of a distribution other than the one that was drafted from it."""
     forward = cast("DraftForward", source[0])
     row = source[1]
-    likeliest = forward.forward.top_tokens(count + 1)[row]
+    likeliest = forward.top_tokens(count + 1)[row]
     return [token for token in likeliest if token != drafted][:count]

@@ -107,6 +107,7 @@ class _UndecidedWisp(_PreparedWisp):
     """WISP with a threshold that every token passes: a fixed draft length."""
 
     learned = False
+    display_name = Wisp.display_name
 
     def policy(self) -> Policy:
         return FixedK(self.tuned.max_draft).policy()

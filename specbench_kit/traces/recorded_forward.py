@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -26,6 +26,13 @@ class RecordedForward(DraftForward):
     def __init__(self, nodes: Sequence[tuple[CandidateSource, int]]) -> None:
         # Not the base class's: there are no logits.
         self.nodes = nodes
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("forward", "logits", "probabilities"):
+            raise SkitError(
+                f"a trace holds the likeliest tokens of a draft model and no whole distributions ({name}): run it live"
+            )
+        raise AttributeError(name)
 
     @property
     def greedy(self) -> bool:
@@ -58,6 +65,9 @@ class RecordedForward(DraftForward):
     def need(self, rows: Sequence[int]) -> None:
         """Raise BeyondRecord: an answer depends on tokens of these rows, the likeliest first, that are not recorded."""
         raise BeyondRecord(self.nodes[rows[0]][0].recorded_for)
+
+    def best_tokens(self) -> list[int]:
+        return [tokens[0] for tokens in self.top_tokens(1)]
 
     def top_tokens(self, count: int) -> list[list[int]]:
         return [self.top(row, count).tokens.tolist() for row in range(len(self.nodes))]

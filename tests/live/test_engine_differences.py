@@ -45,7 +45,7 @@ def bench(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
     monkeypatch.setitem(stand_in.ROUTES, "/tokenize", tokenize)
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(PROMPTS)))
     models = ("--draft", tiny.draft, "--target", tiny.target, "--method", "fixed-k:k=3")
-    return Bench((*models, "--dataset", prompts, "--max-new-tokens", 16, "--out", tmp_path / "out"), tmp_path / "out")
+    return Bench((*models, "--dataset", prompts, "--max-new-tokens", 32, "--out", tmp_path / "out"), tmp_path / "out")
 
 
 def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults: Faults) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Outputs of a server in half precision are judged by the scores that the server computes again."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from nightly import nightly_except
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from benchmarks.faults import Fault, accept_second, swap_extra
+from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
@@ -19,13 +21,11 @@ from specbench_kit.live.judges import ScoringJudge
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import score_frame
 from specbench_kit.live.server import verifiers
-from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.wire import Status, Up
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.models.executors.base import Forward
-from specbench_kit.models.runner import Append
 
 TARGET = tiny_llama(vocab_size=256).to(torch.bfloat16)
 DEVICE_MODEL = disturbed(TARGET, 0.03)
@@ -89,17 +89,14 @@ def test_rounding_of_drawn_tokens_on_a_server_is_no_error() -> None:
 @contextmanager
 def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the fault into every verification of a server."""
-    right = verifiers._verdict
+    right = verifiers.verdict_of_row
 
-    def faulty(
-        pending: PendingRound, row: Append, forward: Forward, number: int, best: Sequence[Sequence[int]]
-    ) -> Verdict:
-        logits = forward[number][-1 - len(pending.nodes) :].float()
-        path, bonus = fault(pending.draft.tree, pending.nodes, logits)
-        return replace(right(pending, row, forward, number, best), path=path, bonus=bonus)
+    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: Any) -> Verdict:
+        path, bonus = fault(draft.tree, nodes, forward[number][-1 - len(nodes) :].float())
+        return replace(right(draft, nodes, appended, forward, number, *rule), path=path, bonus=bonus)
 
     with monkeypatch.context() as patch:
-        patch.setattr(verifiers, "_verdict", faulty)
+        patch.setattr(verifiers, "verdict_of_row", faulty)
         yield
 
 

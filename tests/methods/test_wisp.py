@@ -146,7 +146,7 @@ class Noting(Dense):
 def test_deciding_is_charged_to_the_policy(
     folder: Path, runners: Runners, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "measuring_clock", OpenPhases)
+    monkeypatch.setattr(assembly, "measuring_clock", lambda device, started_s, _: OpenPhases(device, started_s))
     predictor = load(folder)
     assert isinstance(predictor.scorer, Dense)
     assert predictor.scorer.scaler is not None

@@ -89,8 +89,10 @@ def escaped(text: str) -> str:
 
 
 @contextmanager
-def plot(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[Any]:
-    """Yield axes of a figure that is written as PNG and SVG when the context ends."""
+def plot(
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, formats: Sequence[str] = ("png", "svg")
+) -> Iterator[Any]:
+    """Yield axes of a figure that is written in the formats when the context ends."""
     import matplotlib
 
     figure = new_figure(size)
@@ -98,7 +100,7 @@ def plot(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1)
     settings: dict[Any, Any] = {"svg.hashsalt": path.stem, "svg.fonttype": "none"}
     try:
         with matplotlib.rc_context(settings):
-            for suffix in ("png", "svg"):
+            for suffix in formats:
                 replace_file(path.with_suffix(f".{suffix}"), rendered(figure, suffix))
     except OSError as error:
         raise SkitError(f"cannot write {path}: {error.strerror or error}") from error

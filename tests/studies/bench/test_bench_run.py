@@ -119,8 +119,8 @@ def test_the_reason_for_a_sample_does_not_define_the_run(tiny: TinyPair, tmp_pat
 
 def test_there_are_no_more_slots_than_requests_can_be_open(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", batch_size=10**9), DIALOGUES)
-    (block,) = benchmark.bench.runners["target"].executor.store.blocks
-    assert block.shape[1] == len(DIALOGUES) * 3, "the baseline, the method, and the baseline beside itself"
+    slots = benchmark.bench.runners["target"].executor.slots
+    assert slots == len(DIALOGUES) * 3, "the baseline, the method, and the baseline beside itself"
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
