@@ -191,13 +191,14 @@ KEEP_REPORT = from=$$(echo $(PAIR_TRACE)/reports/$$report/*-bench-*) && to=$(PAI
 	cp $$from/plots/*.svg $$to/plots
 PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment specedge
 reference-pair: $(INSTALLED)
-	rm -rf $(PAIR_TRACE)/reports $(addprefix $(PAIR_REPORTS)/,$(filter-out trees,$(notdir $(wildcard $(PAIR_REPORTS)/*))))
+	rm -rf $(PAIR_TRACE)/reports $(PAIR_REPORTS)/*/
 	for clock in $(PAIR_CLOCKS); do \
 		$(BIN)/skit bench --replay $(PAIR) --method all --deployment $$clock --out $(PAIR_TRACE)/reports/$$clock && \
 		$(BIN)/skit bench --replay $(PAIR) --method all --tuned auto --deployment $$clock \
 			--out $(PAIR_TRACE)/reports/$$clock-tuned && \
 		$(BIN)/skit bench --replay $(PAIR) $(RULES) --deployment $$clock --out $(PAIR_TRACE)/reports/predictor-$$clock && \
-		for report in $$clock $$clock-tuned predictor-$$clock; do $(KEEP_REPORT) || exit 1; done || exit 1; \
+		$(BIN)/skit bench --replay $(PAIR)-trees --method all --deployment $$clock --out $(PAIR_TRACE)/reports/trees-$$clock && \
+		for report in $$clock $$clock-tuned predictor-$$clock trees-$$clock; do $(KEEP_REPORT) || exit 1; done || exit 1; \
 	done
 	cp $(PAIR_TRACE)/reports/specedge/*-bench-*/report.tex $(PAIR_REPORTS)/specedge
 	for size in 1 8; do \

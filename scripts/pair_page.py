@@ -36,6 +36,10 @@ WITHOUT_LINK = "link=false"
 LEVEL_WITH_FIRST = " ≈"
 """Stands behind the speedup of a method that is not shown to be slower than the fastest one of its column."""
 
+TREES = ("eagle2-tree", "opt-tree", "sampled-tree", "sequoia", "server-tree", "specedge", "specinfer")
+"""The methods that draft trees, as the trace of trees replays them."""
+CHAINS = ("oracle", "reachable", "margin", "adaspec", "threshold", "fixed-k", "suffix")
+"""The methods that stand beside them."""
 DECODED = ["method", "speedup", "typical prompt", "acceptance length"]
 """The columns of tables on requests that were decoded."""
 
@@ -258,6 +262,20 @@ def claims_table(reports: Mapping[str, Report]) -> str:
     return table(["method", "what its authors report", f"here, `{CLOCKS[0]}`: {over[0]}", *over[1:]], rows)
 
 
+def trees_table(reports: Mapping[str, Report]) -> str:
+    """Return the methods that draft trees and some that draft chains, on the same requests, the fastest first."""
+    found = [reports[f"trees-{clock}"] for clock in CLOCKS]
+    rows = []
+    for label, row in sorted(found[0].rows.items(), key=lambda item: -item[1].value):
+        name = label.partition(" (")[0]
+        shape = "tree, on the server" if name == "server-tree" else "tree" if name in TREES else "chain"
+        if name in (*TREES, *CHAINS):
+            cells = [f"`{name}`", shape, *(report.cell(name) for report in found)]
+            rows.append([*cells, f"{row.typical or 1:.2f}", f"{row.acceptance_length:.2f}"])
+    clocks = [f"`{clock}`" for clock in CLOCKS]
+    return table(["method", "drafts a", *clocks, f"{clocks[0]}, typical prompt", "acceptance length"], rows)
+
+
 def rules_table(reports: Mapping[str, Report]) -> str:
     """Return predictors beside thresholds, the fastest first."""
     found = [reports[f"predictor-{clock}"] for clock in CLOCKS]
@@ -368,7 +386,8 @@ def fields() -> dict[str, Any]:
         "links_table": links_table(*links),
         "counting_table": counting_table(links),
         "batches_table": batches_table({size: sweeps[f"batch-{size}"] for size in SIZES}),
-        **{f"{name}_table": decoded_table(reports[name]) for name in ("trees", "pipeline") if name in reports},
+        "trees_table": trees_table(reports),
+        **({"pipeline_table": decoded_table(reports["pipeline"])} if "pipeline" in reports else {}),
         **({"sampled_table": sampled_table(reports["sampled"])} if "sampled" in reports else {}),
     }
 

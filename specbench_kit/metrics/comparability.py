@@ -243,6 +243,12 @@ class MethodSeries:
         return method.group if method else "other"
 
     @property
+    def drafts_on_server(self) -> bool:
+        """True if the method has its draft model beside the target, whatever a deployment says."""
+        method = methods.all().get(self.name)
+        return method is not None and method.placement == "server"
+
+    @property
     def is_rung(self) -> bool:
         """True if the method shows how much of the oracle's gap a rule over the draft's own signals can close."""
         method = methods.all().get(self.name)

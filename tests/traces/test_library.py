@@ -11,7 +11,7 @@ from specbench_kit.models.named import NAMED_PAIRS
 from specbench_kit.traces.library import BUNDLED, bundled_traces, trace_file
 from specbench_kit.traces.trace import TraceFile
 
-REPORTS, TUNING = "qwen2.5-coder", "qwen2.5-coder-tune"
+REPORTS, TUNING, TREES = "qwen2.5-coder", "qwen2.5-coder-tune", "qwen2.5-coder-trees"
 TASKS = {
     "chat of two turns",
     "code",
@@ -27,11 +27,11 @@ LARGEST_BYTES = 25_000_000
 
 
 def test_every_bundled_file_is_in_the_catalogue() -> None:
-    assert {file.stem for file in BUNDLED.glob("*.parquet")} == set(bundled_traces()) == {REPORTS, TUNING}
+    assert {file.stem for file in BUNDLED.glob("*.parquet")} == set(bundled_traces()) == {REPORTS, TUNING, TREES}
     assert sum(file.stat().st_size for file in BUNDLED.iterdir()) <= LARGEST_BYTES
 
 
-@pytest.mark.parametrize("name", [REPORTS, TUNING])
+@pytest.mark.parametrize("name", [REPORTS, TUNING, TREES])
 def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(name: str) -> None:
     trace, pair = TraceFile(Path(name)), NAMED_PAIRS["qwen2.5-coder"]
     assert trace.header.licence == bundled_traces()[name].licence
@@ -77,6 +77,18 @@ def test_policies_differ_on_the_known_pair(tmp_path: Path) -> None:
     assert bound.startswith("oracle")
     assert speedups[bound] > 1.5
     assert min(speedups.values()) < 0.9 * speedups[bound]
+
+
+def test_trees_replay_beside_chains_and_what_was_not_recorded_is_named(tmp_path: Path) -> None:
+    """Trees of the right shape accept more of each draft than any chain, and are faster where verification is cheap."""
+    policies = [part for method in ("server-tree", "threshold", "oracle") for part in ("--method", method)]
+    done = skit_here("bench", "--replay", TREES, *policies, "--deployment", "specedge", "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    found = {label.partition(":")[0]: entry["overall"] for label, entry in json.loads(done.stdout)["summary"].items()}
+    assert found["server-tree"]["acceptance_length"] > found["oracle"]["acceptance_length"]
+    assert found["server-tree"]["speedup"] > found["oracle"]["speedup"] > found["threshold"]["speedup"]
+    line = error_line(skit_here("bench", "--replay", TREES, "--method", "ssd", "--deployment", "specedge"))
+    assert line.startswith("its tree asks for more of the draft model than the trace holds")
 
 
 SHORT = ["--duration", "10", "--warm-up", "2", "--seeds", "1", "--jobs", "1"]

@@ -42,6 +42,7 @@ def cautions(comparison: Comparison) -> list[str]:
     reference = comparison.reference
     rows = comparison.overall
     lines += colocation.cautions(code(reference), rows[reference])
+    lines += _on_the_server(comparison)
     spread = max((row.repeat_spread for row in rows.values() if row.repeat_spread is not None), default=0.0)
     if spread >= UNSTEADY:
         lines.append(
@@ -60,6 +61,24 @@ def cautions(comparison: Comparison) -> list[str]:
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
     lines += map(not_read, comparison.problems)
     return list(dict.fromkeys(lines))
+
+
+def _on_the_server(comparison: Comparison) -> list[str]:
+    """Return a line if the fastest method drafts beside the target by its nature, where others draft at the edge."""
+    series = {one.label: one for one in comparison.series}
+    reference = series.get(comparison.reference)
+    speeds = {
+        label: row.speedup or 0.0
+        for label, row in comparison.overall.items()
+        if colocation.has_edge(row) and not (series[label].is_bound or series[label].is_rung)
+    }
+    if reference is None or not reference.drafts_on_server or not speeds:
+        return []
+    best = max(speeds, key=speeds.__getitem__)
+    return [
+        f"DRAFTS ON THE SERVER: {code(reference.label)} has its draft model beside the target; the fastest method that "
+        f"drafts at the edge is {code(best)}, {times(speeds[best])}."
+    ]
 
 
 def decision_words(comparison: Comparison) -> str:

@@ -112,7 +112,8 @@ def _correlations(axes: "Axes", correlations: Summary, title: str) -> None:
     axes.invert_yaxis()
     axes.set_title(title)
     bar = axes.figure.colorbar(cells, ax=axes, label="Pearson correlation", shrink=0.8)
-    bar.solids.set_rasterized(False)  # a page loads no pictures of pixels
+    if bar.solids is not None:
+        bar.solids.set_rasterized(False)  # a page loads no pictures of pixels
 
 
 def _acceptance(path: Path, curves: Mapping[str, Sequence[Summary]], where: str) -> None:

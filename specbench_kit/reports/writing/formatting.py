@@ -55,11 +55,11 @@ def times(value: float | None) -> str:
 
 
 def interval(bounds: Sequence[float] | None) -> str:
-    """Return both ends of an interval with as many digits as tell them apart: 1.55–1.70."""
+    """Return both ends of an interval with as many digits as tell them apart, one if none do: 1.55–1.70."""
     if bounds is None:
         return ABSENT
-    shown = [[significant(bound, digits) for bound in bounds] for digits in range(3, 12)]
-    return "–".join(next((ends for ends in shown if ends[0] != ends[1]), shown[-1]))
+    shown = [[significant(bound, digits) for bound in bounds] for digits in range(3, 7)]
+    return "–".join(next((ends for ends in shown if ends[0] != ends[1]), shown[0][:1]))
 
 
 def shorten_head(text: str, limit: int) -> str:
