@@ -160,7 +160,8 @@ pair-training: $(INSTALLED)
 		--save-to $(PAIR_TRACE)/predictor --out $(PAIR_TRACE)
 	cp $(PAIR_TRACE)/predictor/* specbench_kit/predictors/bundled/$(PAIR)/
 	for clock in local $(EDGES); do \
-		$(BIN)/skit tune --method all --replay $(PAIR)-tune --deployment $$clock --out $(PAIR_FILES)/tuned/$$clock.json || exit 1; \
+		$(BIN)/skit tune --method all --replay $(PAIR)-tune --deployment $$clock --out $(PAIR_TRACE)/tuned/$$clock.json && \
+		cp $(PAIR_TRACE)/tuned/$$clock.json $(PAIR_FILES)/tuned/ || exit 1; \
 	done
 
 # Every method as it comes and tuned, and learned stop rules beside thresholds; then longer links and larger batches, with
