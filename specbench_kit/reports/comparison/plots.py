@@ -129,6 +129,8 @@ def gaps(scene: Scene) -> Picture | None:
     return Picture("itl", "Inter-token latency (ITL)", note, 2.8 + legend_in(curves), draw)
 
 
+MOST_ROWS = 16
+"""Methods up to which a figure with a row for each can be read on one screen."""
 CRUSHED = 8
 """Ratio of the largest to the least value from which a linear axis would leave the others no room."""
 PHASE_STYLES = {**STYLES, "link": (COLOURS[5], "--"), "queue": ("white", "||")}
@@ -152,11 +154,11 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
 
 
 def speedups(scene: Scene) -> Picture | None:
-    """Return the figure of each method's speedup with its interval."""
+    """Return the figure of each method's speedup with its interval, from fast to slow."""
     values = {label: row.speedup for label, row in scene.rows.items() if row.speedup is not None}
     if not values:
         return None
-    labels = list(values)
+    labels = sorted(values, key=lambda label: -values[label])[:MOST_ROWS]
 
     def draw(axes: "Axes") -> None:
         for level, label in enumerate(labels):
@@ -181,6 +183,8 @@ def speedups(scene: Scene) -> Picture | None:
     note = "Points are ratios of summed times over the same prompts, bars simultaneous 95% intervals over prompts."
     if len(labels) > 1:
         note += f" Hollow: no difference from {scene.comparison.reference} is shown."
+    if len(labels) < len(values):
+        note = f"The fastest {len(labels)} of {len(values)}; the tables have all. {note}"
     title = "Speedup by method, with 95% intervals"
     return Picture("speedup", title, note, height(labels), draw)
 
