@@ -8,8 +8,9 @@ interrupted call goes on where it was; one that `--minutes` ends early writes th
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 from msgspec import structs
@@ -44,6 +45,17 @@ def _cut(trace: RequestTrace, tokens: int) -> RequestTrace:
     )
 
 
+def _prompts(requests: Sequence[RequestTrace]) -> int:
+    """Return how many prompts the requests answer: the turns of a dialogue, which follow each other, are one."""
+    ids = [request.request_id for request in requests]
+    turns = [id.rpartition("/") for id in ids]
+    later = [
+        turn[0] == before[0] and turn[2].isdecimal() and before[2].isdecimal() and int(turn[2]) == int(before[2]) + 1
+        for before, turn in pairwise(turns)
+    ]
+    return len(ids) - sum(later)
+
+
 def main() -> None:
     """Read the command line and write the trace."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -57,7 +69,10 @@ def main() -> None:
     file = TraceFile(arguments.trace)
     requests = [_cut(trace, arguments.tokens) for trace in islice(file, arguments.requests)]
     config = {**file.header.run["config"], "max_new_tokens": arguments.tokens}
-    header = structs.replace(file.header, trees=TREES, run={**file.header.run, "config": config})
+    prompts = _prompts(requests)
+    dataset = {**file.header.run["dataset"], "count": prompts, "chat": prompts}
+    run = {**file.header.run, "config": config, "dataset": dataset}
+    header = structs.replace(file.header, trees=TREES, run=run)
     unfinished = UnfinishedTrace(arguments.out, [trace.request_id for trace in requests])
     unfinished.begin(resume=True)
     unfinished.make_folder()

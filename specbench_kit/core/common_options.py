@@ -61,7 +61,10 @@ MaxMemory = Annotated[str, Option("Memory that --device-map may use per device, 
 MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per request.", DECODING)]
 BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING)]
 Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING)]
-Limit = Annotated[int | None, Option("Number of prompts, drawn with --seed; the default is all.", RUN)]
+Limit = Annotated[
+    int | None,
+    Option("Number of prompts, drawn with --seed, or of a trace's requests, the first ones; the default is all.", RUN),
+]
 Minutes = Annotated[
     float | None,
     Option("Minutes of decoding after which no further request begins; what is done by then is reported.", RUN),

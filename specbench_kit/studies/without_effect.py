@@ -11,7 +11,8 @@ from specbench_kit.core.without_effect import GivenValues, WithoutEffect, beside
 if TYPE_CHECKING:
     from specbench_kit.papers.experiment import Experiment
 
-PROMPTS = ("dataset", "data_dir", "sample", "limit")
+DATASET = ("dataset", "data_dir", "sample")
+PROMPTS = (*DATASET, "limit")
 DECODED = (*PROMPTS, "minutes")
 """Options of what a command decodes first."""
 PAIR = ("target", "draft", "device", "dtype", "executor")
@@ -97,7 +98,7 @@ DISTILLATION = (
 
 RULES: Mapping[str, Sequence[WithoutEffect]] = {
     "bench": (
-        WithoutEffect((*DECODED, *LIVE), beside("replay"), RECORDED),
+        WithoutEffect((*DATASET, "minutes", *LIVE), beside("replay"), RECORDED),
         WithoutEffect((*SAMPLING, "draft_top_n"), _greedily, GREEDY),
     ),
     "ab": (

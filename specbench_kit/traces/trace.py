@@ -119,7 +119,8 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TraceFile:
     """A trace to read, a file or a bundled one by name; requests are streamed, one row group at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limit: int | None = None) -> None:
+        """Open a trace, of which no more than the first `limit` requests are read."""
         import pyarrow
         import pyarrow.parquet
 
@@ -129,9 +130,12 @@ class TraceFile:
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise SkitError(f"cannot read the trace {path}: {first_line(error)}; record it with skit record") from error
         self.header = _read_header(path, self._file.schema_arrow)
+        self.recorded = int(self._file.metadata.num_rows)
+        """The number of requests that the file holds."""
+        self._count = self.recorded if limit is None else min(limit, self.recorded)
 
     def __len__(self) -> int:
-        return int(self._file.metadata.num_rows)
+        return self._count
 
     def __iter__(self) -> Iterator[RequestTrace]:
         import pyarrow
@@ -144,9 +148,13 @@ class TraceFile:
                     # A null inside a list would silently become a number.
                     if column.null_count or (name not in TEXT and column.flatten().null_count):
                         raise ValueError(f"column {name} holds null")
-                yield from (self._request(batch, index) for index in range(batch.num_rows))
-            if rows < len(self):  # a changed byte in a page's header can hide rows
-                raise ValueError(f"{len(self) - rows} of its {len(self)} requests are missing")
+                before = rows - batch.num_rows
+                for index in range(min(batch.num_rows, self._count - before)):
+                    yield self._request(batch, index)
+                if rows >= self._count:
+                    break
+            if rows < self._count:  # a changed byte in a page's header can hide rows
+                raise ValueError(f"{self.recorded - rows} of its {self.recorded} requests are missing")
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 

@@ -51,7 +51,7 @@ def test_make_bench_without_a_package_index_says_so_and_runs_the_small_pair(tmp_
     command = ["make", "bench", f"INSTALLED={installed}", f"BIN={Path(sys.executable).parent}"]
     options = f"OPTIONS={' '.join(QUICK)} --out {tmp_path}/results"
     offline = environment(SKIT_HOME=str(tmp_path / "home"), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
-    options_of_replay = f"REPLAY_OPTIONS=--method fixed-k --method oracle --out {tmp_path}/replayed"
+    options_of_replay = f"REPLAY_OPTIONS=--limit 9 --method fixed-k --method oracle --out {tmp_path}/replayed"
     done = subprocess.run(
         [*command, options, options_of_replay], cwd=ROOT, env=offline, capture_output=True, text=True, check=False
     )

@@ -235,6 +235,15 @@ def write(path: Path, header: TraceHeader, traces: Iterable[RequestTrace]) -> Pa
     return path
 
 
+def test_a_limit_reads_the_first_requests_and_no_more(tmp_path: Path, header, traces):
+    trace_path = write(tmp_path / "whole.parquet", header, traces)
+    for limit, count in ((1, 1), (len(traces), len(traces)), (len(traces) + 5, len(traces))):
+        file = TraceFile(trace_path, limit)
+        assert len(file) == count
+        assert [trace.request_id for trace in file] == [trace.request_id for trace in traces[:count]]
+        assert file.recorded == len(traces)
+
+
 def test_foreign_truncated_and_missing_files(tmp_path: Path, header, traces):
     whole = write(tmp_path / "whole.parquet", header, traces).read_bytes()
     cut = tmp_path / "cut.parquet"

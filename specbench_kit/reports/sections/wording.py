@@ -138,8 +138,10 @@ def parameters(number: float) -> str:
 
 
 def trace_sentence(trace: RunFile) -> str:
-    """Return the file that was replayed, its hash and its licence."""
+    """Return the file that was replayed, its hash, which part of it if not all, and its licence."""
     parts = [str(trace.get("file")), f"sha256 {str(trace.get('sha256'))[:12]}"]
+    if trace.get("requests") != trace.get("recorded"):
+        parts.append(f"the first {count(trace['requests'])} of its {count(trace['recorded'])} requests")
     return ", ".join([*parts, *([f"licence {trace['licence']}"] if trace.get("licence") else [])])
 
 

@@ -28,7 +28,7 @@ from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
-CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed")
+CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed", "limit")
 """Settings that `run.json` repeats under `config`."""
 
 
@@ -77,7 +77,7 @@ def bench_replay(
     _require_replayable(settings)
     if settings.tuned is not None:
         settings = with_recorded_target(settings, path)
-    trace = TraceFile(path)
+    trace = TraceFile(path, settings.limit)
     trace.provenance("dataset", "name")
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
@@ -246,7 +246,7 @@ def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment)
         },
         **describe_time(deployment),
         **describe_range((name for name, _ in corners(deployment)), DECIDED_ANEW),
-        "trace": trace.describe(),
+        "trace": {**trace.describe(), "requests": len(trace), "recorded": trace.recorded},
         "requests": len(trace),
         **provenance.collect(settings.argv),
     }
