@@ -111,7 +111,7 @@ REFUSED = {
         skit.replay,
         {"methods": "fixed-k", "trace": "no.parquet"},
         [
-            *[("limit", 1), ("target", "bundled"), ("draft", "bundled"), ("device", "cpu"), ("dtype", "float32")],
+            *[("target", "bundled"), ("draft", "bundled"), ("device", "cpu"), ("dtype", "float32")],
             *[("executor", "cache"), ("max_new_tokens", 4), ("top_k", 3), ("draft_answers", True), ("link", "rtt_s=1")],
             *[("temperature", 0.5), ("resume", True), ("exclude_seen", True), ("token_view", True), ("repeats", 2)],
         ],

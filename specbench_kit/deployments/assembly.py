@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +18,6 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
-from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
@@ -26,6 +26,10 @@ from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.deployments.placing import add_modelled_time, states_on_the_way
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.processes.stages import ProcessStages
+    from specbench_kit.decoding.verification import Target
 
 
 def live_engine(
@@ -40,7 +44,7 @@ def live_engine(
     started_s: float = 0.0,
     deployment: Deployment | None = None,
     ends: Sequence[Deployment] = (),
-    stages: ProcessStages | None = None,
+    stages: "ProcessStages | None" = None,
     others: Mapping[str, Runner] = MappingProxyType({}),
     draft_top_n: int = 0,
 ) -> Loop:
@@ -68,7 +72,7 @@ def live_engine(
             ends=ends,
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
-    verifier = ModelVerifier(PipelineTarget(stages) if stages else target, sampler, method.drafting.layers(models))
+    verifier = ModelVerifier(_in_slices(stages) if stages else target, sampler, method.drafting.layers(models))
     named = method.display_name
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
 
@@ -104,6 +108,13 @@ def round_drafter(
     if sampled and draft_top_n:
         sampler = replace(sampler, top_k=min(draft_top_n, sampler.top_k or draft_top_n))
     return method.drafting.source(DrafterParts(models, sampler, clock, sampled, capacity, remembered))
+
+
+def _in_slices(stages: "ProcessStages") -> "Target":
+    """Return the target that processes hold in slices; a replay, which runs no model, is spared their imports."""
+    from specbench_kit.decoding.processes.stages import PipelineTarget
+
+    return PipelineTarget(stages)
 
 
 def pipeline_engine(

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, cat
@@ -21,8 +22,10 @@ from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.draft_library import AUTO, named
-from specbench_kit.models.executors.head import ReadsStates
 from specbench_kit.models.runner import Append, Runner
+
+if TYPE_CHECKING:
+    from specbench_kit.models.executors.head import ReadsStates
 
 
 class HeadLevels:
@@ -33,7 +36,7 @@ class HeadLevels:
     request's prompt there are no states, and nothing is drafted for it.
     """
 
-    def __init__(self, runner: Runner, executor: ReadsStates, sampler: Sampler, clock: Clock) -> None:
+    def __init__(self, runner: Runner, executor: "ReadsStates", sampler: Sampler, clock: Clock) -> None:
         self.state_layers: Sequence[int] = executor.reads
         self._runner = runner
         self._executor = executor
@@ -161,7 +164,10 @@ class HeadDrafting(Drafting):
         (name,) = self.models
         return HeadLevels(parts.models[name], self._executor(parts.models), parts.sampler, parts.clock)
 
-    def _executor(self, models: "Mapping[str, Runner]") -> ReadsStates:
+    def _executor(self, models: "Mapping[str, Runner]") -> "ReadsStates":
+        # Not above: a replay, which runs no head, is spared the imports of its executor.
+        from specbench_kit.models.executors.head import ReadsStates
+
         executor = models[self.models[0]].executor
         assert isinstance(executor, ReadsStates)
         return executor
@@ -172,7 +178,7 @@ class HeadDrafter(ModelDrafter):
 
     skips = 1  # its rows begin with the second token, as there are no states before the first
 
-    def __init__(self, parts: DrafterParts, runner: "Runner", executor: ReadsStates) -> None:
+    def __init__(self, parts: DrafterParts, runner: "Runner", executor: "ReadsStates") -> None:
         super().__init__(runner, parts.sampler, parts.clock, parts.sampled, parts.capacity)
         self._executor = executor
         self._early_states: defaultdict[str, list[Tensor]] = defaultdict(list)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
@@ -13,8 +13,10 @@ from specbench_kit.metrics.distribution import SamplingTally, summarise_match, s
 from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ShapeJudge, TokenChoice, choice_of
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
-from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
+
+if TYPE_CHECKING:
+    from specbench_kit.models.pair import Pair
 
 RunDescription = Mapping[str, Any]
 """The content of `run.json`."""
@@ -26,7 +28,7 @@ Verdicts = dict[str, object]
 class LocalOutputJudge:
     """Judges outputs with the models that produced them."""
 
-    def __init__(self, pair: Pair, target: Runner) -> None:
+    def __init__(self, pair: "Pair", target: Runner) -> None:
         self._pair = pair
         self._shapes = RecomputedLogits(target, pair.target.shell)
 
