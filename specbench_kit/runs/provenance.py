@@ -45,7 +45,7 @@ def collect(argv: Sequence[str], *, arithmetic: bool = False) -> dict[str, Any]:
     commit, dirty = git_state(_PACKAGE)
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": [without_folders(argument) for argument in argv],
+        "argv": shareable(argv),
         "git_commit": commit,
         "git_dirty": dirty,
         "versions": versions(),
@@ -63,6 +63,11 @@ def versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):  # a requirement of another platform is not installed
             found_versions[name.replace("-", "_")] = version(name)
     return found_versions
+
+
+def shareable(argv: Sequence[str]) -> list[str]:
+    """Return a command line as files keep it that others may read: it names no folder of this machine."""
+    return [without_folders(argument) for argument in argv]
 
 
 def without_folders(argument: str) -> str:

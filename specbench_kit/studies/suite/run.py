@@ -10,6 +10,7 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.suite import Scoreboard, SuiteOutline, SuiteResult
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import kit_results, save, submissions
@@ -59,7 +60,7 @@ def report_results(
     for result in results:
         save(result, folder / "results")
     summary = summarise(run.board, specs)
-    about = {"command": "suite", "suite": suite.table.name, "suite_sha256": suite.sha256, "argv": list(argv)}
+    about = {"command": "suite", "suite": suite.table.name, "suite_sha256": suite.sha256, "argv": shareable(argv)}
     write_text(folder / "run.json", to_json({**about, "quick": suite.quick, "machine": results[0].machine}))
     write_text(folder / "summary.json", to_json(summary))
     return SuiteOutcome(folder, summary)

@@ -11,6 +11,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.reports.pages.batch_curve import build, draw_curves
 from specbench_kit.reports.render_html import write_page
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
@@ -74,7 +75,7 @@ def run_curves(
     png_files = sorted(picture for picture in pictures if picture.endswith(".png"))
     write_page(folder, build(rows, conditions, png_files))
     summary = {"places": rows, "runs": runs}
-    write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": list(settings.argv)}))
+    write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": shareable(settings.argv)}))
     write_text(folder / "summary.json", to_json(summary))
     return BatchSizeCurves(folder, summary, left_out)
 

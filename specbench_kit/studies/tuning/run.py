@@ -63,7 +63,7 @@ def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptio
         "requests": len(requests),
         "trace": provenance.hash_file(trace.path),
         "seed": settings.seed,
-        "argv": list(settings.argv),
+        "argv": provenance.shareable(settings.argv),
     }
     return TunedOptions(tuned, tuner.deployment.name, settings.batch_size, settings.budget, run), left_out
 

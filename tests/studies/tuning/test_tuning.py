@@ -57,6 +57,12 @@ def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
     assert (tuned.deployment, tuned.budget, tuned.run["requests"]) == ("test", 9, 6)
 
 
+def test_what_is_stored_names_no_folder_of_the_machine(trace: Path) -> None:
+    argv = ("skit", "tune", "--out", "/data/jo/tuned.json")
+    tuned, _ = tune(replace(settings(trace, "fixed-k", budget=1), argv=argv), lambda *_: None)
+    assert tuned.run["argv"] == ["skit", "tune", "--out", "tuned.json"]
+
+
 def test_the_page_names_the_fastest_and_its_interval_and_shows_every_gain(trace: Path) -> None:
     many = write_trace(trace.parent / "many.parquet", made_requests(14), MODELS).path
     tuned, left_out = tune(settings(many, "fixed-k", "goodput", budget=9), lambda *_: None)
