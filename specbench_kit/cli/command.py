@@ -8,6 +8,7 @@ that to the function, for a dataclass which takes more than options.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, is_dataclass, make_dataclass
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -115,7 +116,7 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> None:
         """Save the options if --save-config asks for it, then run the function."""
         if ctx.params["save_config"] is not None:
-            save_config(ctx.params["save_config"], ctx)
+            save_config(Path(ctx.params["save_config"]), ctx)
         values = self.given_values(ctx)
         arguments: dict[str, object] = {}
         for name, kind in _parameter_types(self.function).items():

@@ -76,7 +76,16 @@ class CommandOption:
         choices = get_args(self.type)
         if get_origin(self.type) is Literal and value not in choices:
             raise SkitError(f"{self.option.shown_name(self.name)} must be {' or '.join(choices)}, not '{value}'")
-        return tuple(value) if isinstance(value, list) else value
+        kind = inner_type(self.type)
+        if isinstance(value, list | tuple):
+            element = get_args(kind)[0] if get_origin(kind) is tuple else None
+            return tuple(_as_path(part) if element is Path else part for part in value)
+        return _as_path(value) if kind is Path else value
+
+
+def _as_path(value: object) -> object:
+    """Return the path for its text: before version 0.29 Typer made paths only for functions that it calls itself."""
+    return Path(value) if isinstance(value, str) else value
 
 
 def _shown_default(default: object, flag: str) -> str | bool:

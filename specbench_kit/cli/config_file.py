@@ -18,11 +18,11 @@ PRESETS = Path(__file__).with_name("presets")
 NOT_IN_FILES = ("config", "save_config", "help", "help_all")
 
 
-def apply_config(context: typer.Context, path: Path | None) -> Path | None:
+def apply_config(context: typer.Context, path: Path | str | None) -> Path | str | None:
     """Make the values of an option file the defaults of the command: Typer calls this when it meets --config."""
     if path is not None and not context.resilient_parsing:
         parameters = {_option_name(parameter): parameter for parameter in context.command.params}
-        context.default_map = read_options(path, parameters)
+        context.default_map = read_options(Path(path), parameters)
     return path
 
 

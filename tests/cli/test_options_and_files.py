@@ -12,6 +12,7 @@ from run_builders import write_methods
 from typer.testing import CliRunner
 
 from specbench_kit.cli.command import Command
+from specbench_kit.cli.command_option import CommandOption
 from specbench_kit.cli.commands import COMMANDS
 from specbench_kit.cli.main import app
 from specbench_kit.cli.progress import stepping_bar
@@ -54,6 +55,23 @@ def told(command: Command, *arguments: str) -> str:
     with redirect_stdout(StringIO()) as output, suppress(SystemExit):
         command.main(list(arguments), prog_name="go")
     return output.getvalue().strip()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "read"),
+    [
+        (Path, "a/b", Path("a/b")),
+        (Path | None, "a/b", Path("a/b")),
+        (tuple[Path, ...], ["a", "b"], (Path("a"), Path("b"))),
+        (tuple[str, ...], ["a"], ("a",)),
+        (str, "a", "a"),
+    ],
+)
+def test_paths_are_paths_where_typer_leaves_them_texts(kind: object, told: object, read: object) -> None:
+    """Typer before 0.29 makes paths only for functions that it calls itself, and the minimum is older."""
+    value = CommandOption("where", kind, Option("Where to.", RUN), None).read(told)
+    assert value == read
+    assert type(value) is type(read)
 
 
 def write(folder: Path, text: str) -> str:
