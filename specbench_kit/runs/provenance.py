@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -56,13 +57,22 @@ def collect(argv: Sequence[str], *, arithmetic: bool = False) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, of the kit, of the packages that it requires, and of its plug-ins."""
-    needed = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requires(_KIT) or () if "extra ==" not in line]
+    needed = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in _requirements() if "extra ==" not in line]
     added = [point.dist.name for group in _PLUGINS for point in entry_points(group=group) if point.dist is not None]
     found_versions = {"python": platform.python_version()}
     for name in sorted({_KIT, *_INDIRECT, *needed, *added}):
         with suppress(PackageNotFoundError):  # a requirement of another platform is not installed
             found_versions[name.replace("-", "_")] = version(name)
     return found_versions
+
+
+def _requirements() -> Sequence[str]:
+    """Return what the kit requires; a checkout that was never installed says so in its pyproject.toml alone."""
+    try:
+        return requires(_KIT) or ()
+    except PackageNotFoundError:
+        project = _PACKAGE.parent / "pyproject.toml"
+        return tomllib.loads(project.read_text())["project"]["dependencies"] if project.exists() else ()
 
 
 def shareable(argv: Sequence[str]) -> list[str]:

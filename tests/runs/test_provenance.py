@@ -7,13 +7,15 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, locate
-from specbench_kit.runs.provenance import collect, git_state, hash_file, hash_model, without_folders
+from specbench_kit.runs import provenance
+from specbench_kit.runs.provenance import collect, git_state, hash_file, hash_model, versions, without_folders
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -58,6 +60,15 @@ def test_collect_states_this_machine_and_these_versions() -> None:
     age = datetime.now(UTC) - datetime.fromisoformat(provenance_fields["started_at"])
     assert 0 <= age.total_seconds() < 600
     assert json.loads(json.dumps(provenance_fields, allow_nan=False)) == provenance_fields
+
+
+def test_a_checkout_that_was_never_installed_names_its_versions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    installed = versions()
+    monkeypatch.setattr(provenance, "requires", unknown)
+    assert versions() == installed
 
 
 def test_collect_names_no_user_no_host_and_no_folder() -> None:
