@@ -32,6 +32,12 @@ class Graph:
         self._temporary: Block | None = None
         """Memory of results that nobody outside refers to."""
         self._at_start = self._peak_before = 0
+        self.broken_by = ""
+        """What happened during the capture that a card does not allow, at a moment when nothing can be raised."""
+
+    def __del__(self) -> None:
+        if self._steps and self._card is not None and self._card.capture is not None:
+            self._card.capture.broken_by = "a graph was freed, as the garbage collector does at any time"
 
     def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
         """Record the work of the current card from now on."""
@@ -49,6 +55,8 @@ class Graph:
         """Stop recording."""
         card = self._require_card()
         card.capture = None
+        if self.broken_by:
+            raise RuntimeError(f"CUDA error: operation failed due to a previous error during capture: {self.broken_by}")
         needed, alive = card.peak_bytes - self._at_start, card.allocated_bytes - self._at_start
         self._temporary = Block(card, max(0, needed - alive))
         card.peak_bytes = max(card.peak_bytes, self._peak_before)
@@ -95,6 +103,7 @@ class Graph:
         self._steps, self._results, self._temporary, self._card = [], [], None, None
         self._outside.clear()
         self._own = WeakSet()
+        self.broken_by = ""
 
     def pool(self) -> tuple[int, int]:
         """Return the name of the graph's memory, which other graphs may share."""

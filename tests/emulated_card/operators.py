@@ -55,6 +55,7 @@ class Operator:
     is_kernel: bool
     is_copy: bool
     is_indexing: bool
+    is_attention: bool
     reads_one_number: bool
     waits: bool
     written: tuple[int, ...]
@@ -75,6 +76,7 @@ def describe(overload: Any) -> Operator:
         is_kernel=not is_view and packet not in FREE,
         is_copy=packet is aten.copy_,
         is_indexing=packet in INDEXING,
+        is_attention="scaled_dot_product" in packet.__name__,
         reads_one_number=packet in READS_ONE_NUMBER,
         waits=packet in READS_ONE_NUMBER or packet in SIZED_BY_DATA,
         written=tuple(i for i, _ in written),

@@ -3,7 +3,9 @@
 A fault is a function that changes the kit through a `MonkeyPatch`. The check that has to notice it passes without any.
 """
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -25,7 +27,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.card_clock import CardClock
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.executors import cuda_graph, graph_forward, graph_inputs, graph_work
+from specbench_kit.models.executors import cuda_graph, graph_forward, graph_inputs, graph_work, kv
 from specbench_kit.models.runner import Append, Runner
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -130,6 +132,34 @@ def unread_results(_: Machine) -> None:
         logits = [forward.logits.argmax(-1).tolist() for forward in forwards]
         found.append(([forward.argmax() for forward in forwards], logits))
     assert found[0] == found[1]
+
+
+def garbage(machine: Machine) -> None:
+    """Captures succeed whatever garbage lies about, and however often it is collected."""
+    held = runners("cuda", "cuda-graph")
+    require_outputs(CHAINS, held)
+    litter: list[Any] = [held]
+    litter.append(litter)  # only the collector frees what refers to itself
+    held = runners("cuda", "cuda-graph")
+    del litter
+
+    def collect_if_allowed(right: Any, own: Any, *given: Any) -> None:
+        if gc.isenabled() and machine.cards[0].capture is not None:
+            gc.collect()
+        right(own, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        around(patch, graph_forward.GraphMemory, "write", collect_if_allowed)
+        require_outputs(CHAINS, held)
+
+
+def prompts(_: Machine) -> None:
+    """Prompts that are longer than a graph is wide are computed, from wherever they go on."""
+    target = runners("cuda", "cuda-graph")[0]
+    slot = target.acquire()
+    target.forward([Append(slot, [1, 2, 3], keep=1)]).argmax()
+    target.commit(slot, range(3))
+    target.forward([Append(slot, [1] * 65, keep=1)]).argmax()
 
 
 def nan(_: Machine) -> None:
@@ -409,14 +439,33 @@ def nan_is_not_reported(patch: pytest.MonkeyPatch) -> None:
     around(patch, cuda_graph.CudaGraphExecutor, "read_board", change)
 
 
-CHECKS = [chains, trees, bounds, memory, unread_results, nan]
+@noticed_by(garbage, RuntimeError, "a graph was freed")
+def garbage_is_collected_in_a_capture(patch: pytest.MonkeyPatch) -> None:
+    """On an H100 this ended the process."""
+    patch.setattr(graph_work, "gc_paused", nullcontext)
+
+
+@noticed_by(prompts, RuntimeError, "misaligned address")
+def the_mask_of_a_prompt_begins_in_the_middle_of_a_table(patch: pytest.MonkeyPatch) -> None:
+    """On an H100 this cost the process its card."""
+
+    def change(_: Any, own: Any, _starts: Any, width: int, length: int) -> Any:
+        own._wide = own._additive(torch.ones((width, length + 1), dtype=torch.bool, device=own.device))
+        return own._wide[..., 1:]
+
+    around(patch, kv.MaskBuilder, "chains", change)
+
+
+CHECKS = [chains, trees, bounds, memory, unread_results, garbage, prompts, nan]
 KEPT = [
     a_mask_is_made_on_the_host,
     inputs_are_overwritten_while_a_graph_reads_them,
     the_host_waits_inside_a_capture,
     nodes_attend_to_their_siblings,
+    garbage_is_collected_in_a_capture,
+    the_mask_of_a_prompt_begins_in_the_middle_of_a_table,
 ]
-"""Faults that are planted before every change: a place, a copy, a capture and a mask."""
+"""Faults that are planted before every change: a place, a copy, captures and masks."""
 
 
 @pytest.mark.nightly  # what a check requires, the other tests of this folder require too

@@ -11,6 +11,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.models.executors.base import Forward, Row, executors
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import NODES, Details, GraphInputs, Shape, pending_in, power_of_two
@@ -163,7 +164,7 @@ class CudaGraphExecutor(TransformersExecutor):
         with torch.inference_mode(), torch.cuda.device(self.device):
             if found is None:
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
+                with gc_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     inputs.move(self.store)
                 found = self._movers[count] = graph, inputs
             found[0].replay()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.models.executors.base import Candidates, Forward, Padding, Row, Statistics
 from specbench_kit.models.executors.graph_inputs import (
     STATISTICS,
@@ -122,7 +123,14 @@ class GraphLibrary(Generic[Key]):
         for tensor, content in zip(self._state, before, strict=True):
             tensor.copy_(content)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):  # type: ignore[arg-type]  # a handle that torch names by a new type
+        # Garbage may hold graphs and pinned memory, and freeing those would end the capture, and the process with it.
+        # Other threads may ask for memory meanwhile.
+        capture = torch.cuda.graph(
+            graph,
+            pool=self._pool,  # type: ignore[arg-type]  # a handle that torch names by a new type
+            capture_error_mode="thread_local",
+        )
+        with gc_paused(), capture:
             logits, hidden = compute()
         captured = self._graphs[key] = CapturedGraph(graph, logits, hidden, inputs)
         return captured

@@ -113,7 +113,10 @@ class MaskBuilder:
             new = torch.arange(width, device=self.device)[:, None]
             columns = torch.arange(length, device=self.device)
             rows = [self._additive(columns <= start + new) for start in starts]
-        return rows[0] if len(rows) == 1 else torch.cat(rows)
+        if len(rows) > 1:
+            return torch.cat(rows)
+        # A part of the table begins anywhere, and attention on a GPU reads a mask 16 bytes at a time.
+        return rows[0] if self.device.type == "cpu" else rows[0].clone()
 
     def restrict(self, mask: Tensor, prefix: int, paths: Sequence[Sequence[int]]) -> None:
         """Restrict row i of a mask [width, length] to the prefix and, of the nodes after it, to `paths[i]`."""
