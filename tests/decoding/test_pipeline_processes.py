@@ -28,7 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages
+from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, telling_line
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -194,6 +194,18 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
     with pytest.raises(SkitError, match=rf"stage 1 of 2 \(process {first.pid}\) was ended by signal 9"):
         drain(engine)
     assert psutil.wait_procs([first, second], timeout=PATIENCE_S)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["terminate called", "  what():  CUDA error: misaligned address", "", "Thread 1:", "  <no Python frame>"], 1),
+        (["Traceback:", '  File "x.py"', "torch.AcceleratorError: CUDA error: no", "more of it"], 2),
+        (["it is over"], 0),
+    ],
+)
+def test_the_last_words_of_a_stage_say_why(lines: list[str], told: int) -> None:
+    assert telling_line(lines) == lines[told].strip()
 
 
 def stage_processes(parent: int | None = None) -> list[psutil.Process]:

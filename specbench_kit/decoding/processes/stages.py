@@ -4,6 +4,7 @@ Also here: a pipeline as verification by rounds uses it: a batch passes through 
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -217,11 +218,19 @@ class Workers:
             return
         self._closing = True  # the others die of the kill below, which is not worth a message
         reason = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        last_line = f": {lines[-1]}" if lines else ""
-        self.death = f"stage {rank} of {len(self._processes)} (process {process.pid}) {reason}{last_line}"
+        said = f": {telling_line(lines)}" if lines else ""
+        self.death = f"stage {rank} of {len(self._processes)} (process {process.pid}) {reason}{said}"
         self.died.set()
         for worker in self._processes:
             worker.kill()
+
+
+NAMES_AN_ERROR = re.compile(r"^(\S*(Error|Exception)\b|\s*what\(\)):")
+
+
+def telling_line(lines: Sequence[str]) -> str:
+    """Return the line of a dead process's last words that says why: the last that names an error, or the last."""
+    return next((line.strip() for line in reversed(lines) if NAMES_AN_ERROR.match(line)), lines[-1].strip())
 
 
 @dataclass(slots=True)
