@@ -25,6 +25,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.executors import cuda_graph
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Append, Runner
 
@@ -69,6 +70,16 @@ def test_outputs_of_the_plain_executor(
     assert drafted == [[round_.drafted for round_ in record.rounds] for record in plain.values()]
 
 
+@pytest.mark.parametrize("spec", ["fixed-k:k=3", "specedge:depth=3,budget=8,beams=4"])
+def test_a_model_that_only_its_own_code_computes(
+    spec: str, requests_: list[Request], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_graph, "is_computable", lambda _: False)
+    on_card = decode(parse_method(spec), runners("cuda", "cuda-graph"), requests_)
+    assert machine.counts.replays > 0
+    assert outputs(on_card) == outputs(decode(parse_method(spec), runners("cpu", "transformers"), requests_))
+
+
 def test_a_draft_on_another_card(requests_: list[Request], machine: Machine) -> None:
     method = parse_method("fixed-k:k=3")
     on_cards = decode(method, runners("cuda:0", "cuda-graph", "cuda:1"), requests_)
@@ -107,6 +118,25 @@ def test_logits_of_chains_and_trees_in_every_shape() -> None:
     text = [*prompts[1], *(prompts[2][node] for node in (0, 1, 3, 6, 7)), 7]
     after = runner.forward([Append(3, [7])])[0]
     torch.testing.assert_close(after.cpu(), plain_logits(tiny_llama(), text)[-1:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("machine")
+def test_all_forwards_of_a_text_are_computed_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt, whose forward is no graph, is not computed by other code, which rounds in another way.
+
+    Where it was, a method that was right was called wrong on an H100 in bf16.
+    """
+    model = tiny_llama().to(torch.bfloat16)
+    runner = make_runner(model.to("cuda"), SLOTS, CAPACITY, "cuda-graph")
+    monkeypatch.setattr(model.model, "forward", None)
+    (prompt,) = random_prompts([80], 64)
+    slots = [runner.acquire(), runner.acquire()]
+    whole = runner.forward([Append(slots[0], prompt, keep=80)])[0].float()
+    parts = []
+    for part in (prompt[:64], prompt[64:]):
+        parts.append(runner.forward([Append(slots[1], part, keep=len(part))])[0].float().clone())
+        runner.commit(slots[1], range(len(part)))
+    torch.testing.assert_close(whole.cpu(), torch.cat(parts).cpu(), atol=0.02, rtol=0.02)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8])

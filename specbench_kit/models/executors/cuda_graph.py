@@ -4,7 +4,7 @@ Also here: moves of KV that wait for the next forward, and then happen on the ca
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.models.executors.base import Forward, Row, executors
+from specbench_kit.models.executors.card_decoder import CardDecoder, is_computable
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import NODES, Details, GraphInputs, Shape, pending_in, power_of_two
 from specbench_kit.models.executors.graph_work import COLUMNS, CapturedGraph, GraphForward, GraphLibrary, Table, Work
 from specbench_kit.models.executors.kv import BAND, KVStore
+from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
-from specbench_kit.models.executors.transformers import TransformersExecutor
+from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 
 CAPTURED = {"gemma", "glm4", "granite", "helium", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
 """Types of models whose forward neither waits for the card nor depends on numbers that it computed."""
@@ -73,7 +75,7 @@ class CudaGraphExecutor(TransformersExecutor):
     def _allocate(self, slots: int, capacity: int) -> None:
         super()._allocate(slots, capacity)
         self._memory = GraphMemory(self.store, slots, capacity + BAND, self._dtype, self.device)
-        self._computations = GraphComputations(self.model, self._memory, self.vocabulary)
+        self._computations = GraphComputations(self.model, self._decoder, self._memory, self.vocabulary)
         self._graphs: GraphLibrary[GraphKey] = GraphLibrary(self._memory.state)
         self.details = Details()
         """What the next forwards say of their distributions."""
@@ -103,6 +105,19 @@ class CudaGraphExecutor(TransformersExecutor):
             self.launch(work)
         return GraphForward(work, rows, 0)
 
+    @cached_property
+    def _decoder(self) -> CardDecoder | None:
+        """Our own forward of the model; None for a model that only its own code computes."""
+        return CardDecoder(self.model) if is_computable(self.model) else None
+
+    def compute(self, batch: ForwardInput) -> Computed:
+        """Compute what no graph does, such as a long prompt, by the same kernels as graphs if these are our own."""
+        if self._decoder is None:
+            return super().compute(batch)
+        kv = WindowCache(batch.kv)
+        logits, hidden = self._decoder(batch.tokens, batch.positions, batch.mask, kv, batch.layers, batch.first)
+        return Computed(logits, {layer: states[:, batch.first :] for layer, states in hidden.items()})
+
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         self._end_chain()
         if any(moved == slot for moved, _ in self._moves):
@@ -124,7 +139,7 @@ class CudaGraphExecutor(TransformersExecutor):
             self._replay(work, GraphKey(shape, steps=steps, goes_on=True, details=work.details))
 
     @property
-    def captures(self) -> int:
+    def captures(self) -> int:  # type: ignore[override]
         """Return how many graphs of forwards were captured."""
         return self._graphs.captures
 
@@ -231,9 +246,11 @@ class CudaGraphExecutor(TransformersExecutor):
         return Shape(first, rows, width, self._length(work), _nodes(work.rows, width))
 
     def _length(self, work: Work) -> int:
-        """Return how many keys the work attends to, rounded up."""
+        """Return how many keys the work attends to, rounded up: attention reads all of them, whatever the mask says."""
         end = max(row.start + len(row.tokens) for row in work.rows) + work.steps - 1
-        return min(max(LEAST_LENGTH, power_of_two(end)), self._memory.trash + 1)
+        whole = power_of_two(end)
+        between = 3 * whole // 4
+        return min(max(LEAST_LENGTH, between if end <= between else whole), self._memory.trash + 1)
 
 
 def _is_captured(row: Row) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from specbench_kit.models.executors.card_decoder import CardDecoder
 from specbench_kit.models.executors.graph_inputs import DETAILS, Details, GraphInputs, Shape, describe
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KVStore
@@ -89,10 +90,13 @@ class GraphMemory:
         is_ancestor = inputs.ancestors.gather(2, cells).bool() & (node < shape.nodes)[:, None]
         return self._additive(is_ancestor | (node < 0)[:, None])
 
-    def write(self, shape: Shape, columns: Tensor | slice, logits: Tensor, tokens: Tensor, details: Details) -> None:
-        """Write what follows from logits [rows, columns, vocabulary] after some tokens [rows, columns] to the board."""
-        results = [logits.argmax(-1), logits.sum(-1).isnan(), tokens]
-        packed = torch.stack([result.double() for result in results], -1)
+    def write(self, shape: Shape, columns: Tensor | slice, logits: Tensor, tokens: Tensor, details: Details) -> Tensor:
+        """Write what follows from logits [rows, columns, vocabulary] after some tokens [rows, columns] to the board.
+
+        Return the most likely next tokens [rows, columns].
+        """
+        largest, best = logits.max(-1)  # NaN if any is
+        packed = torch.stack([result.double() for result in (best, largest.isnan(), tokens)], -1)
         board = self.board
         if details.temperature:
             packed = torch.cat((packed, describe(logits, details).double()), -1)
@@ -102,6 +106,7 @@ class GraphMemory:
             board[:, columns] = packed
         else:
             board.index_copy_(1, columns, packed)
+        return best
 
     def _additive(self, allowed: Tensor) -> Tensor:
         mask = torch.zeros(allowed.shape, dtype=self._dtype, device=allowed.device)
@@ -109,10 +114,14 @@ class GraphMemory:
 
 
 class GraphComputations:
-    """What graphs capture of one model: each returns logits, and hidden states by layer."""
+    """What graphs capture of one model: each returns logits, and hidden states by layer.
 
-    def __init__(self, model: Any, memory: GraphMemory, vocabulary: int | None) -> None:
+    Forwards are computed by `decoder` if there is one, otherwise by the model's own code.
+    """
+
+    def __init__(self, model: Any, decoder: CardDecoder | None, memory: GraphMemory, vocabulary: int | None) -> None:
         self._model = model
+        self._decoder = decoder
         self._memory = memory
         self._vocabulary = vocabulary
 
@@ -138,9 +147,8 @@ class GraphComputations:
         mask = memory.chain_mask(inputs.cells, shape.length)
         logits, _ = self._forward(shape, tokens, inputs.cells, inputs.places, mask)
         logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))[:, 0]
-        best = logits.argmax(-1)
-        memory.write(shape, slice(1), logits[:, None], tokens.gather(1, last), details)
-        memory.token[slots] = best
+        best = memory.write(shape, slice(1), logits[:, None], tokens.gather(1, last), details)
+        memory.token[slots] = best[:, 0]
         memory.cell[slots] = (inputs.cells.gather(1, last)[:, 0] + 1).clamp(max=memory.trash)
         memory.column.fill_(1)
         if steps == 1:
@@ -160,9 +168,7 @@ class GraphComputations:
             own = token[:, None].clone()
             cells = cell[:, None].clone()
             logits = self._forward(shape, own, cells, cells, memory.chain_mask(cells, shape.length))[0][:, 0]
-            best = logits.argmax(-1)
-            memory.write(shape, memory.column, logits[:, None], own, details)
-            token.copy_(best)
+            token.copy_(memory.write(shape, memory.column, logits[:, None], own, details)[:, 0])
             cell.add_(1).clamp_(max=memory.trash)
             memory.column.add_(1)
             all_logits.append(logits)
@@ -171,11 +177,15 @@ class GraphComputations:
     def _forward(
         self, shape: Shape, tokens: Tensor, cells: Tensor, places: Tensor, mask: Tensor, layers: Sequence[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
+        kv = self._memory.window(shape, cells)
+        if self._decoder is not None:
+            logits, hidden = self._decoder(tokens, places, mask, kv, layers)
+            return logits[..., : self._vocabulary], hidden
         output = self._model(
             input_ids=tokens,
             position_ids=places,
             attention_mask=mask,
-            past_key_values=self._memory.window(shape, cells),
+            past_key_values=kv,
             use_cache=True,
             output_hidden_states=bool(layers),
         )

@@ -16,13 +16,23 @@ FIXED_ROPES = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
 
 
+LLAMA_LIKE = {"llama", "mistral", "qwen2", "qwen3"}
+
+
 def is_llama_like(model: Any) -> bool:
     """Return whether the model is of a type that model.h computes."""
-    return model.config.model_type in {"llama", "mistral", "qwen2", "qwen3"} and computable(model)
+    return model.config.model_type in LLAMA_LIKE and computable(model)
 
 
 def computable(model: Any) -> bool:
-    """Return whether the model's layers do what model.h does."""
+    """Return whether the model's layers do what model.h does, in sizes that it takes."""
+    config = model.config.get_text_config()
+    sizes = config.hidden_size, config.intermediate_size, head_dim_of(model)
+    return has_plain_layers(model) and not any(size % 16 for size in sizes)
+
+
+def has_plain_layers(model: Any) -> bool:
+    """Return whether the model's layers do what those of Llama do."""
     config = model.config.get_text_config()
     attention = _decoder(model).layers[0].self_attn
     rope = getattr(config, "rope_parameters", None) or {}
@@ -34,7 +44,6 @@ def computable(model: Any) -> bool:
         and not getattr(config, "mlp_bias", False)
         and attention.o_proj.bias is None
         and rope.get("rope_type", "default") in FIXED_ROPES
-        and not any(size % 16 for size in (config.hidden_size, config.intermediate_size, attention.head_dim))
     )
 
 
