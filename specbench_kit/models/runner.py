@@ -88,6 +88,7 @@ class Runner:
 
     def release(self, slot: int) -> None:
         """Give a slot back."""
+        self.executor.release(slot)
         self._free.append(slot)
         self._free.sort(reverse=True)
 

@@ -22,6 +22,7 @@ from tiny_models import (
 )
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.methods.spec import parse_method
@@ -160,6 +161,17 @@ def test_memory_does_not_grow_with_requests(requests_: list[Request], machine: M
         decode(method, held, requests_, batch_size=2)
         after.append(machine.cards[0].allocated_bytes)
     assert len(set(after[1:])) == 1, "the first time captures"
+
+
+@pytest.mark.parametrize("spec", ["autoregressive", "fixed-k:k=3", "specedge:depth=3,budget=8,beams=4"])
+def test_a_pair_that_nobody_needs_is_freed_at_once(spec: str, requests_: list[Request], machine: Machine) -> None:
+    """Not when the garbage collector comes by: there may be no room for the next pair until then."""
+    before = machine.cards[0].allocated_bytes
+    held = runners("cuda", "cuda-graph")
+    decode(parse_method(spec), held, requests_, batch_size=2)
+    with gc_paused():
+        del held
+        assert machine.cards[0].allocated_bytes == before
 
 
 @pytest.mark.usefixtures("machine")

@@ -220,6 +220,9 @@ class Executor(ABC):
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         """Move the KV at `sources`, in rising order, to `to`, `to + 1`, ...; no entry moves to a later position."""
 
+    def release(self, slot: int) -> None:
+        """Hear that a slot was given back: what was put off for its text alone need not be kept."""
+
     @abstractmethod
     def kv_bytes(self, slots: int, capacity: int) -> int:
         """Return the memory that the KV of this many slots takes, in bytes."""

@@ -124,6 +124,11 @@ class CudaGraphExecutor(TransformersExecutor):
             self._move_kv()  # these sources may be the destinations of moves that wait
         self._moves |= {(slot, to + index): source for index, source in enumerate(sources) if source != to + index}
 
+    def release(self, slot: int) -> None:
+        # A chain that stays open holds its executor, and with it all KV and weights, when nobody else does any more.
+        if self._chain is not None and any(row.slot == slot for row in self._chain.rows):
+            self._end_chain()
+
     def launch(self, work: Work) -> None:
         """Start what of the work has not been started."""
         self._take_board(work)
