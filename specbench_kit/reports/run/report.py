@@ -108,6 +108,8 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
     """Return what was run on what, as rows of a table of facts."""
     config = run.get("config") or {}
     models = run.get("models") or {}
+    computed = [config.get(key) for key in ("device", "dtype")]
+    executors = config.get("executors") or {}
     limits = f"{config.get('max_new_tokens')} new tokens per request, {wording.batch_sentence(config)}"
     repeats = f", every request asked {config['repeats']} times" if (config.get("repeats") or 1) > 1 else ""
     return [
@@ -120,10 +122,10 @@ def setting(run: RunFile) -> list[tuple[str, str]]:
         ("time", wording.time_sentence(run)),
         *([("engine", engine_sentence(run))] if run.get("engine") else []),
         *wording.warm_up([run]),
-        ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
+        ("device" if config.get("device") else "number format", ", ".join(filter(None, computed))),
         *([("number formats", wording.formats_sentence(formats))] if (formats := run.get("number_formats")) else []),
         *([("products", config["products"])] if config.get("products") else []),
-        ("executors", ", ".join(f"{role}: {name}" for role, name in (config.get("executors") or {}).items())),
+        *([("executors", ", ".join(f"{role}: {name}" for role, name in executors.items()))] if executors else []),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
         *(
             (f"left out: {', '.join(map(code, names))}", reason)
