@@ -31,7 +31,13 @@ from specbench_kit.reports.sections import (
     methods,
     wording,
 )
-from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
+from specbench_kit.reports.sections.cautions import (
+    no_draft_accepted,
+    not_read,
+    result_cautions,
+    resumption_cautions,
+    setting_cautions,
+)
 from specbench_kit.reports.sections.columns import all_numbers
 from specbench_kit.reports.sections.machine import provenance
 
@@ -56,7 +62,12 @@ def build(
     if summary.baseline:
         sides[BASELINE] = summary.baseline.overall
     sent_states = [] if run.get("deployment") else deployment.states_row(summary.hidden_states)
-    cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
+    cautions = [
+        *result_cautions(summary),
+        *no_draft_accepted({code(name): overall}),
+        *resumption_cautions(run),
+        *setting_cautions(run),
+    ]
     cautions += derived_range.of_run(run, summary)
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
     # The first screen: the result in a sentence, what limits it, one figure and the table of results.

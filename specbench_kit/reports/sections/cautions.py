@@ -10,6 +10,7 @@ from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.setting import deployment_name
+from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.document import RunFile, Table
 from specbench_kit.reports.sections import machine
@@ -208,6 +209,18 @@ def result_cautions(summary: RunSummary) -> list[str]:
     if requests.failed:
         lines.append(f"FAILED REQUESTS: {requests.failed} of {requests.planned}; no metric counts them.")
     return lines
+
+
+def no_draft_accepted(methods: Mapping[str, MetricValues]) -> list[str]:
+    """Return one line on the methods of which the target accepted no drafted token at all, by their names."""
+    none = [name for name, overall in methods.items() if overall.submitted and overall.accepted == 0]
+    if not none:
+        return []
+    tokens = ", ".join(count(methods[name].submitted or 0) for name in none)
+    return [
+        f"NO DRAFT WAS ACCEPTED: {', '.join(none)} sent {tokens} drafted tokens, and the target accepted none, so that "
+        "drafts only cost time: take a draft model that fits the target (--draft), or train one (skit train-draft)."
+    ]
 
 
 CONSISTENT = {True: "consistent", False: "WRONG", None: "undecided"}
