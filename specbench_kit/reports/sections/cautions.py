@@ -10,6 +10,7 @@ from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.setting import deployment_name
+from specbench_kit.models.catalogue import shape_of
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.document import RunFile, Table
 from specbench_kit.reports.sections import machine
@@ -111,10 +112,14 @@ def _model_cautions(models: RunFile) -> list[str]:
         lines.append(f"IGNORED: the target's generation config sets {settings}; outputs are made without it.")
     masked = draft.get("masked_tokens")
     if masked is None and (name := str(draft.get("name"))).startswith("synthetic"):
-        lines.append(
-            f"SYNTHETIC PAIR: no model ran. How often and how confidently drafts are right was given ({name}), and "
-            "texts are meaningless. Times are a deployment's, or only the kit's own."
-        )
+        given = f"How often and how confidently drafts are right was given ({name}), and texts are meaningless."
+        if shape_of(name):
+            lines.append(
+                f"RANDOM WEIGHTS: {target.get('name')} and its draft computed forwards of these shapes, for the time "
+                f"that they take. {given}"
+            )
+        else:
+            lines.append(f"SYNTHETIC PAIR: no model ran. {given} Times are a deployment's, or only the kit's own.")
     if masked:
         lines.append(
             f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
