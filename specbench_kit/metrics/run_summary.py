@@ -80,7 +80,10 @@ class SamplingTest(Struct, kw_only=True):
 
 
 class SamplingCheck(LosslessCounts, kw_only=True):
-    """The check of sampled outputs: by tests (rule `residual`), or token for token with the same seed (`match`)."""
+    """The check of sampled outputs: token for token with the same seed (rule `match`), else by tests.
+
+    What was accepted is tested under the rule `residual` alone.
+    """
 
     rule: str = ""
     consistent: bool | None = None

@@ -224,7 +224,7 @@ def sentence(sampling: SamplingCheck) -> str:
 
 
 def tests(sampling: SamplingCheck) -> Table:
-    """Return the statistical tests of residual sampling, one per row."""
+    """Return the statistical tests of sampled outputs, one per row."""
     acceptance = sampling.acceptance or SamplingTest()
     softness = sampling.softness or SamplingTest()
     tokens = sampling.tokens or SamplingTest()
@@ -247,7 +247,8 @@ def tests(sampling: SamplingCheck) -> Table:
             *_strength(tokens),
         ),
     ]
-    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows)
+    of_tokens_alone = sampling.acceptance is None
+    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows[-1:] if of_tokens_alone else rows)
 
 
 def _strength(test: SamplingTest) -> tuple[str, str]:
@@ -277,6 +278,12 @@ def _distribution(sampling: SamplingCheck) -> str:
         False: "Sampling does not follow the target's distribution",
         None: "Sampling is undecided: too few tokens were drawn",
     }[sampling.consistent]
+    if sampling.acceptance is None:
+        power = share((sampling.tokens or SamplingTest()).power)
+        return (
+            f"{verdict}: tokens are tested at {sampling.level:.1%} against the target's distribution; power against "
+            f"one token in ten from the draft model {power}."
+        )
     level = f"acceptance and tokens are tested at {sampling.level:.1%} against both models' distributions"
     softness = sampling.softness or SamplingTest()
     tokens = sampling.tokens or SamplingTest()
