@@ -11,6 +11,7 @@ from specbench_kit.deployments.restoring import restore
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.metrics.vocabulary import MetricValues
+from specbench_kit.models.catalogue import shape_of
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.document import RunFile, Table
 from specbench_kit.reports.sections import machine
@@ -112,10 +113,14 @@ def _model_cautions(models: RunFile) -> list[str]:
         lines.append(f"IGNORED: the target's generation config sets {settings}; outputs are made without it.")
     masked = draft.get("masked_tokens")
     if masked is None and (name := str(draft.get("name"))).startswith("synthetic"):
-        lines.append(
-            f"SYNTHETIC PAIR: no model ran. How often and how confidently drafts are right was given ({name}), and "
-            "texts are meaningless. Times are a deployment's, or only the kit's own."
-        )
+        given = f"How often and how confidently drafts are right was given ({name}), and texts are meaningless."
+        if shape_of(name):
+            lines.append(
+                f"RANDOM WEIGHTS: {target.get('name')} and its draft computed forwards of these shapes, for the time "
+                f"that they take. {given}"
+            )
+        else:
+            lines.append(f"SYNTHETIC PAIR: no model ran. {given} Times are a deployment's, or only the kit's own.")
     if masked:
         lines.append(
             f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
@@ -232,7 +237,7 @@ def sentence(sampling: SamplingCheck) -> str:
 
 
 def tests(sampling: SamplingCheck) -> Table:
-    """Return the statistical tests of residual sampling, one per row."""
+    """Return the statistical tests of sampled outputs, one per row."""
     acceptance = sampling.acceptance or SamplingTest()
     softness = sampling.softness or SamplingTest()
     tokens = sampling.tokens or SamplingTest()
@@ -255,7 +260,8 @@ def tests(sampling: SamplingCheck) -> Table:
             *_strength(tokens),
         ),
     ]
-    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows)
+    of_tokens_alone = sampling.acceptance is None
+    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows[-1:] if of_tokens_alone else rows)
 
 
 def _strength(test: SamplingTest) -> tuple[str, str]:
@@ -285,6 +291,12 @@ def _distribution(sampling: SamplingCheck) -> str:
         False: "Sampling does not follow the target's distribution",
         None: "Sampling is undecided: too few tokens were drawn",
     }[sampling.consistent]
+    if sampling.acceptance is None:
+        power = share((sampling.tokens or SamplingTest()).power)
+        return (
+            f"{verdict}: tokens are tested at {sampling.level:.1%} against the target's distribution; power against "
+            f"one token in ten from the draft model {power}."
+        )
     level = f"acceptance and tokens are tested at {sampling.level:.1%} against both models' distributions"
     softness = sampling.softness or SamplingTest()
     tokens = sampling.tokens or SamplingTest()

@@ -168,11 +168,10 @@ def _by_link(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     for size, cells in by_batch_size(board).items():
         rows = [(f"{cell.words} ({code(cell.deployment)})", *_best_of(board, cell, pages)) for cell in cells]
         table = Table(columns, rows)
-        yield from (
-            [Paragraph("One request at a time:"), table]
-            if size == 1
-            else [Folded(f"{size} requests together", [table])]
-        )
+        if size == 1:
+            yield from (Paragraph("One request at a time:"), table)
+        else:
+            yield Folded(f"{size} requests together", [table])
     yield Note(
         "Speedup over autoregressive decoding, which is the fastest itself where no policy pays. Those that are not "
         "shown to be slower are as good; the verdicts of one deployment hold together. The oracle knows the answer, "
