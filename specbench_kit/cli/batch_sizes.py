@@ -53,7 +53,7 @@ class BatchSizesOptions:
 def batch_sizes(
     options: BatchSizesOptions, dataset: DatasetOptions, placement: DeploymentOptions, as_json: JsonOption = False
 ) -> None:
-    """Decode with every batch size and say where the report is."""
+    """Decode with every batch size, print the speeds and say where the report is."""
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
@@ -68,9 +68,12 @@ def batch_sizes(
     if options.replay is None:
         say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
+    from specbench_kit.reports import render_terminal
+    from specbench_kit.reports.pages import batch_curve
     from specbench_kit.studies.sweep.batch_sizes import run_curves
 
     with decoding_bar() as report:
         curves = run_curves(settings, options.sizes, source, report)
+    render_terminal.show(console, batch_curve.terminal(curves.summary["places"], curves.conditions))
     say_left_out(console, curves.left_out)
     tell_report(console, curves.folder, curves.summary, as_json)

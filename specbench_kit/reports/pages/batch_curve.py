@@ -12,7 +12,8 @@ from specbench_kit.metrics.comparison import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.scene import legend, legend_in, short
-from specbench_kit.reports.document import Document, Figure, Paragraph, Row, RunFile, Table, code
+from specbench_kit.reports.document import Blocks, Document, Figure, Paragraph, Row, RunFile, Table, caution, code
+from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.formatting import ABSENT, rate, times
@@ -20,6 +21,8 @@ from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+NOTE = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
 
 
 def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
@@ -29,6 +32,19 @@ def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
 
 def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Document:
     """Return the report; `pictures` are files in `plots/` beside it."""
+    title = f"Batch sizes on {(run.get('dataset') or {}).get('name')}"
+    figures = [Figure("Throughput against TPOT", f"plots/{picture}", NOTE) for picture in pictures]
+    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *caution(setting_cautions(dict(run)))]
+    return Document.of(title, result, figures[:1], _table(rows, run), figures[1:])
+
+
+def terminal(rows: Sequence[Row], run: RunFile) -> Blocks:
+    """Return what the command prints: the sentence, the table and what limits them."""
+    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *caution(setting_cautions(dict(run)))]
+
+
+def _table(rows: Sequence[Row], run: RunFile) -> Blocks:
+    """Return the speeds by method and batch size, and what they mean."""
     sizes = sorted({row["batch_size"] for row in rows})
     points = {(row["method"], row["batch_size"]): row for row in rows}
     cells = []
@@ -39,14 +55,14 @@ def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Documen
         limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
         cells.append((code(label), *speeds, limit))
     text = (
-        f"{run.get('requests')} requests per size, {time_kind(dict(run))}. Tokens per second of the batch / mean ms "
-        "per token of a request. A method pays off where its tokens per second exceed those of autoregressive decoding "
-        "at the same batch size."
+        f"{run.get('requests')} requests per size, {time_kind(dict(run))}. Tokens per second of the batch, and mean "
+        "time per token of a request. A method pays off where its tokens per second exceed those of autoregressive "
+        "decoding at the same batch size."
     )
-    table = Table(("method", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells)
-    figures = [Figure(picture, f"plots/{picture}") for picture in pictures]
-    title = f"Batch sizes on {(run.get('dataset') or {}).get('name')}"
-    return Document(title, [Paragraph(f"**{headline(rows)}**"), *figures[:1], table, Paragraph(text), *figures[1:]])
+    return [
+        Table(("method (tok/s / ms per token)", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells),
+        Paragraph(text),
+    ]
 
 
 def headline(rows: Sequence[Row]) -> str:
@@ -113,6 +129,5 @@ def _picture(rows: Sequence[Row], labels: Sequence[str], group: str) -> Picture:
         legend(axes)
 
     title = f"Throughput against TPOT{f': {group}' if group else ''}"
-    note = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
     name = f"throughput_tpot{f'-{group}' if group else ''}"
-    return Picture(name, title, note, 3.2 + legend_in(labels), paint)
+    return Picture(name, title, NOTE, 3.2 + legend_in(labels), paint)

@@ -37,7 +37,7 @@ def write_plots(folder: Path, summary: Summary, scored: Mapping[str, ScoredToken
     tested = f"{where}, test prompts"
     marks = "marks: chosen thresholds"
     with plot(folder / "speed.png", (6.4, 0.42 * len(summary["contenders"]) + 1.6)) as axes:
-        _speed(axes, summary, f"Modelled speed against the best fixed length\n({tested}; 95% intervals over prompts)")
+        _speed(axes, summary, f"Modelled speed\n({tested})")
     with plot(folder / "roc.png", (6.4, 6)) as axes:
         _roc(axes, scored, f"ROC: telling accepted from rejected tokens\n({tested}; {marks})")
     with plot(folder / "precision_recall.png", (6.4, 6)) as axes:
@@ -62,7 +62,7 @@ def _speed(axes: "Axes", summary: Summary, title: str) -> None:
     axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
     labels = [plain(wording.label(name, metrics["kind"])) for name, metrics in ordered]
     axes.set_yticks(range(len(ordered)), labels)
-    axes.set(xlabel="tokens per second, relative to the best fixed length", title=title)
+    axes.set(xlabel="speed / best fixed length", title=title)
     axes.grid(axis="x", alpha=0.3)
 
 

@@ -51,6 +51,8 @@ DEFINITIONS = (
     "oracle: stops exactly at the first token that the target rejects, since it reads the target's output",
 )
 
+SPEED_NOTE = "Tokens per modelled second, relative to the best fixed length, on test prompts; bars are 95% intervals."
+
 
 def render(run: RunFile, summary: Summary) -> str:
     """Return the report as Markdown."""
@@ -72,7 +74,7 @@ def build(run: RunFile, summary: Summary) -> Document:
         caution(machine.warnings(run), severe=True),
         paragraphs(f"**{advice(summary)}**"),
         caution([*wording.cautions(run, summary), *setting_cautions(run)]),
-        [Figure("Modelled speed", "plots/speed.png")],
+        [Figure("Modelled speed", "plots/speed.png", SPEED_NOTE)],
         _worth(summary),
         paragraphs(
             wording.headline(summary),

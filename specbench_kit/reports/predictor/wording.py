@@ -91,12 +91,16 @@ def cautions(run: RunFile, summary: Summary) -> list[str]:
     failed = run["requests"]["failed"]
     if summary["split"]["test"]["prompts"] < FEW_PROMPTS:
         lines.append(f"FEW PROMPTS: all results come from {test_prompts(summary)}; record more before you conclude.")
-    lines += [
-        f"FIXED LENGTH: {name} lets every token pass (threshold 0), so that it equals "
-        f"fixed-k:k={contender(summary, name)['longest']}."
+    fixed = [
+        f"{name} as fixed-k:k={contender(summary, name)['longest']}"
         for name in let_all_pass(summary)
         if name in summary["families"]
     ]
+    if fixed:
+        lines.append(
+            "FIXED LENGTH: a classifier that lets every token pass (threshold 0) drafts a fixed length: "
+            f"{', '.join(fixed)}."
+        )
     if failed:
         lines.append(f"FAILED REQUESTS: {failed} did not fit the context; nothing was learned from them.")
     return lines
@@ -143,10 +147,7 @@ def headline(summary: Summary) -> str:
     # Only an interval that does not contain 1 shows a difference.
     decided = ratio["interval"] and not ratio["interval"][0] <= 1 <= ratio["interval"][1]
     doubt = "" if decided else ": no difference is shown"
-    if gain is None:
-        relative = "with nothing to compare it to in"
-    else:
-        relative = f"{share(abs(gain))} {'above' if gain >= 0 else 'below'} that of"
+    relative = "with nothing to compare it to in" if gain is None else f"{times(1 + gain)} that of"
     if gap["value"] is None:
         closed = "the oracle is no faster than the best fixed length here, so there is no gap to close"
     else:

@@ -31,11 +31,12 @@ class BatchSizePoint:
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeCurves:
-    """The folder of the curves, their `summary.json`, and the reasons why methods are missing."""
+    """The folder of the curves, their `summary.json`, why methods are missing, and the conditions of all runs."""
 
     folder: Path
     summary: dict[str, Any]
     left_out: dict[str, str]
+    conditions: dict[str, Any]
 
 
 def run_curves(
@@ -77,7 +78,7 @@ def run_curves(
     summary = {"places": rows, "runs": runs}
     write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": shareable(settings.argv)}))
     write_text(folder / "summary.json", to_json(summary))
-    return BatchSizeCurves(folder, summary, left_out)
+    return BatchSizeCurves(folder, summary, left_out, conditions)
 
 
 def _points(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:

@@ -10,7 +10,8 @@ from trace_builders import MODELS, made_requests, write_trace
 from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
-from specbench_kit.reports.pages.batch_curve import group_labels, render
+from specbench_kit.reports.document import Table
+from specbench_kit.reports.pages.batch_curve import group_labels, render, terminal
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.batch_sizes import BatchSizeCurves, run_curves
 
@@ -51,8 +52,15 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
         assert len(list(csv.DictReader(file))) == 4
     report = (curves.folder / "report.md").read_text()
     assert "modelled" in report
-    assert "![throughput_tpot.png](plots/throughput_tpot.png)" in report
+    assert "![Throughput against TPOT](plots/throughput_tpot.png)" in report
     assert "<svg " in (curves.folder / "report.html").read_text()
+    assert "MODELLED TIME" in report
+    assert (
+        report.index("MODELLED TIME")
+        < report.index("![Throughput against TPOT]")
+        < report.index("| method (tok/s / ms per token) |")
+    )
+    assert any(isinstance(block, Table) for block in terminal(curves.summary["places"], curves.conditions))
 
 
 def row(method: str, size: int, throughput: float) -> dict[str, object]:
