@@ -203,6 +203,7 @@ def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str
     torch.testing.assert_close(following, expected, atol=1e-4, rtol=1e-4)
     assert pair.target.describe(str)["parameters"] == pair.target.shell.body.num_parameters()
     assert pair.target.source.label == "synthetic/target:shape=large"
+    assert pair.target.context == pair.target.shell.body.config.max_position_embeddings == 1024
 
 
 def test_a_report_says_that_weights_were_random(shaped: tuple[str, str], tmp_path: Path) -> None:
@@ -219,6 +220,7 @@ def test_a_report_says_that_weights_were_random(shaped: tuple[str, str], tmp_pat
         (["--deployment", "specedge"], "shape=qwen3-0.6b has no effect here, since nothing is timed: leave it out"),
         (["--target", "synthetic:shape=qwen3-0.6b,ranks=0.8"], "give synthetic:ranks=0.8 as the draft"),
         (["--target", "synthetic:shape=nonsense"], "unknown architecture 'nonsense'"),
+        (["--target", "synthetic:shape="], "shape= needs a name, like shape=qwen3-0.6b"),
     ],
 )
 def test_shapes_that_nothing_can_be_done_with(arguments: list[str], said: str, tmp_path: Path) -> None:
