@@ -12,22 +12,23 @@ from specbench_kit.metrics.comparison import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.scene import legend, legend_in, short
-from specbench_kit.reports.document import Document, Figure, Paragraph, Row, RunFile, Table, code
+from specbench_kit.reports.document import Document, Figure, Paragraph, Row, Table, code
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.formatting import ABSENT, rate, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
+from specbench_kit.runs.document import RunDocument
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
+def render(rows: Sequence[Row], run: RunDocument, pictures: Sequence[str]) -> str:
     """Return the report as Markdown."""
     return render_markdown.render(build(rows, run, pictures))
 
 
-def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Document:
+def build(rows: Sequence[Row], run: RunDocument, pictures: Sequence[str]) -> Document:
     """Return the report; `pictures` are files in `plots/` beside it."""
     sizes = sorted({row["batch_size"] for row in rows})
     points = {(row["method"], row["batch_size"]): row for row in rows}
@@ -39,13 +40,13 @@ def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Documen
         limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
         cells.append((code(label), *speeds, limit))
     text = (
-        f"{run.get('requests')} requests per size, {time_kind(dict(run))}. Tokens per second of the batch / mean ms "
+        f"{run.requests} requests per size, {time_kind(run)}. Tokens per second of the batch / mean ms "
         "per token of a request. A method pays off where its tokens per second exceed those of autoregressive decoding "
         "at the same batch size."
     )
     table = Table(("method", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells)
     figures = [Figure(picture, f"plots/{picture}") for picture in pictures]
-    title = f"Batch sizes on {(run.get('dataset') or {}).get('name')}"
+    title = f"Batch sizes on {run.dataset.name}"
     return Document(title, [Paragraph(f"**{headline(rows)}**"), *figures[:1], table, Paragraph(text), *figures[1:]])
 
 
@@ -71,10 +72,10 @@ def _largest_faster(rows: Sequence[Row | None], baselines: Sequence[Row | None])
     return largest
 
 
-def draw_curves(rows: Sequence[Row], run: RunFile) -> dict[str, bytes]:
+def draw_curves(rows: Sequence[Row], run: RunDocument) -> dict[str, bytes]:
     """Return figures by file name: one of all methods, or one per group if there are many."""
     labels = list(dict.fromkeys(row["method"] for row in rows))
-    where = f"{(run.get('dataset') or {}).get('name')}, {run.get('requests')} requests, {time_kind(dict(run))}"
+    where = f"{run.dataset.name}, {run.requests} requests, {time_kind(run)}"
     files: dict[str, bytes] = {}
     for group, members in group_labels(labels).items():
         picture = _picture([row for row in rows if row["method"] in members], members, group)
