@@ -383,10 +383,10 @@ def _write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 Check = Callable[[Scene, Path, float], Found]
 SECTIONS: Mapping[str, tuple[Check, float]] = {
-    "environment": (check_environment, 20),
-    "lossless": (check_lossless, 190),
-    "curves": (check_curves, 130),
-    "executors": (check_executors, 50),
+    "environment": (check_environment, 25),
+    "lossless": (check_lossless, 240),
+    "curves": (check_curves, 110),
+    "executors": (check_executors, 60),
     "counts": (check_counts, 40),
 }
 """Each section with the seconds that it plans for; it is ended when it takes `PATIENCE_S` more."""

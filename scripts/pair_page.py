@@ -330,7 +330,7 @@ def batches_table(sweeps: Mapping[int, Sweep]) -> str:
 
 def sampled_table(report: Report) -> str:
     """Return the methods at a temperature, the fastest first."""
-    words = {"True": "yes", "False": "**no**", "": "too few tokens"}
+    words = {"True": "yes", "False": "**no**", "": "not shown"}
     rows = [[*cells, words[report.consistent[label]]] for label, cells in _decoded_cells(report)]
     return table([*DECODED, "the target's distribution"], rows)
 

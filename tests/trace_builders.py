@@ -53,8 +53,14 @@ def statistics(confidence: NDArray[Any], random: np.random.Generator) -> NDArray
     return np.stack([confidence, entropy, margin, 2 + confidence + noise, confidence], axis=1).astype(np.float32)
 
 
-def write_trace(path: Path, traces: list[RequestTrace], models: Any = MODELS) -> TraceFile:
-    run = {"models": models, "dataset": {"name": "made"}, "config": {"max_new_tokens": 40, "dtype": "float32"}}
+def write_trace(
+    path: Path, traces: list[RequestTrace], models: Any = MODELS, dataset: dict[str, Any] | None = None
+) -> TraceFile:
+    run = {
+        "models": models,
+        "dataset": dataset or {"name": "made"},
+        "config": {"max_new_tokens": 40, "dtype": "float32"},
+    }
     max_draft = traces[0].drafted.shape[1] if traces else MAX_DRAFT
     with TraceWriter(path, TraceHeader(max_draft, DRAFT_S, VERIFY_S[: max_draft + 1], run)) as writer:
         for trace in traces:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -100,8 +101,11 @@ def _serve() -> None:
     sys.path.pop(0)  # this folder, which a command does not know
     atexit.register(_leave)
     kit = import_module("specbench_kit")
-    for name in (*LOADED, *(module.name for module in walk_packages(kit.__path__, "specbench_kit."))):
-        import_module(name)
+    for name in LOADED:
+        with suppress(ModuleNotFoundError):  # older versions lack some
+            import_module(name)
+    for module in walk_packages(kit.__path__, "specbench_kit."):
+        import_module(module.name)
     gc.freeze()  # no fork looks through what is loaded, page after page, for what could be freed
     for line in sys.stdin:
         order = json.loads(line)

@@ -27,6 +27,8 @@ def train_predictor(
     settings = options.into(
         PredictorTrainingSettings, deployment=first, further_deployments=tuple(others), argv=command_line()
     )
+    for family, reason in settings.left_out_families.items():
+        say(console, f"left out: the family {family}, since {reason}")
     prompts = None
     if settings.trace is None:
         prompts = load_dataset(dataset, settings.limit, settings.seed, console, to_train=True)

@@ -63,7 +63,11 @@ BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODI
 Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING)]
 Limit = Annotated[
     int | None,
-    Option("Number of prompts, drawn with --seed, or of a trace's requests, the first ones; the default is all.", RUN),
+    Option(
+        "Number of prompts, drawn with --seed; of a trace, the number of its first requests, where each turn of a "
+        "dialogue is a request. The default is all.",
+        RUN,
+    ),
 ]
 Minutes = Annotated[
     float | None,

@@ -115,7 +115,8 @@ def rows_of(
 def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
     """Return the metrics that need no other entry of the table."""
     row = request_metrics(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
-    if entry.is_sampled and not entry.is_baseline:
+    was_checked = entry.may_win is not None or entry.is_undecided  # no check is made of drafts by another vocabulary
+    if entry.is_sampled and not entry.is_baseline and was_checked:
         row["sampling_consistent"] = entry.may_win
     row["throughput_request_mean"] = _mean_rate(group.finished)
     if entry.makespan_s is not None:

@@ -80,7 +80,10 @@ class SamplingTest(Struct, kw_only=True):
 
 
 class SamplingCheck(LosslessCounts, kw_only=True):
-    """The check of sampled outputs: by tests (rule `residual`), or token for token with the same seed (`match`)."""
+    """The check of sampled outputs: token for token with the same seed (rule `match`), else by tests.
+
+    What was accepted is tested under the rule `residual` alone.
+    """
 
     rule: str = ""
     consistent: bool | None = None
@@ -169,9 +172,10 @@ def read_summary(content: JsonObject) -> RunSummary:
 class MethodRow(MetricValues, kw_only=True):
     """The row of a method in a table: its metrics, its outputs, and how it compares with the table's reference.
 
-    `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others. The lists `..._at_ends`
-    hold a ratio at each end of the range of derived times. The `typical_relative_speed` has an upper bound, a standard
-    error, and the number of standard errors beyond which the table shows a difference.
+    `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others, and where nothing was
+    checked. The lists `..._at_ends` hold a ratio at each end of the range of derived times. The
+    `typical_relative_speed` has an upper bound, a standard error, and the number of standard errors beyond which the
+    table shows a difference.
     """
 
     lossless: OutputCounts | None = None

@@ -45,6 +45,21 @@ def bundled_pairs() -> list[BundledPair]:
     return [BundledPair(BUNDLED, BUNDLED_FOLDER / "target", BUNDLED_FOLDER / "draft", summary)]
 
 
+SHAPE = "shape="
+
+
+def shape_of(name: str) -> str:
+    """Return the shapes that a synthetic model's name asks for; empty if it computes nothing."""
+    options = name.partition(":")[2].split(",")
+    return next((option.removeprefix(SHAPE) for option in options if option.startswith(SHAPE)), "")
+
+
+def _without_folder(name: str) -> str:
+    """Return a synthetic model's name as runs show it, where a file with shapes is only its name."""
+    shape = shape_of(name)
+    return name.replace(f"{SHAPE}{shape}", f"{SHAPE}{Path(shape).stem}") if shape.endswith(".toml") else name
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """The origin of a model: `location` is a folder or a hub id, `label` the name that runs and reports show."""
@@ -73,7 +88,9 @@ def locate(name: str, role: Role) -> ModelSource:
     if name == BUNDLED:
         return ModelSource(str(BUNDLED_FOLDER / role), f"{BUNDLED}/{role}", local_only=True)
     if name.partition(":")[0] == SYNTHETIC:
-        return ModelSource(name, f"{SYNTHETIC}/target" if role == "target" else name, local_only=True)
+        label = _without_folder(name)
+        target = label.replace(SYNTHETIC, f"{SYNTHETIC}/target", 1)
+        return ModelSource(name, target if role == "target" else label, local_only=True)
     if names_pair(name):
         return locate_named(NAMED_PAIRS[name], role)
     file = gguf_file(name)

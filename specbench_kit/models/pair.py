@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from specbench_kit.models.weights.stored import with_weights
 ONE_DEVICE = Placement()
 AUTO = "auto"
 """The device, data type or executor that suits the machine and the model."""
+RandomModel = Callable[..., Any]
+"""Takes the name of shapes, a `device` and a `dtype`, and returns a model with random weights."""
 SLACK = 64
 """Tokens of a slot beyond prompt and output, for drafts that reach past the end of the output."""
 
@@ -205,10 +208,12 @@ def load_pair(
     dtype: str = AUTO,
     executor: str = AUTO,
     placement: Placement = ONE_DEVICE,
+    random_model: RandomModel | None = None,
 ) -> Pair:
     """Load all models; a missing model, or tokenizers that share no token, is an error of one line.
 
-    A draft model whose vocabulary is not the target's is translated.
+    A draft model whose vocabulary is not the target's is translated. `random_model` makes what computes the forwards of
+    synthetic models with a shape.
     """
     target_device, draft_device = devices_of(device)
     target_executor, draft_executor = executors_of(executor)
@@ -235,7 +240,8 @@ def load_pair(
         map_vocabulary(tokenizer, own, (target, name)) if apart else None
         for (own, name), apart in zip(named_tokenizers, foreign, strict=True)
     ]
-    loaded = [LoadedModel(_load_model(sources[0], target_device, target_dtype, placement), sources[0], target_executor)]
+    shell = _load_model(sources[0], target_device, target_dtype, placement, random_model)
+    loaded = [LoadedModel(shell, sources[0], target_executor)]
     for name, source, translation in zip(drafts, sources[1:], translations, strict=True):
         shares_weights = exit_layer(name) is not None or _is_reduced(source)
         if shares_weights and draft_device != target_device:
@@ -248,7 +254,7 @@ def load_pair(
         elif _is_reduced(source):
             loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].shell), source))
         else:
-            model = _load_model(source, draft_device, draft_dtype, placement)
+            model = _load_model(source, draft_device, draft_dtype, placement, random_model)
             loaded.append(LoadedModel(model, source, draft_executor, translation))
     for place in {model.device for model in loaded}:
         here = [model for model in loaded if model.device == place]
@@ -379,10 +385,16 @@ def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:
 
 
 def _load_model(
-    source: ModelSource, device: torch.device, dtype: torch.dtype, placement: Placement = ONE_DEVICE
+    source: ModelSource,
+    device: torch.device,
+    dtype: torch.dtype,
+    placement: Placement = ONE_DEVICE,
+    random_model: RandomModel | None = None,
 ) -> Any:
     if source.synthetic:
-        return load_synthetic(source, int(read_config(locate(BUNDLED, "target")).vocab_size))
+        vocabulary = int(read_config(locate(BUNDLED, "target")).vocab_size)
+        make_body = partial(random_model, device=device, dtype=dtype) if random_model is not None else None
+        return load_synthetic(source, vocabulary, make_body)
     logging.disable_progress_bar()
     config = read_config(source)
     placed = placement.options(config, source.label, device)

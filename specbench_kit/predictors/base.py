@@ -3,12 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.extras import missing_module_line
 from specbench_kit.core.registry import Registry
 
 FEATURES = ("confidence", "entropy", "margin", "logit_std")
@@ -124,6 +126,15 @@ class PredictorFamily(ABC):
     """The paper of the classifier itself."""
     space: ClassVar[Space]
     """The values to search for each hyper-parameter (WISP Table 9), the default first."""
+    package: ClassVar[str | None] = None
+    """The Python module of an extra that training needs; scoring needs none."""
+
+    @property
+    def missing_package(self) -> str | None:
+        """Return the line that says how to install what training needs; None if it is there."""
+        if self.package is None or find_spec(self.package) is not None:
+            return None
+        return missing_module_line(self.package)
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class LightGbm(PredictorFamily):
 
     summary = "gradient-boosted trees, grown leaf by leaf"
     source = "Ke et al. 2017"
+    package = "lightgbm"
     space: ClassVar[Space] = {
         "num_leaves": (15, 7, 31),
         "max_depth": (6, 3, 4, 8),

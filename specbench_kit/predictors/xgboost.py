@@ -23,6 +23,7 @@ class XgBoost(PredictorFamily):
 
     summary = "gradient-boosted trees, grown level by level"
     source = "Chen and Guestrin 2016"
+    package = "xgboost"
     space: ClassVar[Space] = {
         "max_depth": (4, 2, 3, 5, 6),
         "learning_rate": (0.1, 0.03, 0.05, 0.2, 0.3),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
@@ -44,9 +44,6 @@ class Subject:
 
     def load(self, device: "torch.device", dtype: str) -> "LoadedModel":
         """Return the model in memory, with random weights if it has no source."""
-        import torch
-        from transformers import AutoModelForCausalLM
-
         from specbench_kit.models.pair import LoadedModel, load_apart, load_model, resolve_dtype
 
         if self.source is not None and self.target is not None:
@@ -54,9 +51,8 @@ class Subject:
         if self.source is not None:
             return load_model(self.source, device=str(device), dtype=dtype)
         assert self.architecture is not None
-        with torch.device(device):
-            model = AutoModelForCausalLM.from_config(self.architecture.config(), dtype=resolve_dtype(dtype, device))
-        return LoadedModel(model.eval().requires_grad_(False), ModelSource("", self.name, local_only=True))
+        model = _with_random_weights(self.architecture, device, resolve_dtype(dtype, device))
+        return LoadedModel(model, ModelSource("", self.name, local_only=True))
 
     def describe(self, loaded: "LoadedModel") -> JsonObject:
         """Return the description of the loaded model for `run.json`."""
@@ -65,6 +61,29 @@ class Subject:
         if self.source is not None:
             return loaded.describe(hash_model)
         return {"name": self.name, "parameters": loaded.shell.num_parameters(), "weights": "random"}
+
+
+def _with_random_weights(architecture: Architecture, device: "torch.device", dtype: "torch.dtype") -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(architecture.config(), dtype=dtype)
+    return model.eval().requires_grad_(False)
+
+
+def random_model(name: str, *, device: "torch.device", dtype: "torch.dtype") -> Any:
+    """Return a model with random weights of the shapes that a card, a `.toml` file or a folder's config.json has."""
+    from specbench_kit.models.memory import free_bytes
+
+    architecture = require_architecture(find_subject(name, "target"))
+    needed = architecture.parameters * dtype.itemsize
+    if needed > (free := free_bytes(device)):
+        raise SkitError(
+            f"random weights of {name} take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of {device} are free: "
+            "choose smaller shapes, or --dtype bfloat16"
+        )
+    return _with_random_weights(architecture, device, dtype)
 
 
 def find_subject(name: str, role: Role) -> Subject:

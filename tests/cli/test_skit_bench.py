@@ -195,6 +195,30 @@ def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, ti
     assert "Sampling is undecided: too few tokens were drawn" in report
 
 
+@pytest.mark.parametrize(
+    ("method", "rule"),
+    [
+        ("block-verification", "block"),
+        ("sampled-tree:branching=2-1", "siblings"),
+        ("sampled-tree:branching=2-1,replacement=true", "siblings"),
+        ("sparse-quantised:k=3", "own-distributions"),
+    ],
+)
+def test_tokens_are_tested_under_every_rule_for_drawn_drafts(
+    method: str, rule: str, prompts: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
+    done = skit_here(*bench(prompts, tmp_path, tiny, *methods(method), "--no-baseline", "--temperature", 0.8))
+    assert done.returncode == 0, done.stderr
+    sampling = read_object(the_run(tmp_path) / "summary.json")["sampling"]
+    assert sampling["rule"] == rule
+    assert not {"acceptance", "softness"} & sampling.keys()
+    assert sampling["tokens"]["drawn"] > 0
+    report = (the_run(tmp_path) / "report.md").read_text()
+    assert "power against one token in ten from the draft model" in report
+    assert "committed tokens in" in report
+    assert "which drafted tokens were accepted" not in report
+
+
 def test_the_oracle_says_that_it_needs_the_baseline(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     done = skit_here(*bench(prompts, tmp_path, tiny, *methods("oracle"), "--no-baseline"))
     assert done.returncode == 0, done.stderr

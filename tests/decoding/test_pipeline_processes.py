@@ -28,7 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, telling_line
+from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, Workers, telling_line
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -206,6 +206,18 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
 )
 def test_the_last_words_of_a_stage_say_why(lines: list[str], told: int) -> None:
     assert telling_line(lines) == lines[told].strip()
+
+
+def test_the_stage_that_raised_an_error_is_named_and_not_the_one_that_lost_it() -> None:
+    """The other aborted first, in a thread of the library that connects them."""
+    aborting = "import os, time\nif os.environ['RANK'] == '1': os.abort()\n"
+    raising = "time.sleep(0.2); raise RuntimeError('no room on the card')"
+    workers = Workers(2, [sys.executable, "-c", aborting + raising])
+    assert workers.died.wait(PATIENCE_S)
+    second = workers._processes[1].pid
+    expected = f"stage 2 of 2 (process {second}) ended with exit code 1: RuntimeError: no room on the card"
+    assert workers.death == expected
+    workers.close()
 
 
 def stage_processes(parent: int | None = None) -> list[psutil.Process]:

@@ -135,6 +135,35 @@ def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
     assert tokens == plain.output_ids
 
 
+def test_a_busy_event_loop_holds_generations_back() -> None:
+    """Else tokens would come for as long as it is busy, until there are too many for a stream."""
+    handler = make_server(limits=ServerLimits(context=CAPACITY, credit=8)).handler
+    stream, batches = DeviceStream(handler), SimpleQueue[list[VerifiedRound]]()
+    runner = handler.batch_runner
+    runner.deliver = batches.put
+    runner.start()
+    stream.receive(Up(open=messages.Open(session="s", prompt=PROMPTS[0])))
+    stream.answers.get_nowait()
+    stream.receive(Up(generate=messages.Generate(session="s", round=1, base=len(PROMPTS[0]), max_tokens=40)))
+    session = own_session(handler)
+    tokens: list[int] = []
+    while session.in_flight:
+        verified = [batches.get(timeout=PATIENCE_S)]
+        while verified[-1][0].goes_on:
+            verified.append(batches.get(timeout=PATIENCE_S))
+        assert len(verified) <= 4, "half of the credit"
+        for batch in verified:
+            handler.answer(batch)
+        while stream.unread:
+            answer = stream.answers.get_nowait()
+            assert isinstance(answer, Down)
+            tokens += answer.generated.tokens
+            stream.written(answer)
+    runner.stop()
+    (plain,) = decode_here(PLAIN, make_requests(PROMPTS[:1], 40)).values()
+    assert tokens == plain.output_ids
+
+
 def test_a_device_that_is_gone_ends_its_generation_and_takes_it_up_where_it_was() -> None:
     prompt = PROMPTS[0]
     plain = next(iter(decode_here(PLAIN, make_requests([prompt], 100)).values())).output_ids

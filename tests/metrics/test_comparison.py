@@ -297,12 +297,20 @@ def test_sampled_outputs_are_not_compared(tmp_path):
     assert compared([tmp_path]).overall["wisp"].lossless is None
 
 
-@pytest.mark.parametrize(("consistent", "cell"), [(True, "consistent"), (False, "WRONG"), (None, "undecided")])
-def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, consistent: bool | None, cell: str):
+@pytest.mark.parametrize(
+    ("check", "cell"),
+    [
+        (SamplingCheck(rule="residual", consistent=True), "consistent"),
+        (SamplingCheck(rule="residual", consistent=False), "WRONG"),
+        (SamplingCheck(rule="residual", consistent=None), "undecided"),
+        (None, "–"),
+    ],
+)
+def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, check: SamplingCheck | None, cell: str):
     records = in_turn(records_of(4, 0.7, 8, 24))
     config = make_run()["config"] | {"temperature": 0.8}
     run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[0][0]
-    run.summary.lossless, run.summary.sampling = None, SamplingCheck(rule="residual", consistent=consistent)
+    run.summary.lossless, run.summary.sampling = None, check
     rows = compare([run]).overall
     assert LOSSLESS.cell(rows["wisp"]) == cell
     assert LOSSLESS.cell(rows["autoregressive"]) == "–"

@@ -35,9 +35,9 @@ def right_extra(target: Tensor, draft: Tensor) -> Tensor:
     return (target - draft).clamp(min=0)
 
 
-def sampled(places: int, accept: Accept, extra: Extra) -> SamplingTally:
+def sampled(places: int, accept: Accept, extra: Extra, rule: str = "residual", seed: int = 0) -> SamplingTally:
     """Return rounds of one drafted token over random distributions, under a rule."""
-    generator, tally, rounds = np.random.default_rng(0), SamplingTally(), []
+    generator, tally, rounds = np.random.default_rng(seed), SamplingTally(rule), []
     tokens, targets, drafts = list[int](), list[Tensor](), list[Tensor]()
     for _ in range(places):
         target, draft, after = (peaked(generator) for _ in range(3))
@@ -74,6 +74,23 @@ def test_a_softened_acceptance_is_noticed() -> None:
     summary = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio) ** 0.8, right_extra))
     assert summary["consistent"] is False
     assert summary["softness"]["p_value"] < 1e-4
+
+
+def test_of_another_rule_tokens_alone_are_tested(right: SamplingTally) -> None:
+    summary = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio), right_extra, "block"))
+    assert (summary["rule"], summary["consistent"]) == ("block", True)
+    assert summary.keys() == {"rule", "consistent", "level", "tokens"}
+    assert summary["tokens"]["chi_square"] == summarise_tally(right)["tokens"]["chi_square"]
+    assert summary["tokens"]["power"] >= 0.8
+    drafts = summarise_tally(sampled(1500, lambda _: 1.0, right_extra, "block"))
+    assert drafts["consistent"] is False
+    assert summarise_tally(sampled(20, lambda ratio: min(1.0, ratio), right_extra, "block"))["consistent"] is None
+
+
+def test_a_right_rule_seems_wrong_as_often_as_a_p_value_says() -> None:
+    """A twentieth of 100 right tallies has one below .05; none, or more than 11, are the chance of one in 100."""
+    tallies = [sampled(40, lambda ratio: min(1.0, ratio), right_extra, "block", seed) for seed in range(100)]
+    assert 1 <= sum(summarise_tally(tally)["tokens"]["p_value"] < 0.05 for tally in tallies) <= 11
 
 
 def test_too_few_tokens_decide_nothing() -> None:

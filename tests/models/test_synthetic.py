@@ -3,10 +3,13 @@
 import itertools
 from collections.abc import Sequence
 from math import sqrt
+from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+import torch
 from command_line import error_line, skit_here
+from emulated_card import emulated_cards
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
@@ -14,9 +17,11 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.agreement import Agreement
+from specbench_kit.models.executors.base import Row, make_executor
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.models.synthetic import SyntheticModel
+from specbench_kit.profilers.subject import random_model
 
 VOCABULARY = 200
 TOKENS = 1200
@@ -142,5 +147,81 @@ def test_a_pair_that_is_half_synthetic_is_refused() -> None:
     assert "give --draft synthetic:ranks=" in error_line(
         skit_here("bench", "--method", "fixed-k", "--target", "synthetic")
     )
-    with pytest.raises(SkitError, match="without options"):
+    with pytest.raises(SkitError, match="no option but shape=NAME"):
         load_pair("synthetic:ranks=0.5", "synthetic")
+
+
+SHAPES = """
+family = "qwen3"
+hidden_size = 32
+layers = {layers}
+heads = 4
+kv_heads = 2
+head_dim = 16
+intermediate_size = 48
+vocabulary = 300
+tied = true
+max_positions = 1024
+"""
+
+
+@pytest.fixture
+def shaped(tmp_path: Path) -> tuple[str, str]:
+    """The names of a target and a draft that compute forwards with random weights."""
+    for name, layers in (("large", 3), ("small", 1)):
+        (tmp_path / f"{name}.toml").write_text(SHAPES.format(layers=layers))
+    return f"synthetic:shape={tmp_path}/large.toml", f"synthetic:ranks=0.7+0.1,shape={tmp_path}/small.toml"
+
+
+@pytest.mark.parametrize("spec", ["fixed-k:k=3", "specedge:depth=3,budget=8,beams=4"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_random_weights_take_time_and_change_nothing(device: str, spec: str, shaped: tuple[str, str]) -> None:
+    requests = make_requests(random_prompts([70, 9, 5], VOCABULARY), 24)
+    pairs = [load_pair("synthetic", "synthetic:ranks=0.7+0.1")]
+    with emulated_cards(1):
+        pairs.append(load_pair(*shaped, device=device, random_model=random_model))
+        assert [pair.target.device.type for pair in pairs] == ["cpu", device.partition(":")[0]]
+        plain, timed = (decode(parse_method(spec), pair.runners(2, 120), requests, batch_size=2) for pair in pairs)
+    assert outputs(timed) == outputs(plain)
+    accepted = [[[step.accepted for step in record.rounds] for record in found.values()] for found in (plain, timed)]
+    assert accepted[0] == accepted[1]
+
+
+def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str]) -> None:
+    """Every forward, and every move of KV, is one of the body too."""
+    pair = load_pair(*shaped, device="cpu", random_model=random_model)
+    runner = pair.target.runner(1, 64, pair.vocabulary)
+    body = runner.executor._body  # type: ignore[attr-defined]
+    slot = runner.acquire()
+    runner.forward([Append(slot, [301, 5, 9], keep=3)])
+    runner.commit(slot, range(3))
+    runner.forward([Append(slot, [7, 8, 6], [-1, -1, 1], keep=3)])
+    runner.commit(slot, [1, 2])
+    following = body.forward([Row(0, [4], 5, 5)])[0]
+    text = [1, 5, 9, 8, 6, 4]  # 301 is no token of the body, and becomes one
+    expected = make_executor(pair.target.shell.body, 1, 64, None).forward([Row(0, text, 0, 0)])[0]
+    torch.testing.assert_close(following, expected, atol=1e-4, rtol=1e-4)
+    assert pair.target.describe(str)["parameters"] == pair.target.shell.body.num_parameters()
+    assert pair.target.source.label == "synthetic/target:shape=large"
+
+
+def test_a_report_says_that_weights_were_random(shaped: tuple[str, str], tmp_path: Path) -> None:
+    options = ["--method", "fixed-k", "--limit", 2, "--max-new-tokens", 8, "--device", "cpu", "--out", tmp_path / "out"]
+    done = skit_here("bench", "--target", shaped[0], "--draft", shaped[1], *options)
+    assert done.returncode == 0, done.stderr
+    assert "RANDOM WEIGHTS: synthetic/target:shape=large" in " ".join(done.stdout.split())
+    assert str(tmp_path) not in "".join(path.read_text() for path in (tmp_path / "out").rglob("run.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--deployment", "specedge"], "shape=qwen3-0.6b has no effect here, since nothing is timed: leave it out"),
+        (["--target", "synthetic:shape=qwen3-0.6b,ranks=0.8"], "give synthetic:ranks=0.8 as the draft"),
+        (["--target", "synthetic:shape=nonsense"], "unknown architecture 'nonsense'"),
+    ],
+)
+def test_shapes_that_nothing_can_be_done_with(arguments: list[str], said: str, tmp_path: Path) -> None:
+    target = ["--target", "synthetic:shape=qwen3-0.6b", "--draft", "synthetic:ranks=0.8"]
+    done = skit_here("bench", *target, "--method", "fixed-k", "--limit", 1, *arguments, "--out", tmp_path)
+    assert said in error_line(done)

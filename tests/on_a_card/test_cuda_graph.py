@@ -81,6 +81,25 @@ def test_a_model_that_only_its_own_code_computes(
     assert outputs(on_card) == outputs(decode(parse_method(spec), runners("cpu", "transformers"), requests_))
 
 
+@pytest.mark.parametrize(
+    ("rows", "tokens", "width"),
+    [(1, 17, 32), (8, 9, 16), (8, 17, 20), (32, 5, 5), (32, 9, 10), (32, 64, 64), (32, 1, 1), (2, 64, 64), (4, 33, 40)],
+)
+def test_forwards_are_padded_where_that_takes_no_time(rows: int, tokens: int, width: int) -> None:
+    assert cuda_graph.padded_width(rows, tokens) == width
+
+
+@pytest.mark.parametrize("spec", ["fixed-k:k=8", "specedge:depth=3,budget=12,beams=4"])
+@pytest.mark.usefixtures("machine")
+def test_outputs_of_forwards_that_are_hardly_padded(
+    spec: str, requests_: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_graph, "FREE_TOKENS", 0)
+    on_card = decode(parse_method(spec), runners("cuda", "cuda-graph"), requests_, batch_size=2)
+    plain = decode(parse_method(spec), runners("cpu", "transformers"), requests_, batch_size=2)
+    assert outputs(on_card) == outputs(plain)
+
+
 def test_a_draft_on_another_card(requests_: list[Request], machine: Machine) -> None:
     method = parse_method("fixed-k:k=3")
     on_cards = decode(method, runners("cuda:0", "cuda-graph", "cuda:1"), requests_)

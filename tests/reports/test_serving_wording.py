@@ -8,7 +8,7 @@ from report_builders import deployment_description
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.reports.sections.cautions import impossible_times
-from specbench_kit.reports.serving.wording import acceptance_cautions, winners
+from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
 from specbench_kit.runs.document import RunDescription
 
 CAPACITY: dict[str, Any] = {"command": "capacity"}
@@ -29,7 +29,7 @@ def searched(series: str, low: Number, mean: float, high: Number, slo: str = "4"
 
 
 def simulated(series: str, devices: int, low: Number, mean: float, high: Number) -> dict[str, Any]:
-    figures = {"overall": {"violation_rate": interval(low, mean, high)}}
+    figures = {"overall": {"violation_rate": interval(low, mean, high), "throughput": interval(90, 100, 110)}}
     return POINT | {"series": series, "slo": "2", "devices": devices, "figures": figures}
 
 
@@ -99,13 +99,22 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
     assert winners(SIMULATION, {"rows": [row | {"figures": {"overall": {}}} for row in rows]}) == []
     rows[-1] = simulated("b", 16, 0.05, 0.1, 0.22)
     assert winners(SIMULATION, {"rows": rows}) == [
-        "At 16 devices no difference from a is shown: b breaks 10.0% (5.0%–22.0%) of its promises."
+        "At 16 devices b breaks 10.0% (5.0%–22.0%) of its promises and a 25.0% (20.0%–30.0%): no difference is shown, "
+        "at 100 (90.0–110) and 100 (90.0–110) tokens/s."
     ]
     rows = [simulated("a", 16, None, 0.25, None), simulated("b", 16, None, 0.1, None)]
     assert winners(SIMULATION, {"rows": rows}) == [
         "At 16 devices, 4 tokens/s b breaks 10.0% of its promises, a 25.0%: one seed shows no difference, so run "
         "several --seeds."
     ]
+
+
+def test_a_range_whose_ends_read_alike_is_said_once() -> None:
+    end = {"series": "a", "devices": 16, "throughput": [90.0, 110.0], "throughput_ratio": None, "against": "a"}
+    (line,) = derived_range({"ranges": [end | {"violation_rate": [0.0, 0.0001]}]})
+    assert line.endswith("at 16 devices: a 90.0 to 110 tokens/s with 0.0% late.")
+    (line,) = derived_range({"ranges": [end | {"violation_rate": [0.0, 0.1]}]})
+    assert line.endswith("with 0.0% to 10.0% late.")
 
 
 @pytest.mark.parametrize(

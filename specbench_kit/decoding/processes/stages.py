@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from threading import Event, Thread
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -140,7 +141,9 @@ class ProcessStages:
             return join(rank, device)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
         store = meeting_point(world=stages + 1)
-        workers = self._workers = Workers(stages, device.type, store.port)
+        worker = "specbench_kit.decoding.processes.worker"
+        command = [sys.executable, "-m", worker, str(store.port), device.type]
+        workers = self._workers = Workers(stages, command)
         channels: list[Channel] = []
         # In a thread, since the meeting waits for all ranks, and would wait forever for one that died on its way.
         joining = Thread(target=lambda: channels.append(join(Rank(0, stages + 1, 0), device, store)), daemon=True)
@@ -176,11 +179,15 @@ LAST_WORDS_S = 3.0
 
 
 class Workers:
-    """The processes that hold the stages. When one dies, the others are ended, which breaks every wait for them."""
+    """The processes that hold the stages. When one dies, the others are ended, which breaks every wait for them.
 
-    def __init__(self, stages: int, device: str, port: int) -> None:
+    Each runs the `command`, and reads in its environment which stage it is.
+    """
+
+    def __init__(self, stages: int, command: Sequence[str]) -> None:
         self.died = Event()
         self.death = ""
+        self._deaths: list[_Death] = []
         self._closing = False
         threads = max(1, torch.get_num_threads() // (stages + 1))
         self._processes = []
@@ -188,7 +195,7 @@ class Workers:
             settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": stages + 1, "OMP_NUM_THREADS": threads}
             environment = {name: str(value) for name, value in settings.items()} | {"GLOO_SOCKET_IFNAME": LOOPBACK}
             process = subprocess.Popen(
-                [sys.executable, "-m", "specbench_kit.decoding.processes.worker", str(port), device],
+                command,
                 env=os.environ | environment,
                 stdin=subprocess.PIPE,  # never written to: a worker ends when it closes
                 stdout=subprocess.DEVNULL,
@@ -214,15 +221,36 @@ class Workers:
         assert process.stderr is not None
         lines = process.stderr.read().decode(errors="replace").strip().splitlines()
         code = process.wait()
+        self._deaths.append(_Death(rank, process.pid, code, lines))
         if self._closing:
             return
         self._closing = True  # the others die of the kill below, which is not worth a message
-        reason = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = f": {telling_line(lines)}" if lines else ""
-        self.death = f"stage {rank} of {len(self._processes)} (process {process.pid}) {reason}{said}"
+        self.died.wait(SETTLING_S)
+        # Whoever loses its neighbour may abort before that one has ended, whose own error is the reason.
+        cause = next((death for death in self._deaths if death.code > 0), self._deaths[0])
+        self.death = cause.told(len(self._processes))
         self.died.set()
         for worker in self._processes:
             worker.kill()
+
+
+SETTLING_S = 0.5
+"""Time in which processes that fail for one reason have ended."""
+
+
+class _Death(NamedTuple):
+    """How a process has ended, and what it said last."""
+
+    rank: int
+    pid: int
+    code: int
+    lines: Sequence[str]
+
+    def told(self, stages: int) -> str:
+        """Return it in words."""
+        reason = f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        said = f": {telling_line(self.lines)}" if self.lines else ""
+        return f"stage {self.rank} of {stages} (process {self.pid}) {reason}{said}"
 
 
 NAMES_AN_ERROR = re.compile(r"^(\S*(Error|Exception)\b|\s*what\(\)):")

@@ -242,6 +242,8 @@ class BatchRunner(Thread):
         """Queue the next round of a generation, here and not in the event loop, which would cost each token time."""
         session = pending.session
         generation = pending.generation
+        if generation is not None:
+            generation.verified += 1
         if generation is None or session.closed or not generation.goes_on:
             if generation is not None and (generation.finished or generation.cancelled):
                 self._drafters.release(session)

@@ -272,7 +272,10 @@ class Generations:
         if not 0 <= frame.round_ms < inf:
             raise Refusal(Status.BROKEN_DEADLINE, f"{frame.round_ms} ms; send 0 or more")
         round_s = frame.round_ms / 1e3 or DEFAULT_ROUND_S
-        generation = Generation(frame.round, frame.max_tokens, frozenset(frame.ends), round_s, frame.method)
+        most_ahead = max(1, self._limits.credit // 2)
+        generation = Generation(
+            frame.round, frame.max_tokens, frozenset(frame.ends), round_s, frame.method, most_ahead=most_ahead
+        )
         session.round = frame.round
         session.last_answer = None
         missed = generation.cut(text.tokens[base:])
@@ -301,6 +304,7 @@ class Generations:
         session = verified.pending.session
         stream = verified.pending.session.stream
         session.used_s = monotonic_s()
+        generation.answered += 1
         last = not verified.goes_on and (generation.finished or generation.cancelled)
         if last:
             session.end_round()
@@ -310,7 +314,7 @@ class Generations:
             stream.answer(frame)
             generation.paused = not last and stream.unread >= self._limits.credit // 2
         if not last and not verified.goes_on:
-            # The verification thread met the pause: nothing of this generation waits there.
+            # The verification thread met the pause, or was ahead: nothing of this generation waits there.
             generation.parked = True
         if generation.paused or generation.parked:
             self._held_back.add(session)

@@ -5,6 +5,7 @@ Also here: a response that the server decodes by itself: its limits, and the fla
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from specbench_kit.live.connection_options import SHORTEST_SILENCE_S
 from specbench_kit.live.protocol import verification_pb2 as messages
@@ -17,7 +18,7 @@ class Generation:
     """A response that the server decodes by itself, after a device's frame `number`.
 
     The verification thread commits its tokens and begins its next round at once, unless the event loop has set
-    `cancelled` or `paused`. While it is `parked`, no round of it waits or is verified.
+    `cancelled` or `paused`, or is too far behind. While it is `parked`, no round of it waits or is verified.
     """
 
     number: int
@@ -35,6 +36,12 @@ class Generation:
     parked: bool = False
     unasked: bool = False
     """True if it goes on for a device that is silent: its tokens are not streamed."""
+    most_ahead: float = inf
+    """Verified rounds that may wait for the event loop, which may be busy while tokens come."""
+    verified: int = 0
+    """Rounds so far; the verification thread counts them."""
+    answered: int = 0
+    """Those of them whose tokens were sent; the event loop counts them."""
 
     def cut(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens up to an end or the limit; either finishes the generation."""
@@ -49,7 +56,8 @@ class Generation:
     @property
     def goes_on(self) -> bool:
         """Return True if its next round may begin."""
-        return not (self.finished or self.cancelled or self.paused)
+        is_ahead = self.verified - self.answered >= self.most_ahead
+        return not (self.finished or self.cancelled or self.paused or is_ahead)
 
 
 SHORTEST_MS = round(SHORTEST_SILENCE_S * 1e3)

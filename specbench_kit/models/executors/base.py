@@ -220,7 +220,7 @@ class Executor(ABC):
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         """Move the KV at `sources`, in rising order, to `to`, `to + 1`, ...; no entry moves to a later position."""
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int) -> None:  # noqa: B027  # most keep nothing for a slot
         """Hear that a slot was given back: what was put off for its text alone need not be kept."""
 
     @abstractmethod

@@ -247,7 +247,7 @@ class CudaGraphExecutor(TransformersExecutor):
         slots = [row.slot for row in work.rows]
         rows = min(power_of_two(max(slots) - min(slots) + 1), self.slots)
         first = min(min(slots), self.slots - rows)
-        width = power_of_two(max(len(row.tokens) for row in work.rows))
+        width = padded_width(rows, max(len(row.tokens) for row in work.rows))
         return Shape(first, rows, width, self._length(work), _nodes(work.rows, width))
 
     def _length(self, work: Work) -> int:
@@ -256,6 +256,23 @@ class CudaGraphExecutor(TransformersExecutor):
         whole = power_of_two(end)
         between = 3 * whole // 4
         return min(max(LEAST_LENGTH, between if end <= between else whole), self._memory.trash + 1)
+
+
+FREE_TOKENS = 128
+"""Tokens of all rows that take no longer than one does, since a card reads all weights for them anyhow."""
+
+
+def padded_width(rows: int, tokens: int) -> int:
+    """Return the width of the graph for so many tokens of each row, of which there shall be few.
+
+    By powers of two a verification of 17 tokens would be padded to 32: for 32 requests nearly twice the products, where
+    a card has more of them to do than weights to read.
+    """
+    whole = power_of_two(tokens)
+    if rows * whole <= FREE_TOKENS:
+        return whole
+    grain = max(1, whole // 8)
+    return -(-tokens // grain) * grain
 
 
 def _is_captured(row: Row) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors.agreement import Agreement, logits_of
-from specbench_kit.models.executors.base import Executor, Forward, Row, executors
+from specbench_kit.models.executors.base import Executor, Forward, Row, executors, make_executor
 
 CERTAIN = 1000.0
 """Logit of the target's token, whose distribution has no other at any temperature."""
@@ -43,6 +43,7 @@ class SyntheticExecutor(Executor):
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, vocabulary)
+        self._body = make_executor(model.body, slots, capacity, None) if model.body is not None else None
         self._agreement: Agreement | None = model.agreement
         self._size = vocabulary or int(model.config.vocab_size)
         self._model = model
@@ -58,14 +59,24 @@ class SyntheticExecutor(Executor):
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         if layers:
             raise SkitError("a synthetic target has no hidden states: choose a method whose drafter reads none")
+        if self._body is not None:
+            known = int(self._model.body.config.get_text_config().vocab_size)
+            # The host chooses the tokens, so that every forward is waited for.
+            self._body.forward([row._replace(tokens=[token % known for token in row.tokens]) for row in rows]).argmax()
         return Forward([self._logits(self._write(row)) for row in rows])
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         kv = self._kv[slot]
         kv[to : to + len(sources)] = [kv[source] for source in sources]
+        if self._body is not None:
+            self._body.move(slot, sources, to)
+
+    def release(self, slot: int) -> None:
+        if self._body is not None:
+            self._body.release(slot)
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        return 24 * slots * capacity
+        return 24 * slots * capacity if self._body is None else self._body.kv_bytes(slots, capacity)
 
     def _write(self, row: Row) -> list[_State]:
         """Store the hashes of the new tokens and return those of the kept ones."""
@@ -88,10 +99,10 @@ class SyntheticExecutor(Executor):
         if self._agreement is None:
             rows = torch.zeros(len(states), self._size)
             rows[range(len(states)), [self._answer(state) for state in states]] = CERTAIN
-            return rows
+            return rows.to(self.device)
         tokens, logits, others = zip(*(self._ranked(state, self._agreement) for state in states), strict=True)
         rows = torch.tensor(others)[:, None].repeat(1, self._size)
-        return rows.scatter_(1, torch.tensor(tokens), torch.tensor(logits))
+        return rows.scatter_(1, torch.tensor(tokens), torch.tensor(logits)).to(self.device)
 
     def _ranked(self, state: _State, agreement: Agreement) -> tuple[list[int], list[float], float]:
         """Return the draft's likeliest tokens and one more with their logits, and the logit of every other token."""

@@ -9,6 +9,7 @@ from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import colocation, derived_range, machine, wording
 from specbench_kit.reports.sections.cautions import (
+    no_draft_accepted,
     not_read,
     partial_run,
     result_cautions,
@@ -38,9 +39,10 @@ def cautions(comparison: Comparison) -> list[str]:
             result = result_cautions(replace(run.summary, partial=False))
             own = [*resumption_cautions(run.fields), *result]
             lines += [f"{code(series.label)}: {line}" for line in own]
+    rows = comparison.overall
+    lines += no_draft_accepted({code(label): row for label, row in rows.items()})
     lines += derived_range.of_comparison(comparison)
     reference = comparison.reference
-    rows = comparison.overall
     lines += colocation.cautions(code(reference), rows[reference])
     lines += _on_the_server(comparison)
     spread = max((row.repeat_spread for row in rows.values() if row.repeat_spread is not None), default=0.0)

@@ -30,7 +30,13 @@ from specbench_kit.reports.sections import (
     methods,
     wording,
 )
-from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
+from specbench_kit.reports.sections.cautions import (
+    no_draft_accepted,
+    not_read,
+    result_cautions,
+    resumption_cautions,
+    setting_cautions,
+)
 from specbench_kit.reports.sections.columns import all_numbers
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.runs.document import EngineOverhead, EngineReference, RunDocument
@@ -56,7 +62,12 @@ def build(
     if summary.baseline:
         sides[BASELINE] = summary.baseline.overall
     sent_states = [] if run.deployment else deployment.states_row(summary.hidden_states)
-    cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
+    cautions = [
+        *result_cautions(summary),
+        *no_draft_accepted({code(name): overall}),
+        *resumption_cautions(run),
+        *setting_cautions(run),
+    ]
     cautions += derived_range.of_run(run, summary)
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
     # The first screen: the result in a sentence, what limits it, one figure and the table of results.
@@ -105,6 +116,8 @@ def engine_sentence(engine: EngineReference, overhead: EngineOverhead) -> str:
 def setting(run: RunDocument) -> list[tuple[str, str]]:
     """Return what was run on what, as rows of a table of facts."""
     config = run.config
+    computed = (config.device, config.dtype)
+    executors = config.executors or {}
     limits = f"{config.max_new_tokens} new tokens per request, {wording.batch_sentence(config)}"
     repeats = f", every request asked {config.repeats} times" if (config.repeats or 1) > 1 else ""
     return [
@@ -117,10 +130,10 @@ def setting(run: RunDocument) -> list[tuple[str, str]]:
         ("time", wording.time_sentence(run)),
         *([("engine", engine_sentence(run.engine, run.overhead))] if run.engine else []),
         *wording.warm_up([run]),
-        ("device", ", ".join(filter(None, (config.device, config.dtype)))),
+        ("device" if config.device else "number format", ", ".join(filter(None, computed))),
         *([("number formats", wording.formats_sentence(run.number_formats))] if run.number_formats else []),
         *([("products", config.products)] if config.products else []),
-        ("executors", ", ".join(f"{role}: {name}" for role, name in (config.executors or {}).items())),
+        *([("executors", ", ".join(f"{role}: {name}" for role, name in executors.items()))] if executors else []),
         ("hardware", wording.hardware_sentence(run.hardware)),
         *((f"left out: {', '.join(map(code, names))}", reason) for reason, names in by_reason(run.left_out).items()),
     ]

@@ -241,7 +241,7 @@ def lossless_section(run: RunDocument, summary: RunSummary) -> Blocks:
     if lossless:
         blocks += _comparison(lossless)
     blocks += paragraphs(_published_format_sentence(run))
-    if sampling and sampling.rule == "residual":
+    if sampling and sampling.rule != "match":
         blocks.append(cautions.tests(sampling))
     return blocks
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
+from specbench_kit.metrics.vocabulary import MetricValues
+from specbench_kit.models.catalogue import shape_of
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.document import Table
 from specbench_kit.reports.sections import machine
@@ -115,10 +117,14 @@ def _model_cautions(models: Mapping[str, ModelDescription | None]) -> list[str]:
         lines.append(f"IGNORED: the target's generation config sets {settings}; outputs are made without it.")
     masked = draft.masked_tokens
     if masked is None and (name := str(draft.name)).startswith("synthetic"):
-        lines.append(
-            f"SYNTHETIC PAIR: no model ran. How often and how confidently drafts are right was given ({name}), and "
-            "texts are meaningless. Times are a deployment's, or only the kit's own."
-        )
+        given = f"How often and how confidently drafts are right was given ({name}), and texts are meaningless."
+        if shape_of(name):
+            lines.append(
+                f"RANDOM WEIGHTS: {target.name} and its draft computed forwards of these shapes, for the time "
+                f"that they take. {given}"
+            )
+        else:
+            lines.append(f"SYNTHETIC PAIR: no model ran. {given} Times are a deployment's, or only the kit's own.")
     if masked:
         lines.append(
             f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
@@ -214,6 +220,18 @@ def result_cautions(summary: RunSummary) -> list[str]:
     return lines
 
 
+def no_draft_accepted(methods: Mapping[str, MetricValues]) -> list[str]:
+    """Return one line on the methods of which the target accepted no drafted token at all, by their names."""
+    none = [name for name, overall in methods.items() if overall.submitted and overall.accepted == 0]
+    if not none:
+        return []
+    tokens = ", ".join(count(methods[name].submitted or 0) for name in none)
+    return [
+        f"NO DRAFT WAS ACCEPTED: {', '.join(none)} sent {tokens} drafted tokens, and the target accepted none, so that "
+        "drafts only cost time: take a draft model that fits the target (--draft), or train one (skit train-draft)."
+    ]
+
+
 CONSISTENT = {True: "consistent", False: "WRONG", None: "undecided"}
 
 
@@ -223,7 +241,7 @@ def sentence(sampling: SamplingCheck) -> str:
 
 
 def tests(sampling: SamplingCheck) -> Table:
-    """Return the statistical tests of residual sampling, one per row."""
+    """Return the statistical tests of sampled outputs, one per row."""
     acceptance = sampling.acceptance or SamplingTest()
     softness = sampling.softness or SamplingTest()
     tokens = sampling.tokens or SamplingTest()
@@ -246,7 +264,8 @@ def tests(sampling: SamplingCheck) -> Table:
             *_strength(tokens),
         ),
     ]
-    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows)
+    of_tokens_alone = sampling.acceptance is None
+    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows[-1:] if of_tokens_alone else rows)
 
 
 def _strength(test: SamplingTest) -> tuple[str, str]:
@@ -276,6 +295,12 @@ def _distribution(sampling: SamplingCheck) -> str:
         False: "Sampling does not follow the target's distribution",
         None: "Sampling is undecided: too few tokens were drawn",
     }[sampling.consistent]
+    if sampling.acceptance is None:
+        power = share((sampling.tokens or SamplingTest()).power)
+        return (
+            f"{verdict}: tokens are tested at {sampling.level:.1%} against the target's distribution; power against "
+            f"one token in ten from the draft model {power}."
+        )
     level = f"acceptance and tokens are tested at {sampling.level:.1%} against both models' distributions"
     softness = sampling.softness or SamplingTest()
     tokens = sampling.tokens or SamplingTest()

@@ -51,9 +51,9 @@ class ServingColumn(Column):
 RESULTS = (
     ServingColumn("violations (95%)", "share", "violation_rate"),
     ServingColumn("starved", "share", "starved_rate"),
-    ServingColumn("throughput", "number", "throughput"),
-    ServingColumn("goodput", "number", "goodput"),
-    ServingColumn("speed", "number", "speed.mean"),
+    ServingColumn("tokens/s", "number", "throughput"),
+    ServingColumn("goodput (tokens/s)", "number", "goodput"),
+    ServingColumn("tokens/s of a response", "number", "speed.mean"),
     ServingColumn("TTFT", "seconds", "ttft_s.mean"),
     ServingColumn("TPOT", "seconds", "tpot_s.mean"),
     ServingColumn("acceptance length", "number", "acceptance_length"),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Block, Column, Estimate, Note, RunFile, Summary, Table, caution, paragraphs
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 SIMULATED = (
     ServingColumn("violations (95%)", "share", "figures.overall.violation_rate"),
     ServingColumn("tokens/s", "number", "figures.overall.throughput"),
-    ServingColumn("goodput", "number", "figures.overall.goodput"),
+    ServingColumn("goodput\n(tokens/s)", "number", "figures.overall.goodput"),
     ServingColumn("acceptance\nlength", "number", "figures.overall.acceptance_length"),
     ServingColumn("busy", "share", "figures.server.utilisation"),
 )
@@ -39,6 +40,8 @@ def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
     described = RunDescription.read(run)
     config = run["config"]
     setting = f"{config['seeds']} seeds of {config['duration_s']:g} simulated seconds · {time_kind(described)}"
+    if "devices" in summary["rows"][0] and "slo" not in varied(summary["rows"]):
+        setting += f" · promised: {'; '.join(map(slo_in_words, config['slo']))}"
     blocks: list[Block] = [Note(setting), _results(run, summary)]
     if summary.get("published"):
         blocks.append(_published(run, summary))

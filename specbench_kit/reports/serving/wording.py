@@ -118,7 +118,11 @@ def derived_range(summary: Summary) -> list[str]:
     parts = []
     for series, row in last.items():
         low, high = row["throughput"] or (0.0, 0.0)
-        late = "" if row["violation_rate"] is None else f" with {' to '.join(map(share, row['violation_rate']))} late"
+        late = (
+            ""
+            if row["violation_rate"] is None
+            else f" with {' to '.join(dict.fromkeys(map(share, row['violation_rate'])))} late"
+        )
         part = f"{series} {significant(low)} to {significant(high)} tokens/s{late}"
         if row["throughput_ratio"]:
             slowest, fastest = row["throughput_ratio"]
@@ -300,7 +304,11 @@ def _fewest_broken(rows: Sequence[Row], where: str) -> str:
     if is_shown is None:
         return f"At {where} {best['series']} {broken}, {next_best['series']} {second}: {ONE_SEED}"
     if not is_shown:
-        return f"At {where} no difference from {next_best['series']} is shown: {best['series']} {broken}."
+        tokens, others = (estimate_text(look_up(row, "figures.overall.throughput")) for row in (best, next_best))
+        return (
+            f"At {where} {best['series']} {broken} and {next_best['series']} {second}: no difference is shown, at "
+            f"{tokens} and {others} tokens/s."
+        )
     return f"At {where} take {best['series']}: it {broken}, {next_best['series']} {second}."
 
 

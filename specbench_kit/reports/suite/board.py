@@ -70,9 +70,16 @@ def index(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) ->
     cells = next(iter(groups.values()))
     tasks = _tasks_by_acceptance(board, cells[0])
     picture = winners(board, cells, tasks)
-    drawings = {"plots/winners": drawing(picture, f"suite {outline.name}, recorded pair, modelled")}
+    setting = f"suite {outline.name}, recorded pair, modelled"
+    drawings = {"plots/winners": drawing(picture, setting)}
+    first_figure = []
+    if best := _closest(board):
+        best_curve = curves(board, best[:1], cells, "closest")
+        drawings["plots/closest"] = drawing(best_curve, setting)
+        first_figure.append(Figure(best_curve.title, "plots/closest.svg", best_curve.note))
     sections: list[Sequence[Block]] = [
         list(_introduction(outline, board)),
+        first_figure,
         list(_by_link(board, pages)),
         [
             Heading("Which policy for my task?"),
@@ -124,11 +131,16 @@ def _page_names(board: Scoreboard) -> dict[str, str]:
     return names
 
 
+def _closest(board: Scoreboard) -> list[str]:
+    """Return the policies that can be deployed and run in every recorded cell, the closest to the oracle first."""
+    deployable = [spec for spec in board.deployable if spec != BASELINE]
+    return best_first(board, [spec for spec in deployable if mean_regret(board, spec, recorded(board)) is not None])
+
+
 def _introduction(outline: SuiteOutline, board: Scoreboard) -> Iterator[Block]:
     deployable = [spec for spec in board.deployable if spec != BASELINE]
     others = [spec for spec in deployable if board.policies[spec].package != OURS]
-    best = best_first(board, [spec for spec in deployable if mean_regret(board, spec, recorded(board)) is not None])
-    if best:
+    if best := _closest(board):
         speedup = board.mean_speedup(best[0], recorded(board))
         regret = mean_regret(board, best[0], recorded(board))
         yield Paragraph(
@@ -155,8 +167,11 @@ def _by_link(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     yield Heading("Which policy for my link?")
     for size, cells in by_batch_size(board).items():
         rows = [(f"{cell.words} ({code(cell.deployment)})", *_best_of(board, cell, pages)) for cell in cells]
-        yield Paragraph("One request at a time:" if size == 1 else f"{size} requests together:")
-        yield Table(columns, rows)
+        table = Table(columns, rows)
+        if size == 1:
+            yield from (Paragraph("One request at a time:"), table)
+        else:
+            yield Folded(f"{size} requests together", [table])
     yield Note(
         "Speedup over autoregressive decoding, which is the fastest itself where no policy pays. Those that are not "
         "shown to be slower are as good; the verdicts of one deployment hold together. The oracle knows the answer, "

@@ -140,7 +140,7 @@ def headline(board: Scoreboard, spec: str) -> str:
         best = min(ranks, key=lambda cell: ranks[cell][0])
         worst = max(ranks, key=lambda cell: ranks[cell][0])
         own = [f"rank {ranks[cell][0]} of {ranks[cell][1]} in {code(cell)}" for cell in dict.fromkeys((best, worst))]
-        parts.append(" and ".join(own))
+        parts.append(", its best place, and ".join(own) + (", its worst" if len(own) > 1 else ""))
     return f"**{code(spec)}: {'; '.join(parts)}.**"
 
 

@@ -9,7 +9,7 @@ from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
-from specbench_kit.metrics.distribution import SamplingTally, summarise_match, summarise_tally
+from specbench_kit.metrics.distribution import RESIDUAL, SamplingTally, summarise_match, summarise_tally
 from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ShapeJudge, TokenChoice, choice_of
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
@@ -37,10 +37,10 @@ class LocalOutputJudge:
         sampler = _sampler(config)
         if not sampler.greedy and draws_drafts(method):
             # The draft's distributions are computed again, which needs a draft that follows from the text alone.
-            # The tests are those of the residual rule.
-            by_model = list(method.drafting.models) == [DRAFT] and method.verification == "token"
-            by_model = by_model and not method.own_distributions and self._pair.needed_draft.translation is None
-            sampling = summarise_tally(self._tally(records, sampler)) if by_model else None
+            by_model = list(method.drafting.models) == [DRAFT] and self._pair.needed_draft.translation is None
+            rule = RULES.get(method.verification, "siblings")
+            rule = "own-distributions" if method.own_distributions else rule
+            sampling = summarise_tally(self._tally(records, sampler, rule)) if by_model else None
             return {"lossless": None, "sampling": sampling}
         if not baseline:
             return {"lossless": None, "sampling": None}
@@ -53,8 +53,8 @@ class LocalOutputJudge:
         checks = summarise_checks(check_all(records, baseline, judge))
         return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise})
 
-    def _tally(self, records: Records, sampler: Sampler) -> SamplingTally:
-        tally = SamplingTally()
+    def _tally(self, records: Records, sampler: Sampler, rule: str) -> SamplingTally:
+        tally = SamplingTally(rule)
         models = self._pair.target.model, self._pair.needed_draft.model
         for record in records:
             if record.output_ids:
@@ -65,6 +65,9 @@ class LocalOutputJudge:
                 tally.add(record, target, draft)
         return tally
 
+
+RULES = {"token": RESIDUAL, "block": "block"}
+"""The rule for drawn drafts by what a method calls its verification; the children of a tree's node are `siblings`."""
 
 MakeJudge = Callable[[Sampler, int], RemoteJudge]
 """Returns the judge of outputs for a sampler and a seed."""
@@ -103,7 +106,7 @@ class _NoDifference:
 
 
 def draws_drafts(method: Method) -> bool:
-    """Return True if a sampled run of the method accepts drafts by the residual rule.
+    """Return True if a sampled run of the method accepts drafts by a rule for drawn tokens.
 
     Other methods accept the drafted tokens that equal the target's own samples.
     """

@@ -24,6 +24,7 @@ from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRe
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
@@ -232,10 +233,22 @@ class _ProgressCounter:
             yield record
 
 
+def _dataset(trace: TraceFile) -> dict[str, object]:
+    """Return what the trace says of its dataset, with the number of prompts that are replayed under a limit."""
+    dataset = dict(trace.provenance("dataset"))
+    if len(trace) == trace.recorded or not dataset.get("count"):
+        return dataset
+    conversations = Conversations()
+    prompts = len({conversations.index(request) for request in trace})
+    # The header counts the chat messages of all prompts together: of some of them it is known if all are or none is.
+    chat = {dataset["count"]: prompts, 0: 0}.get(dataset.get("chat"))
+    return {**dataset, "count": prompts, "total": dataset.get("total") or dataset["count"], "chat": chat}
+
+
 def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> dict[str, object]:
     """Return the content of `run.json` that all methods share."""
     return {
-        "dataset": trace.provenance("dataset"),
+        "dataset": _dataset(trace),
         "models": trace.provenance("models"),
         "config": {
             **{name: getattr(settings, name) for name in CONFIG_OPTIONS},

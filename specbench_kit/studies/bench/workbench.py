@@ -28,6 +28,7 @@ from specbench_kit.models.draft_library import HEAD, find_draft, is_missing_draf
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
+from specbench_kit.profilers.subject import random_model
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, usable
@@ -277,6 +278,8 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         dtype=settings.dtype,
         executor=settings.executor,
         placement=Placement(settings.device_map, settings.max_memory),
+        # What a deployment models takes no time of this machine.
+        random_model=random_model if settings.deployment is None else None,
     )
     return None, pair
 

@@ -32,7 +32,8 @@ class PredictorTrainingSettings(TrainingOptions):
         self.recording()
         parse_operating_point(self.operating_point)
         for family in self.families:
-            families.get(family)
+            if line := families.get(family)().missing_package:
+                raise SkitError(line)
         changed_spaces(self.space)
         require(self.max_draft is None or self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
@@ -52,8 +53,16 @@ class PredictorTrainingSettings(TrainingOptions):
 
     @property
     def chosen_families(self) -> tuple[str, ...]:
-        """Return the families to train: all, unless some are named."""
-        return tuple(dict.fromkeys(self.families)) or tuple(families.all())
+        """Return the families to train: all that can be trained here, unless some are named."""
+        return tuple(dict.fromkeys(self.families)) or tuple(
+            name for name in families.all() if name not in self.left_out_families
+        )
+
+    @property
+    def left_out_families(self) -> dict[str, str]:
+        """Return why families are not trained although none is named: the line on the package that each needs."""
+        lines = {name: family().missing_package for name, family in ({} if self.families else families.all()).items()}
+        return {name: line for name, line in lines.items() if line}
 
     def space_of(self, family: str) -> Space:
         """Return the values to search, by hyper-parameter."""

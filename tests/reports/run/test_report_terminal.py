@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from report_builders import autoregressive_like, comparison_of, make_run, simulate_chain, summary_of
+from report_builders import (
+    autoregressive_like,
+    comparison_of,
+    make_run,
+    render_comparison,
+    render_run,
+    simulate_chain,
+    summary_of,
+)
 from rich.console import Console
 from run_builders import write_methods
 
@@ -60,6 +68,16 @@ def test_wrong_outputs_are_in_the_row_and_in_a_caution() -> None:
     assert "1 WRONG" in text
     assert text.count("SAMPLE DATA") == 1
     assert "NOT LOSSLESS" not in shown(one_method(), 140)
+
+
+@pytest.mark.parametrize(("alpha", "accepts"), [(0.0, False), (0.5, True)])
+def test_a_method_whose_drafts_were_all_rejected_says_so_in_a_line(alpha: float, accepts: bool) -> None:
+    records = simulate_chain(8, rounds=5, draft=4, alpha=alpha)
+    baseline = autoregressive_like(records)
+    summary = summary_of(records, baseline)
+    line = "` sent 160 drafted tokens, and the target accepted none"
+    assert (line in render_run(make_run(), summary, records)) is not accepts
+    assert (line in render_comparison(comparison_of(records, baseline, summary))) is not accepts
 
 
 def test_a_speedup_over_few_prompts_is_said_to_tell_nothing() -> None:

@@ -1,12 +1,13 @@
-"""The baseline of a replay: decoded once, and kept by every method."""
+"""What the methods of a replay share: the baseline, which is decoded once, and the prompts that are replayed."""
 
 from pathlib import Path
 
 import pytest
 from environments import DEPLOYMENT
-from trace_builders import made_requests, write_trace
+from trace_builders import made_request, made_requests, write_trace
 
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.reports.sections.wording import dataset_sentence
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -27,3 +28,16 @@ def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(tmp
         )
         assert conclusion.summary.overall.speedup == pytest.approx(plain_s / own_s)
     assert [len(run.baseline) for run in load_runs([settings.out])[0]] == [6, 6, 6]
+
+
+def test_a_limited_replay_says_how_many_prompts_its_requests_are_of(tmp_path: Path) -> None:
+    turns = [made_request(f"talk/{n}", 20, prompt=tuple(range(1, 3 + n)), seed=n) for n in (1, 2)]
+    dataset = {"name": "made", "total": 5, "count": 5, "chat": 5, "source": "file"}
+    trace = write_trace(tmp_path / "t.parquet", [*turns, *made_requests(4)], dataset=dataset)
+    described = {}
+    for limit in (None, 3):
+        settings = BenchSettings(("fixed-k:k=2",), out=tmp_path / str(limit), deployment=DEPLOYMENT, limit=limit)
+        ((conclusion,), _) = bench_replay(settings, trace.path, lambda _: None)
+        described[limit] = conclusion.directory.run["dataset"]
+    assert described[None] == dataset
+    assert dataset_sentence(described[3]) == "made, 2 of 5 prompts, from file, as chat messages"

@@ -273,6 +273,8 @@ def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Resul
         assert "http://" not in re.sub(r"http://www\.w3\.org\S*", "", text)
         for target in re.findall(r'href="([^"#]+)"', text):
             assert (path.parent / target).resolve() in pages, f"{path.name} links to {target}"
+    # The first screen is one sentence, one figure and one table.
+    assert 0 < pages[page].index("is closest to the oracle") < pages[page].index("<svg") < pages[page].index("<table")
     own = pages[tmp_path / "site" / "policies" / "specinfer.html"]
     assert "a trace holds chains" in own
     assert methods.get("specinfer").source in own

@@ -7,6 +7,8 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.predictors import base
+from specbench_kit.predictors.base import families
 from specbench_kit.predictors.scoring import confusion
 from specbench_kit.predictors.thresholds import NEVER, PUBLISHED_RULE, THRESHOLD_RULES, DeploymentKey
 from specbench_kit.studies.training.contenders import SCALES, Contender, ContenderTuner, ThresholdJudge, feature_score
@@ -172,3 +174,14 @@ def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(experiment: Tr
 
 def split_without_test(experiment: TrainingExperiment) -> Split:
     return replace(experiment.split, test=experiment.split.training)
+
+
+def test_families_whose_package_is_missing_are_left_out_or_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"lightgbm", "xgboost"} <= {*PredictorTrainingSettings().chosen_families}
+    monkeypatch.setattr(base, "find_spec", lambda module: None if module == "lightgbm" else module)
+    settings = PredictorTrainingSettings()
+    assert set(settings.chosen_families) == set(families.all()) - {"lightgbm"}
+    assert "pip install 'specbench-kit[trees]'" in settings.left_out_families["lightgbm"]
+    assert PredictorTrainingSettings(families=("xgboost",)).left_out_families == {}
+    with pytest.raises(SkitError, match="the package lightgbm is not installed: pip install"):
+        PredictorTrainingSettings(families=("lightgbm",))
