@@ -28,6 +28,7 @@ class ModelDescription(Struct):
     hash: Annotated[str | None, doc("SHA-256 over configuration, tokenizer and weights")] = None
     gguf_sha256: Annotated[str | None, doc("SHA-256 of the GGUF file that the model was converted from")] = None
     parameters: Annotated[Count | None, doc("number of parameters")] = None
+    weights: Annotated[str | None, doc("'random' where a profile was measured without the model's own weights")] = None
     shared_vocabulary: Annotated[float | None, doc("share of the target's tokens that a draft model can draft")] = None
     masked_tokens: Annotated[int | None, doc("added tokens of a draft model that are never drafted")] = None
     ignored_settings: Annotated[JsonObject | None, doc("sampling settings of the model that are not applied")] = None

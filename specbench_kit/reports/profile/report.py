@@ -87,7 +87,7 @@ def build(run: RunFile, summary: Summary) -> Document:
     # The first screen shows what the sentence is about: times where they were derived, else how well they were fitted.
     for profile in profiles:
         sections += [[_first_figure(profile)], _coefficients(profile), _accuracy(profile), _limit(profile)]
-    sections.append(_setting(run, profiles))
+    sections.append(_setting(run, described, profiles))
     sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(described)]
     title = f"Latency profile: {' and '.join(profile['role'] for profile in profiles)}"
     return Document.of(title, *sections)
@@ -113,15 +113,15 @@ def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
     render_terminal.show(console, blocks)
 
 
-def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
-    measured = run["time_kind"] == "measured"
-    config = run["config"]
+def _setting(run: RunFile, described: RunDescription, profiles: Sequence[Summary]) -> Blocks:
+    measured = described.time_kind == "measured"
     rows = [
-        (f"{role} model", model_sentence(model) + (", random weights" if model.get("weights") == "random" else ""))
-        for role, model in run["models"].items()
+        (f"{role} model", model_sentence(model) + (", random weights" if model.weights == "random" else ""))
+        for role, model in described.models.items()
+        if model is not None
     ]
     time = "measured by this machine's clock" if measured else "derived; nothing was run on the device"
-    rows += [("device", config["device"]), ("dtype", config["dtype"]), ("time", time)]
+    rows += [("device", described.config.device or ABSENT), ("dtype", described.config.dtype or ABSENT), ("time", time)]
     for profile in profiles:
         factor = significant(run["workload"][profile["role"]]["factor"])
         counts = f"{profile['train']['count']} configurations to fit and {profile['test']['count']} to test"
@@ -132,10 +132,10 @@ def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
             facts(rows),
             *(Paragraph(ESTIMATES[profile["source"]]) for profile in profiles),
         ]
-    rows.append(("hardware", hardware_sentence(RunDescription.read(run).hardware)))
+    rows.append(("hardware", hardware_sentence(described.hardware)))
     protocol = [
-        f"Ten untimed forwards, then {config['runs']} passes through the workload, each in its own order and with its "
-        "own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and their "
+        f"Ten untimed forwards, then {run['config']['runs']} passes through the workload, each in its own order and with "
+        "its own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and their "
         f"argmax; short forwards are repeated, after a first one that is not counted. {RULE}"
     ]
     for profile in profiles:

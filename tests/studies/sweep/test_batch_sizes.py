@@ -61,7 +61,7 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
         < report.index("![Throughput against TPOT]")
         < report.index("| method (tok/s / ms per token) |")
     )
-    assert any(isinstance(block, Table) for block in terminal(curves.summary["places"], curves.conditions))
+    assert any(isinstance(block, Table) for block in terminal(curves.summary["places"], curves.run))
 
 
 def row(method: str, size: int, throughput: float) -> dict[str, object]:
