@@ -67,7 +67,7 @@ def require_readable(comparison: Comparison) -> None:
 
 def disturbed_runs(comparison: Comparison) -> list[str]:
     """Return a line for every run that was timed on a disturbed machine: conditions on time cannot be judged by it."""
-    reasons = {run.name: disturbances(run.fields.get("machine") or []) for run in comparison.runs}
+    reasons = {run.name: disturbances(run.fields.machine) for run in comparison.runs}
     return [f"run {name} was timed on a disturbed machine: {'; '.join(why)}" for name, why in reasons.items() if why]
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.runs.document import StatesOnLink
 
 
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
@@ -45,7 +45,7 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
     }
 
 
-def summarise_states(records: Sequence[RequestRecord], hidden_states: JsonObject) -> Metrics:
+def summarise_states(records: Sequence[RequestRecord], hidden_states: StatesOnLink) -> Metrics:
     """Return the bytes of hidden states that went down the link; `hidden_states` is that field of `run.json`.
 
     A verdict brings the states of the token before the draft and of the accepted tokens, the first verdict also those
@@ -53,11 +53,11 @@ def summarise_states(records: Sequence[RequestRecord], hidden_states: JsonObject
     """
     group = RequestGroup(records)
     rounds = group.rounds
-    bytes_per_token = hidden_states["bytes_per_token"]
+    bytes_per_token = hidden_states.bytes_per_token
     sent_tokens = np.where(rounds["steps"] > 0, rounds["committed"], rounds["accepted"] + 1).sum()
     prompt_bytes = bytes_per_token * sum(len(record.prompt_ids) - 1 for record in group.finished)
     return {
-        "layers": list(hidden_states["layers"]),
+        "layers": list(hidden_states.layers),
         "bytes_per_token": bytes_per_token,
         "bytes": prompt_bytes + bytes_per_token * float(sent_tokens),
         "prompt_bytes": prompt_bytes,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.acceptance import ratio_intervals
@@ -19,6 +18,7 @@ from specbench_kit.metrics.summary import request_metrics
 from specbench_kit.metrics.typical import TypicalFamily
 from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
+from specbench_kit.runs.document import DeploymentDescription
 
 Records = Sequence[RequestRecord]
 Rows = Mapping[str, Metrics]
@@ -43,7 +43,7 @@ class TableEntry:
     makespan_s: float | None = None
     baseline_makespan_s: float | None = None
     cost: float | None = None
-    deployment: JsonObject | None = None
+    deployment: DeploymentDescription | None = None
     ties: frozenset[tuple[str, int]] = frozenset()
     unjudged: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False

@@ -179,6 +179,6 @@ class AbOutcome:
 def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
     """Write summary and report of a run."""
     run = store.run
-    ab.write(store.folder, run, summary)
+    ab.write(store.folder, ab.AbDescription.read(run), summary)
     write_text(store.folder / SUMMARY, to_json(to_builtins(summary)))
     return AbOutcome(store.folder, run, summary, problem)

@@ -26,7 +26,7 @@ from specbench_kit.metrics.paired import Side, speedup
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps
-from specbench_kit.runs.resumption import resumption_entry, resumptions
+from specbench_kit.runs.resumption import resumption_entry
 from specbench_kit.studies.bench.answering import gold_answers
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
@@ -316,7 +316,7 @@ class Benchmark:
                     for name, lane in readings["lanes"].items()
                     if name in (spec, BASELINE)
                 }
-                profiling = self.bench.measured.machine if "latencies" in run.run.get("uses", {}) else ()
+                profiling = self.bench.measured.machine if "latencies" in run.document.uses else ()
                 run.amend(machine=[*run.run.get("machine", []), *profiling, {**readings, "lanes": lanes}])
 
     def _make_control(self) -> Control | None:
@@ -421,7 +421,7 @@ class Benchmark:
             done = len(run.records())
             has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
             if min(done, len(run.baseline_records()) if has_baseline else done) < self._requests:
-                run.amend(resumptions=[*resumptions(run.run), resumption_entry(conditions, done)])
+                run.amend(resumptions=[*(run.run.get("resumptions") or ()), resumption_entry(conditions, done)])
 
     def _warm_up(self, server_only: ServerOnly) -> None:
         """Decode a few tokens with every method outside the measurement, so that the first request is not slower."""
@@ -440,5 +440,4 @@ class Benchmark:
             if spec in self.runs:
                 run = self.runs[spec]
                 # One entry for each process that worked on the run, since a resumed run warms up again.
-                earlier: list[int] = run.run.get("warm_up", {}).get("rounds", [])
-                run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*earlier, rounds]})
+                run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*run.document.warm_up.rounds, rounds]})

@@ -24,6 +24,7 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.reports.sections import machine as machine_wording
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.studies.bench.answering import answer_dataset
@@ -138,7 +139,7 @@ def record(
     resumable = bool(missing) and not drafting.depends_on_order
     if not resumable:
         unfinished.remove()
-    warnings = machine_wording.warnings(header.run)
+    warnings = machine_wording.warnings(RunDescription.read(header.run))
     return RecordedTrace(path, requests, offsets, failed, len(names), resumable, warnings)
 
 

@@ -25,6 +25,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.models.runner import Runner
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
+from specbench_kit.runs.document import RunDescription
 
 SPECEDGE = "specedge:depth=3,budget=8,beams=4,branch=4,proactive_depth=8"
 SHARED = replace(DEPLOYMENT, placement="server")
@@ -230,7 +231,11 @@ def bench(prompts: Path, tiny: TinyPair, out: Path, *options: object) -> list[Pa
 def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     for run in bench(prompts, tiny, tmp_path / "with", "--timeline"):
         trace, about = read_object(run / "timeline.json"), read_object(run / "run.json")
-        assert trace["otherData"] == {"method": method_label(about), "dataset": "prompts", "time": "measured time"}
+        assert trace["otherData"] == {
+            "method": method_label(RunDescription.read(about)),
+            "dataset": "prompts",
+            "time": "measured time",
+        }
         assert {path.name for path in (run / "plots").iterdir()} == {"timeline.png", "timeline.svg"}
         report = (run / "report.md").read_text()
         assert "](plots/timeline.png)" in report

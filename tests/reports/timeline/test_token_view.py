@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import TinyPair, read_rows, skit_here, write_rows
 from environments import DEPLOYMENT
-from report_builders import make_record, make_round, make_run
+from report_builders import make_record, make_round, make_run, run_document
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from specbench_kit.datasets.loading import load
@@ -24,7 +24,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 
 SPECS = ["autoregressive", "fixed-k:k=3", "specinfer:branching=2-2-1", "specedge:depth=2,budget=8,beams=4,branch=3"]
 VOID = ("meta", "wbr", "br")
-RUN = make_run()
+RUN = run_document(make_run())
 
 
 @pytest.fixture(scope="module", params=SPECS)
@@ -186,7 +186,7 @@ NASTY = "<script>alert('1')</script>&\"\u202e\x00"
 def test_text_of_models_and_prompts_is_escaped() -> None:
     record = make_record(NASTY, make_round(6, submitted=3, accepted=1, proactive=2), category=NASTY, text=NASTY)
     (page,) = pages([record], [RequestDetail(NASTY, [TREE])])
-    run = make_run(method=NASTY, dataset={"name": NASTY}, models={"target": {"name": NASTY}})
+    run = run_document(make_run(method=NASTY, dataset={"name": NASTY}, models={"target": {"name": NASTY}}))
     for text in (render_page(run, page, lambda _: NASTY, NASTY), render_index(run, [page], 1)):
         tags = {tag for tag, _, _ in Reader(text.replace("\x00", "")).found}
         assert "script" not in tags
