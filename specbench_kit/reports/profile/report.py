@@ -133,10 +133,11 @@ def _setting(run: RunFile, described: RunDescription, profiles: Sequence[Summary
             *(Paragraph(ESTIMATES[profile["source"]]) for profile in profiles),
         ]
     rows.append(("hardware", hardware_sentence(described.hardware)))
+    runs = run["config"]["runs"]
     protocol = [
-        f"Ten untimed forwards, then {run['config']['runs']} passes through the workload, each in its own order and with "
-        "its own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and their "
-        f"argmax; short forwards are repeated, after a first one that is not counted. {RULE}"
+        f"Ten untimed forwards, then {runs} passes through the workload, each in its own order and with "
+        "its own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and "
+        f"their argmax; short forwards are repeated, after a first one that is not counted. {RULE}"
     ]
     for profile in profiles:
         variation = profile["variation"]
