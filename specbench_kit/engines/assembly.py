@@ -26,7 +26,7 @@ from specbench_kit.models.draft_library import HEAD, find_draft
 from specbench_kit.models.executors.base import make_executor, name_of
 from specbench_kit.models.pair import SLACK, LoadedModel, load_apart, load_draft_tokenizer
 from specbench_kit.models.runner import Runner
-from specbench_kit.models.tokenizers import unshared
+from specbench_kit.models.vocabulary_map import unshared
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 

@@ -26,8 +26,14 @@ from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.shell import OWN_KERNELS, hold_scale, make_shell, scaled_from
 from specbench_kit.models.synthetic import load_synthetic
-from specbench_kit.models.tokenizers import differ, require_room, unshared
-from specbench_kit.models.vocabulary_map import TranslatingRunner, VocabularyMap, map_vocabulary
+from specbench_kit.models.vocabulary_map import (
+    TranslatingRunner,
+    VocabularyMap,
+    differ,
+    map_vocabulary,
+    require_room,
+    unshared,
+)
 from specbench_kit.models.weights.stored import with_weights
 
 ONE_DEVICE = Placement()
