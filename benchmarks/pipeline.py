@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Runners, Setting, over_rounds
 from benchmarks.loop_overhead import Stopwatch
-from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.pipeline import summarise_pipeline, time_between_tokens
+from specbench_kit.metrics.pipeline import expected_steps, published_steps, summarise_pipeline, time_between_tokens
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.papers.specpipe import GAINS
 

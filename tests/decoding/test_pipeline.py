@@ -29,7 +29,6 @@ from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput, TreeSlot, VirtualStages
 from specbench_kit.decoding.pipeline.stream import RequestStream
-from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -40,6 +39,7 @@ from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, Ha
 from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.latency import inter_token_gaps
+from specbench_kit.metrics.pipeline import expected_steps, published_steps
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.models.runner import Append, Runner
 

@@ -5,19 +5,19 @@ Also here: the clock's phases, divided among the requests that go through a pipe
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import get_args
+from typing import Protocol, get_args
 
 from torch import Tensor
 
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.clock import Clock, Phase
+from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.drafter import LevelSource
 from specbench_kit.decoding.pipeline.flight import PipelineRound
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Stages
 from specbench_kit.decoding.pipeline.stream import RequestStream
-from specbench_kit.decoding.pipeline.time import StepTime
 from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler, draw
@@ -27,6 +27,19 @@ from specbench_kit.models.runner import refuse_nan_in
 PHASES: tuple[Phase, ...] = get_args(Phase)
 StageWork = tuple[int, int, list[int]]
 """A step, a stage, and the ids of the nodes that it worked on."""
+
+
+class StepTime(Protocol):
+    """Lets the time pass that the pipeline's steps would take on modelled hardware."""
+
+    def admit(self, session: Session) -> None:
+        """Begin with a new request."""
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+
+    def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None) -> None:
+        """Let the time of one step pass; `forwards` are the drafter's, None if it forwards the levels fed."""
 
 
 class PipelineEngine(Loop):
