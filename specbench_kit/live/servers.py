@@ -19,9 +19,8 @@ from specbench_kit.live.judges import EngineJudge, ScoringJudge
 from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.streaming import TokenStream
-from specbench_kit.live.verifier import WireVerifier
+from specbench_kit.live.verifier import WireStream, WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
-from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import RemoteJudge
