@@ -128,7 +128,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
 
 def _kept(path: Path) -> str:
     """Return what an interrupted recording leaves, which is nothing before its first request has finished."""
-    from specbench_kit.traces.unfinished import UnfinishedTrace
+    from specbench_kit.traces.writing import UnfinishedTrace
 
     finished = len(UnfinishedTrace(path, ()).recorded)
     return f"finished requests are kept ({finished}), --resume continues with the others" if finished else ""

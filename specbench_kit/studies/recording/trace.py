@@ -32,13 +32,10 @@ from specbench_kit.studies.bench.conversations import Conversation, max_conversa
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.recording import decision_price
 from specbench_kit.studies.recording.trees import TreeMethods
-from specbench_kit.traces.drafter_recording import DrafterTraceRecorder
-from specbench_kit.traces.recording import TraceRecorder, slot_length
-from specbench_kit.traces.redaction import Redactor
+from specbench_kit.traces.recording import DrafterTraceRecorder, Redactor, TraceRecorder, slot_length
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceHeader
 from specbench_kit.traces.tree_recording import PROVISIONAL, TREE_TOKENS, TreeRecorder
-from specbench_kit.traces.unfinished import UnfinishedTrace, require_same
-from specbench_kit.traces.writing import TraceWriter
+from specbench_kit.traces.writing import TraceWriter, UnfinishedTrace, require_same
 
 
 @dataclass(frozen=True, slots=True)
