@@ -30,9 +30,9 @@ from specbench_kit.studies.training.distillation.loop import (
     UnfinishedDraft,
     faster_in_bf16,
 )
+from specbench_kit.studies.training.distillation.options import HeadRecipe, HeadTrainingSettings
 from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
-from specbench_kit.studies.training.head_options import HeadRecipe, HeadTrainingSettings
 
 
 def train_head(

@@ -31,7 +31,7 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.training.contenders import Contender, TrainedFamily
-from specbench_kit.studies.training.evaluation import labels_and_scores
+from specbench_kit.studies.training.evaluation import TrainingExperiment, labels_and_scores, train
 from specbench_kit.studies.training.examples import (
     SHARES,
     acceptance_curves,
@@ -40,7 +40,6 @@ from specbench_kit.studies.training.examples import (
     extract,
     split_by_prompt,
 )
-from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.pair import identify, require_same_pair
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
