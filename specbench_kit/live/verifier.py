@@ -1,4 +1,7 @@
-"""The target on a `skit serve`: drafts go out as frames and verdicts come back, or the server decodes by itself."""
+"""The target on a `skit serve`: drafts go out as frames and verdicts come back, or the server decodes by itself.
+
+Also here: the judge of outputs that differ, which has the server score them again.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
 from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
@@ -16,12 +20,18 @@ from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.scoring import read_evidence, sampling_message, score_frame
 from specbench_kit.live.states import from_bytes
 from specbench_kit.live.streaming import StreamedRound
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
+from specbench_kit.metrics.evidence import NoEvidence, ScoringCost
+from specbench_kit.metrics.losslessness import Losslessness
 
 MAX_TRIES = 200
 """How often a round is sent, or a generation begun, at a server that refuses it for the time being."""
+SCORING_TIMEOUT_S = 1800.0
+"""How long the scoring of one output may take: some four forwards per token, on the slowest of servers."""
+MAX_RECONNECTIONS = 3
 
 
 def open_frame(
@@ -33,13 +43,7 @@ def open_frame(
     without a draft; 0 never.
     """
     prompt = session.request.prompt_ids
-    sampling = messages.Sampling(
-        temperature=sampler.temperature,
-        top_p=sampler.top_p,
-        top_k=sampler.top_k,
-        seed=seed,
-        request=session.request.id,
-    )
+    sampling = sampling_message(sampler, seed, session.request.id)
     output = session.tokens[len(prompt) :]
     frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers)
     if silence_s and not layers:
@@ -380,3 +384,73 @@ class WireStream:
             method=self.method,
         )
         self.connection.send(Up(generate=frame))
+
+
+class _NotScoredError(Exception):
+    """Says why an output was not scored."""
+
+
+@dataclass
+class ScoringJudge:
+    """Has a `skit serve` score every differing output again, in the shapes of forwards that produced it."""
+
+    connection: Connection
+    sampler: Sampler
+    seed: int
+    cost: ScoringCost = field(default_factory=ScoringCost)
+    _gone: str = ""
+    """Why no further output is sent, once the server has stayed away."""
+
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        """Return a tie or an error by the server's evidence; without any, `unjudged`."""
+        try:
+            frame = self._score(record, baseline, position)
+        except _NotScoredError as reason:
+            return NoEvidence(self.connection.welcome.bitwise, str(reason)).judge(record, baseline, position)
+        self.cost.outputs += 1
+        self.cost.forwards += frame.forwards
+        self.cost.seconds += frame.score_us / 1e6
+        # The batches of a server are on record, but not when a session lost its KV and was computed anew.
+        return read_evidence(frame).verdict(record, exact=False)
+
+    def _score(self, record: RequestRecord, baseline: RequestRecord, position: int) -> messages.Scored:
+        """Return the server's answer; raise _NotScoredError if there is none."""
+        welcome = self.connection.welcome
+        if self._gone:
+            raise _NotScoredError(self._gone)
+        if not welcome.scored:
+            raise _NotScoredError("the server scores no outputs")
+        if len(record.output_ids) > welcome.scored:
+            raise _NotScoredError(f"the server scores outputs of at most {welcome.scored} tokens")
+        if any(step.steps for step in record.rounds):
+            raise _NotScoredError("the rounds of a pipeline are scored in one process alone")
+        frame = Up(score=score_frame(token_hex(8), record, baseline, position, self.sampler, self.seed))
+        for _ in range(1 + MAX_RECONNECTIONS):
+            try:
+                return self._ask(frame)
+            except ConnectionLostError:
+                try:
+                    self.connection.reconnect()
+                except SkitError as error:
+                    self._gone = str(error)
+                    raise _NotScoredError(self._gone) from error
+        raise _NotScoredError("the connection was lost while the server scored the output")
+
+    def _ask(self, frame: Up) -> messages.Scored:
+        """Send the frame until the server takes it, and wait for the answer."""
+        until_s = monotonic_s() + SCORING_TIMEOUT_S
+        while monotonic_s() < until_s:
+            self.connection.send(frame)
+            refused = None
+            while refused is None:
+                _, answer = self.connection.receive(SCORING_TIMEOUT_S)
+                kind = answer.WhichOneof("kind")
+                if kind == "scored" and answer.scored.session == frame.score.session:
+                    return answer.scored
+                if kind == "refused" and answer.refused.session == frame.score.session:
+                    refused = answer.refused
+            status = Status(refused.status)
+            if status not in RETRYABLE:
+                raise _NotScoredError(f"the server did not score the output: {status.name}: {refused.reason}")
+            Event().wait(refused.retry_ms / 1000)
+        raise _NotScoredError("the server had no time to score the output")

@@ -9,10 +9,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.assembly import remote_engine, streamed_engine
-from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
+from specbench_kit.live.engine_verifier import CLEAR_MARGIN, EngineJudge, EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.engines.llama_cpp import LlamaCpp
-from specbench_kit.live.judges import CLEAR_MARGIN, EngineJudge
 from specbench_kit.live.pair import DraftModels, ServedHeads
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.servers import connect
