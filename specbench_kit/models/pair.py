@@ -14,8 +14,14 @@ from transformers.utils import logging
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.draft_library import HEAD, find, find_draft
-from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft, load_draft_for
-from specbench_kit.models.early_exit import exit_early, exit_layer
+from specbench_kit.models.drafts.reduced import (
+    exit_early,
+    exit_layer,
+    is_reduced,
+    is_reduced_draft,
+    load_draft,
+    load_draft_for,
+)
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import end_tokens, ignored_settings
