@@ -96,7 +96,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     trees = None
     if options.trees:
         from specbench_kit.deployments.loading import load
-        from specbench_kit.studies.recording.trees import TreeMethods
+        from specbench_kit.studies.recording.trace import TreeMethods
 
         trees = TreeMethods(options.trees, [load(name) for name in options.trees_for])
     with kept_when_interrupted(lambda: _kept(options.out)), counting_bar("recording") as report:
