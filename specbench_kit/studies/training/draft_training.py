@@ -16,7 +16,7 @@ from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.draft_library import trained_folder
 from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
 from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (

@@ -26,12 +26,16 @@ from specbench_kit.reports.predictor.plots import ScoredTokens
 from specbench_kit.studies.training.contenders import (
     Contender,
     ContenderTuner,
+    DeploymentTuning,
     Kind,
+    PairedSums,
+    SumOf,
+    Sums,
     ThresholdJudge,
     TrainedFamily,
     family_of,
+    sums_by_prompt,
 )
-from specbench_kit.studies.training.deployment_tuning import DeploymentTuning, PairedSums, SumOf, Sums, sums_by_prompt
 from specbench_kit.studies.training.examples import Split, extract
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint

@@ -22,7 +22,7 @@ from specbench_kit.models.heads.config import CONFIG, HeadConfig, default_layers
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
 from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
