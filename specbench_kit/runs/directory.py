@@ -1,13 +1,18 @@
-"""A run's folder: what was run, one line per finished request, and the summary and reports made from them."""
+"""A run's folder: what was run, one line per finished request, and the summary and reports made from them.
+
+Also here: one writer per folder, by a lock that the operating system releases when its process ends, however it ends.
+"""
 
 import os
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
@@ -38,6 +43,9 @@ _DEFINING = (
 RESUME_HINT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
 """The advice for a run directory that cannot be written."""
 _SLUG_LENGTH = 60
+_LOCK = ".lock"
+_locks: dict[Path, FileLock] = {}
+"""The locks that this process has, by folder."""
 
 
 def config_key(run: JsonObject) -> str:
@@ -238,3 +246,34 @@ def _cut_partial_line(file: BinaryIO) -> None:
     if file.read() != b"\n":
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def lock(folder: Path) -> None:
+    """Make this process the only writer of `folder`; raise SkitError if another process is.
+
+    Does nothing if this process has the lock already.
+    """
+    path = folder.resolve()
+    if path in _locks:
+        return
+    # Runs are locked in one thread and may be released in another.
+    file = FileLock(path / _LOCK, blocking=False, thread_local=False)
+    try:
+        file.acquire()
+    except Timeout as error:
+        raise SkitError(f"{folder} is being written by another skit: wait until it has ended, then --resume") from error
+    except OSError as error:
+        raise SkitError(f"cannot write in {folder}: {error.strerror}; {RESUME_HINT}") from error
+    _locks[path] = file
+
+
+def unlock(folder: Path) -> None:
+    """Let other processes write to `folder` again, and remove the lock file; do nothing if it is not locked here."""
+    file = _locks.pop(folder.resolve(), None)
+    if file is None:
+        return
+    # The file goes before the lock does: a process that opens it in between sees that it was removed, and tries again.
+    # Some systems do not remove a file that is open.
+    with suppress(OSError):
+        (folder / _LOCK).unlink()
+    file.release()

@@ -25,7 +25,8 @@ from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS
 from specbench_kit.metrics.statistics import FEWEST_UNITS
-from specbench_kit.runs import lock, provenance
+from specbench_kit.runs import provenance
+from specbench_kit.runs.directory import lock, unlock
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
@@ -273,7 +274,7 @@ async def _compare(
         plan = _plan(settings, loads, requests_of(dataset.prompts))
         watch = Watch(probe_here(), torch.device("cpu"))
         problem = None
-        lock.acquire(store.folder)
+        lock(store.folder)
         try:
             taken: list[Load] = []
             await driver.run(store, _sweep(settings, plan, loads, store, taken), progress)
@@ -284,7 +285,7 @@ async def _compare(
         except asyncio.CancelledError:  # Ctrl-C
             problem = SkitError(f"interrupted; {_kept(store, plan)}")
         finally:
-            lock.release(store.folder)
+            unlock(store.folder)
         store.amend(machine=[*(store.run.get("machine") or ()), watch.end({})])
         summary = summarise(plan, list(store.records.values()), list(store.changes.values()), _cautions(driver))
         return conclude(store, summary, problem)

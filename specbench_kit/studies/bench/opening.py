@@ -15,8 +15,8 @@ from specbench_kit.methods.spec import describe_method
 from specbench_kit.models.catalogue import ModelSource, read_config
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.models.weights.blocks import read_record
-from specbench_kit.runs import lock, provenance
-from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable
+from specbench_kit.runs import provenance
+from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable, lock, unlock
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import BASELINE
@@ -80,7 +80,7 @@ def take_up(runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, f
     locked: list[RunDirectory] = []
     try:
         for run in runs:
-            lock.acquire(run.path)
+            lock(run.path)
             locked.append(run)
             if run.is_partial and not force:
                 require_same_environment(run.path.name, run.run, conditions)
@@ -94,7 +94,7 @@ def take_up(runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, f
 def release_locks(runs: Sequence[RunDirectory]) -> None:
     """Unlock runs to which nothing more is written."""
     for run in runs:
-        lock.release(run.path)
+        unlock(run.path)
 
 
 def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, object]:
