@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.clock import Clock, ModelledClock
@@ -27,7 +28,10 @@ from specbench_kit.deployments.placing import (
     states_on_the_way,
 )
 from specbench_kit.methods.base import Method
+from specbench_kit.models.catalogue import ModelSource, locate, read_config
+from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
+from specbench_kit.runs.provenance import hash_model
 from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, replay_chains
 from specbench_kit.traces.replay_drafter import HybridReplayDrafter, ReplayDrafter
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
@@ -267,3 +271,28 @@ def _source(
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
     reason = f"a trace holds drafts of '{header.drafter}', so drafter '{drafting.spec}' cannot be replayed"
     raise SkitError(f"{method.display_name}: {reason}: run it live")
+
+
+def identify_pair(target: str, draft: str) -> PairHashes:
+    """Return the content hashes of two models by name; for models of the hub, their commits."""
+    source = locate(target, "target")
+    return PairHashes(_hash(source), _hash(find_draft(draft, source)))
+
+
+def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
+    """Raise SkitError if the trace was recorded with another pair."""
+    models = trace.header.run.get("models") or {}
+    recorded = [models.get(role) or {} for role in ("target", "draft")]
+    if [model.get("hash") for model in recorded] != [pair.target, pair.draft]:
+        names = " and ".join(str(model.get("name", "an unnamed model")) for model in recorded)
+        raise SkitError(
+            f"the trace {trace.path} was recorded with other models ({names}): "
+            "name them with --target and --draft, or record a trace with these"
+        )
+
+
+def _hash(source: ModelSource) -> str:
+    if source.synthetic:
+        return source.location
+    folder = Path(source.location)
+    return hash_model(folder) if folder.is_dir() else str(read_config(source)._commit_hash)

@@ -41,10 +41,9 @@ from specbench_kit.studies.training.examples import (
     split_by_prompt,
 )
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
-from specbench_kit.studies.training.pair import identify, require_same_pair
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
-from specbench_kit.traces.replay import recorded_pair, recording_deployment
+from specbench_kit.traces.replay import identify_pair, recorded_pair, recording_deployment, require_same_pair
 from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile, TraceHeader
 
 
@@ -67,7 +66,7 @@ def run_training(
 ) -> PredictorTrainingOutcome:
     """Record or read a trace, split, train, evaluate and write. `dataset` is recorded if the settings name no trace."""
     if dataset is not None:
-        pair = identify(settings.target, settings.draft)
+        pair = identify_pair(settings.target, settings.draft)
         folder = _folder(settings, pair, dataset.name, dataset.digest)
         max_draft = settings.max_draft or MAX_DRAFT
         path = folder / "trace.parquet"
@@ -102,7 +101,7 @@ def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
     )
     if settings.target == BEST_TARGET and settings.draft == AUTO:
         return trace, recorded_pair(trace)
-    pair = identify(settings.target, settings.draft)
+    pair = identify_pair(settings.target, settings.draft)
     require_same_pair(trace, pair)
     return trace, pair
 
