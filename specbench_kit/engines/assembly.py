@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.drafting.base import DRAFT, Capability
-from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.deployments import loading
 from specbench_kit.deployments.assembly import round_drafter, round_policy
 from specbench_kit.deployments.placing import environment
@@ -69,9 +69,7 @@ class EngineDrafter:
         method = method.prepare(_environment(options, facts, models.hashes))
         clock = EngineClock(next((runner.device for runner in runners.values()), torch.device("cpu")))
         # Sampled drafts would need the engine to know the draft model's probabilities: it takes the tokens alone.
-        drafter = round_drafter(
-            method, runners, clock, sampler=Sampler(), draft_top_n=0, capacity=facts.context, remembered=REMEMBERED
-        )
+        drafter = round_drafter(method, runners, clock, DecodingSetup(capacity=facts.context), REMEMBERED)
         slots = min([facts.batch_size, *(runner.executor.slots for runner in runners.values())])
         limits = Limits(
             facts.longest_draft,

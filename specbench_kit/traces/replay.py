@@ -11,6 +11,7 @@ from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, parse_drafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
+from specbench_kit.decoding.loop import UNLIMITED, DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
@@ -36,7 +37,6 @@ from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, replay_cha
 from specbench_kit.traces.replay_drafter import HybridReplayDrafter, ReplayDrafter
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
-UNLIMITED = 1 << 40
 CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 DISTRIBUTIONS = "a trace holds no whole distributions, so a method that changes them cannot be replayed: run it live"
 MODEL = "model"
@@ -191,10 +191,7 @@ def replay(
     engine = Engine(
         policy,
         *add_modelled_time(method, drafter, verifier, modelled, clock, states, ends),
-        seed=seed,
-        eos_ids=frozenset(),
-        batch_size=batch_size,
-        capacity=UNLIMITED,
+        setup=DecodingSetup(seed=seed, batch_size=batch_size),
         name=method.display_name,
     )
     clock.timeline = timeline

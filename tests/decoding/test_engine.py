@@ -20,6 +20,7 @@ from tiny_models import (
 
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -72,9 +73,7 @@ def runners(target: Any) -> Runners:
 
 
 def make_engine(method: Method, runners: Runners, *, batch_size: int = 1, started_s: float = 0.0) -> Engine:
-    return live_engine(
-        method, *runners, sampler=GREEDY, seed=0, eos_ids=frozenset(), batch_size=batch_size, started_s=started_s
-    )
+    return live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size, started_s=started_s))
 
 
 def drain(engine: Engine) -> list[RequestRecord]:
@@ -89,7 +88,9 @@ def drain(engine: Engine) -> list[RequestRecord]:
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_records_add_up(method: Method, sampler: Sampler, batch_size: int, runners: Runners) -> None:
     engine = live_engine(
-        method, *runners, sampler=sampler, seed=0, eos_ids=frozenset({3, 4}), batch_size=batch_size, started_s=7.0
+        method,
+        *runners,
+        setup=DecodingSetup(sampler=sampler, eos_ids=frozenset({3, 4}), batch_size=batch_size, started_s=7.0),
     )
     prompts = random_prompts([5, 1, 70, 12, 30, 2, 9], 64)
     for request in make_requests(prompts, 20):

@@ -12,6 +12,7 @@ from tiny_models import clear_prompts, disturbed, make_requests, make_runner, ra
 
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.policy import Child, LevelPolicy
@@ -144,13 +145,9 @@ def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: Step
         Echo() if drafts else None,
         Counting(),
         clock,
-        sampler=Sampler(),
+        setup=DecodingSetup(capacity=2 * tokens, batch_size=requests),
         depth=STAGES,
-        seed=0,
-        eos_ids=frozenset(),
-        capacity=2 * tokens,
         name="fixture",
-        batch_size=requests,
         budget=budget,
         time=PipelineTime(STEP_S, clock, drafts=drafts),
     )
