@@ -161,12 +161,10 @@ def _divided_tables(
     all_series: Sequence[MethodSeries], sources: Mapping[str, Sources], reference: Reference, units: Units
 ) -> list[ComparisonTable]:
     """Return a table per dataset and one per category, each only if there are several."""
-    pairs = dict.fromkeys(
-        (name, record.category)
-        for by_dataset in sources.values()
-        for name, source in by_dataset.items()
-        for record in source.records
-    )
+    pairs: dict[tuple[str, str], None] = {}
+    for by_dataset in sources.values():
+        for name, source in by_dataset.items():
+            pairs |= dict.fromkeys((name, record.category) for record in source.records)
     datasets, categories = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
     divisions: list[tuple[Kind, str]] = [("dataset", name) for name in datasets] if len(datasets) > 1 else []
     divisions += [("category", name) for name in categories] if len(categories) > 1 else []

@@ -47,14 +47,13 @@ def _commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:
     if not any(rounds.commits_s):
         nonempty = committed != 0
         return rounds.request[nonempty], committed[nonempty], ended_s[nonempty]
-    commits = [
-        (request, size, end_s)
-        for request, moments_s, tokens, round_end_s in zip(
-            rounds.request, rounds.commits_s, committed, ended_s, strict=True
-        )
-        for size, end_s in ([(1, moment_s) for moment_s in moments_s] or [(tokens, round_end_s)])
-        if size
-    ]
+    commits: list[tuple[np.number, float, float]] = []
+    by_round = zip(rounds.request, rounds.commits_s, committed, ended_s, strict=True)
+    for owner, round_moments_s, tokens, round_end_s in by_round:
+        if round_moments_s:
+            commits += [(owner, 1, moment_s) for moment_s in round_moments_s]
+        elif tokens:
+            commits.append((owner, tokens, round_end_s))
     request, sizes, moments_s = np.array(commits, dtype=np.float64).reshape(-1, 3).T
     return request, sizes, moments_s
 

@@ -89,22 +89,25 @@ def summarise(
     plan: Plan, records: Sequence[AnswerRecord], changes: Sequence[CounterChange] = (), cautions: Sequence[str] = ()
 ) -> AbSummary:
     """Return the summary of a run from its records, of which there is one for each key."""
-    by_load = {load: [record for record in records if record.key.load == load] for load in plan.loads}
+    by_load: dict[str, list[AnswerRecord]] = {load: [] for load in plan.loads}
+    for record in records:
+        if record.key.load in by_load:
+            by_load[record.key.load].append(record)
     by_load = {load: own for load, own in by_load.items() if own}
-    by_change = {load: [change for change in changes if change.load == load] for load in by_load}
+    by_change: dict[str, list[CounterChange]] = {load: [] for load in by_load}
+    for change in changes:
+        if change.load in by_change:
+            by_change[change.load].append(change)
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
-    level = _level({load: [r for r in of_load.values() if r] for load, of_load in ratios.items()})
+    level = _level([list(filter(None, of_load.values())) for of_load in ratios.values()])
     loads = []
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
-        figures = {
-            name: server_figures(
-                [record for record in own if record.key.server == name],
-                plan.targets,
-                [change for change in by_change[load] if change.server == name],
-            )
-            for name in plan.names
-        }
+        figures = {}
+        for name in plan.names:
+            answers = [record for record in own if record.key.server == name]
+            counters = [change for change in by_change[load] if change.server == name]
+            figures[name] = server_figures(answers, plan.targets, counters)
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
         comparisons = [_compared(figure, ratio, level, outputs, is_doubtful) for figure, ratio in ratios[load].items()]
         turns = {record.turn for record in own}
@@ -223,17 +226,18 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
         return None
     turns = [turn for _, turn in places]
     rows = 1 + max(record.turn for record in records)
-    span_sums, token_sums = (
-        [np.bincount(turns, weights=[side[place] for place in places], minlength=rows) for side in columns]
-        for columns in (seconds, tokens)
-    )
-    return Ratio.of([token_sums[1], span_sums[0]], [token_sums[0], span_sums[1]])
+
+    def by_turn(values: Mapping[tuple[int, int], float]) -> Array:
+        sums = np.bincount(turns, weights=[values[place] for place in places], minlength=rows)
+        return np.asarray(sums, dtype=np.float64)
+
+    return Ratio.of([by_turn(tokens[1]), by_turn(seconds[0])], [by_turn(tokens[0]), by_turn(seconds[1])])
 
 
-def _level(ratios: Mapping[str, Sequence[Ratio]]) -> float:
+def _level(ratios: Sequence[Sequence[Ratio]]) -> float:
     """Return the level of each interval at which those of all comparisons hold, from the ratios of each load."""
     # The figures of one load share its turns, so that a slow turn moves all of them; other loads have other turns.
-    blocks = [np.column_stack([ratio.residuals for ratio in of_load]) for of_load in ratios.values() if of_load]
+    blocks = [np.column_stack([ratio.residuals for ratio in of_load]) for of_load in ratios if of_load]
     rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
     residuals = np.zeros((rows, columns))
     row = 0
@@ -242,7 +246,7 @@ def _level(ratios: Mapping[str, Sequence[Ratio]]) -> float:
         residuals[row : row + block.shape[0], column : column + block.shape[1]] = block
         row = row + block.shape[0]
         column = column + block.shape[1]
-    freedom = min((ratio.freedom for of_load in ratios.values() for ratio in of_load), default=1.0)
+    freedom = min((ratio.freedom for of_load in ratios for ratio in of_load), default=1.0)
     return simultaneous_level(residuals, freedom)
 
 

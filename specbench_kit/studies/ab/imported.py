@@ -23,21 +23,21 @@ Pair = tuple[ImportedAnswer | None, ImportedAnswer | None]
 def compare_files(settings: AbSettings) -> AbOutcome:
     """Read both sides, pair their requests, and write a run directory with a report."""
     sides = [_read(paths) for _, paths in settings.files]
-    notes = list(
-        dict.fromkeys(note for _, tools in sides for note in (result_files.get(t).note for t in tools) if note)
-    )
+    formats = [[result_files.get(tool) for tool in tools] for _, tools in sides]
+    notes = list(dict.fromkeys(kind.note for kinds in formats for kind in kinds if kind.note))
     loads = _paired_loads(settings.names, [load for load, _ in sides])
     records = [record for label, pairs in loads.items() for record in _records(settings.names, label, pairs)]
     prompts = {record.key.request_id for record in records}
-    described = [
-        {
+    described = []
+    for (name, paths), kinds in zip(settings.files, formats, strict=True):
+        tools = ", ".join(dict.fromkeys(kind.tool for kind in kinds))
+        server = {
             "name": name,
             "address": ", ".join(path.name for path in paths),
-            "dialect": "results of " + ", ".join(dict.fromkeys(result_files.get(tool).tool for tool in tools)),
+            "dialect": f"results of {tools}",
             "sha256": [provenance.hash_file(path) for path in paths],
         }
-        for (name, paths), (_, tools) in zip(settings.files, sides, strict=True)
-    ]
+        described.append(server)
     run = {
         "command": "ab",
         "time_kind": "measured",
