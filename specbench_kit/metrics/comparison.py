@@ -232,16 +232,13 @@ def _cost(sources: Sequence[Source]) -> float | None:
 
 def _with_verdict(verdict: Verdict, by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, int]]:
     """Return the requests, by id and repeat, to whose output the run's own check gave a verdict."""
-    return frozenset(
-        (
-            f"{name}/{entry.request_id}" if has_prefixes else entry.request_id,
-            entry.repeat,
-        )
-        for name, source in by_dataset.items()
-        if source.run.summary.lossless
-        for entry in source.run.summary.lossless.divergences
-        if entry.verdict == verdict
-    )
+    requests = set()
+    for name, source in by_dataset.items():
+        lossless = source.run.summary.lossless
+        for entry in lossless.divergences if lossless else ():
+            if entry.verdict == verdict:
+                requests.add((f"{name}/{entry.request_id}" if has_prefixes else entry.request_id, entry.repeat))
+    return frozenset(requests)
 
 
 def _reference(against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries]) -> Reference:

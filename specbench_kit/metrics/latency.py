@@ -100,12 +100,14 @@ PROMISE = 90
 """The percentile of plain decoding's TPOT that is the SLO (AdaSpec, section 5)."""
 
 
+def _known_tpots_s(group: RequestGroup) -> Array:
+    return np.array([record.tpot_s for record in group.finished if record.tpot_s is not None])
+
+
 def attainment(group: RequestGroup, baseline: Sequence[RequestRecord]) -> Metrics:
     """Return the share of requests whose TPOT meets the SLO, at every scale; empty if no TPOT is known."""
-    tpots_s, baseline_tpots_s = (
-        np.array([record.tpot_s for record in records if record.tpot_s is not None])
-        for records in (group.finished, RequestGroup(baseline).finished)
-    )
+    tpots_s = _known_tpots_s(group)
+    baseline_tpots_s = _known_tpots_s(RequestGroup(baseline))
     if not len(tpots_s) or not len(baseline_tpots_s):
         return {}
     slo_s = float(np.percentile(baseline_tpots_s, PROMISE))

@@ -126,9 +126,8 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
     if entry.baseline:
         side = Side.of(entry.records, entry.baseline)
         shared = side.own.keys() & side.baseline.keys()
-        rate, baseline_rate = (
-            _mean_rate([r for r in records if r.key in shared]) for records in (entry.records, entry.baseline)
-        )
+        rate = _mean_rate([record for record in entry.records if record.key in shared])
+        baseline_rate = _mean_rate([record for record in entry.baseline if record.key in shared])
         row |= repeats(entry) | {
             "speedup_request_mean": paired.request_mean(side),
             "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,

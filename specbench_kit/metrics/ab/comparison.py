@@ -179,12 +179,13 @@ def _acceptance(
     names: Sequence[str], records: Sequence[AnswerRecord], changes: Sequence[CounterChange], rows: int
 ) -> Ratio | None:
     """Return the ratio of acceptance lengths where both servers speculate and say so in the same way."""
-    answered = {name: {r.key.request for r in records if r.answer and r.key.server == name} for name in names}
-    both = set.intersection(*answered.values())
-    by_answer = [
-        rounds_of_answers([r for r in records if r.key.server == name and r.key.request in both]) for name in names
-    ]
-    by_counters = [rounds_of_counters([change for change in changes if change.server == name]) for name in names]
+    by_server = [[record for record in records if record.key.server == name] for name in names]
+    both = set.intersection(*({record.key.request for record in own if record.answer} for own in by_server))
+    by_answer = []
+    by_counters = []
+    for name, own in zip(names, by_server, strict=True):
+        by_answer.append(rounds_of_answers([record for record in own if record.key.request in both]))
+        by_counters.append(rounds_of_counters([change for change in changes if change.server == name]))
     # Answers and counters do not count the same tokens, so that one of a kind is not held against the other.
     first, second = by_answer if any(by_answer) else by_counters
     return acceptance_ratio(first, second, rows)

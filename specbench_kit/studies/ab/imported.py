@@ -84,9 +84,10 @@ def _read(paths: Sequence[Path]) -> tuple[list[ImportedLoad], list[str]]:
 
 def _paired_loads(names: Sequence[str], sides: Sequence[Sequence[ImportedLoad]]) -> dict[str, list[Pair]]:
     """Return the pairs of every load that both sides have; loads without a label are paired by their order."""
-    named = [
-        {load.label or f"load {number}": load for number, load in enumerate(side, 1) if load.answers} for side in sides
-    ]
+    named = []
+    for side in sides:
+        numbered = enumerate(side, 1)
+        named.append({load.label or f"load {number}": load for number, load in numbered if load.answers})
     both = [label for label in named[0] if label in named[1]]
     listed = [f"{name} has {', '.join(side) or 'none'}" for name, side in zip(names, named, strict=True)]
     require(bool(both), f"the results have no load in common: {'; '.join(listed)}")
