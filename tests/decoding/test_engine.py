@@ -231,6 +231,16 @@ def test_engines_take_turns_on_the_same_runners(target: Any, runners: Runners) -
     assert texts[0] == texts[1] != {}
 
 
+@pytest.mark.parametrize(("capacity", "longest"), [(20, 20), (200, 100)])
+def test_a_request_reaches_what_both_the_setup_and_the_runners_allow(
+    capacity: int, longest: int, runners: Runners
+) -> None:
+    engine = live_engine(parse_method("fixed-k"), *runners, setup=DecodingSetup(capacity=capacity))
+    engine.submit(Request("long", "test", (1, 2, 3), 500))
+    (record,) = drain(engine)
+    assert (len(record.prompt_ids) + len(record.output_ids), record.finish_reason) == (longest, "length")
+
+
 @pytest.mark.parametrize("capacities", [(60, 100), (100, 60)])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_shorter_slot_counts(method: Method, capacities: tuple[int, int], target: Any) -> None:
