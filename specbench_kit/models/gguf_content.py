@@ -14,8 +14,6 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
 
@@ -112,6 +110,7 @@ def shared_reader(files: Sequence[Path]) -> Iterator["GGUFReader"]:
 
 def open_gguf(path: Path) -> "GGUFReader":
     """Open a file; one that cannot be read is an error of one line."""
+    import numpy as np
     from gguf import GGUFReader
 
     class PlainReader(GGUFReader):
