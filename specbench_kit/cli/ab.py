@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from specbench_kit.metrics.ab.conditions import AbCondition
+    from specbench_kit.metrics.ab.summary import AbCondition
     from specbench_kit.studies.ab.store import AbOutcome
 
 
@@ -25,7 +25,7 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     from msgspec import to_builtins
     from rich.console import Console
 
-    from specbench_kit.metrics.ab.conditions import AbCondition
+    from specbench_kit.metrics.ab.summary import AbCondition
 
     settings = options.make(argv=command_line())
     conditions = [AbCondition.parse(text) for text in settings.fail_if]

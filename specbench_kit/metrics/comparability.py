@@ -72,11 +72,10 @@ def dataset_name(run: BenchmarkRun) -> str:
 def _missing_runs(by_dataset: Mapping[str, LabelledRuns]) -> str:
     """Return the methods that did not run on all datasets: several datasets need every method on each of them."""
     labels = {label for runs in by_dataset.values() for label, _ in runs}
-    gaps = [
-        f"{label} did not run on {name}"
-        for name, runs in by_dataset.items()
-        for label in sorted(labels - {present for present, _ in runs})
-    ]
+    gaps = []
+    for name, runs in by_dataset.items():
+        missing = labels - {label for label, _ in runs}
+        gaps += [f"{label} did not run on {name}" for label in sorted(missing)]
     return f"dataset: {', '.join(gaps)}" if gaps else ""
 
 
@@ -90,11 +89,11 @@ def _difference(name: str, runs: LabelledRuns, value: Property) -> str:
     # A label that has several values is given with its dataset.
     labels = {text: {label for label, _ in group} for text, group in by_value.items()}
     repeated = {label for label, _ in runs if sum(label in group for group in labels.values()) > 1}
-    named = {
-        text: [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in group]
-        for text, group in by_value.items()
-    }
-    return f"{name}: {', '.join(f'{text} ({_first_few(names)})' for text, names in named.items())}"
+    parts = []
+    for text, group in by_value.items():
+        names = [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in group]
+        parts.append(f"{text} ({_first_few(names)})")
+    return f"{name}: {', '.join(parts)}"
 
 
 def _stated_difference(name: str, runs: LabelledRuns, value: Property) -> str:
@@ -210,11 +209,14 @@ def _deployments(runs: LabelledRuns) -> str:
     """Return the fields in which deployments differ, by name and value."""
     described = {label: flat(to_builtins(run.fields.deployment) or {}) for label, run in runs}
     keys = dict.fromkeys(key for fields in described.values() for key in fields)
-    differing = [key for key in keys if len({str(fields.get(key)) for fields in described.values()}) > 1]
-    if not differing:
+    values = []
+    for key in keys:
+        texts = dict.fromkeys(str(fields.get(key)) for fields in described.values())
+        if len(texts) > 1:
+            values.append(f"{key} {' / '.join(texts)}")
+    if not values:
         return ""
     names = _difference("deployment", runs, lambda run: run.fields.deployment_name or "none")
-    values = [f"{key} {' / '.join(dict.fromkeys(str(f.get(key)) for f in described.values()))}" for key in differing]
     return names or f"deployment: {_first_few(values)}"
 
 

@@ -161,12 +161,10 @@ def _divided_tables(
     all_series: Sequence[MethodSeries], sources: Mapping[str, Sources], reference: Reference, units: Units
 ) -> list[ComparisonTable]:
     """Return a table per dataset and one per category, each only if there are several."""
-    pairs = dict.fromkeys(
-        (name, record.category)
-        for by_dataset in sources.values()
-        for name, source in by_dataset.items()
-        for record in source.records
-    )
+    pairs: dict[tuple[str, str], None] = {}
+    for by_dataset in sources.values():
+        for name, source in by_dataset.items():
+            pairs |= dict.fromkeys((name, record.category) for record in source.records)
     datasets, categories = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
     divisions: list[tuple[Kind, str]] = [("dataset", name) for name in datasets] if len(datasets) > 1 else []
     divisions += [("category", name) for name in categories] if len(categories) > 1 else []
@@ -234,16 +232,13 @@ def _cost(sources: Sequence[Source]) -> float | None:
 
 def _with_verdict(verdict: Verdict, by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, int]]:
     """Return the requests, by id and repeat, to whose output the run's own check gave a verdict."""
-    return frozenset(
-        (
-            f"{name}/{entry.request_id}" if has_prefixes else entry.request_id,
-            entry.repeat,
-        )
-        for name, source in by_dataset.items()
-        if source.run.summary.lossless
-        for entry in source.run.summary.lossless.divergences
-        if entry.verdict == verdict
-    )
+    requests = set()
+    for name, source in by_dataset.items():
+        lossless = source.run.summary.lossless
+        for entry in lossless.divergences if lossless else ():
+            if entry.verdict == verdict:
+                requests.add((f"{name}/{entry.request_id}" if has_prefixes else entry.request_id, entry.repeat))
+    return frozenset(requests)
 
 
 def _reference(against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries]) -> Reference:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
@@ -18,6 +17,19 @@ from specbench_kit.runs.document import StatesOnLink
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
     """Return mean and percentiles of the time between tokens (TBT), in seconds."""
     return distribution(inter_token_gaps(RequestGroup(records).rounds))
+
+
+def expected_steps(stages: int, hit_rate: float) -> float:
+    """Return the expected steps per token if the true token is in flight with probability `hit_rate` each time.
+
+    A hit yields its own successor one step later, a miss refills all stages.
+    """
+    return 1 + (1 - hit_rate) * (stages - 1)
+
+
+def published_steps(stages: int, hit_rate: float) -> float:
+    """Return the expected steps per token by SpecPipe's Eq. 2, which counts the step of a miss twice."""
+    return 1 + (1 - hit_rate) * stages
 
 
 def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics:

@@ -126,9 +126,8 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
     if entry.baseline:
         side = Side.of(entry.records, entry.baseline)
         shared = side.own.keys() & side.baseline.keys()
-        rate, baseline_rate = (
-            _mean_rate([r for r in records if r.key in shared]) for records in (entry.records, entry.baseline)
-        )
+        rate = _mean_rate([record for record in entry.records if record.key in shared])
+        baseline_rate = _mean_rate([record for record in entry.baseline if record.key in shared])
         row |= repeats(entry) | {
             "speedup_request_mean": paired.request_mean(side),
             "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
@@ -172,15 +171,15 @@ def repeats(entry: TableEntry) -> Metrics:
     if count < 2:
         return {}
     prompts = units_of(entry.records)
-    speedups = [
-        paired.speedup(
-            Side.of(*([r for r in side if r.repeat == number] for side in (entry.records, entry.baseline))), prompts
-        )
-        for number in range(count)
-    ]
+    speedups = []
+    for number in range(count):
+        records = [record for record in entry.records if record.repeat == number]
+        baseline = [record for record in entry.baseline if record.repeat == number]
+        speedups.append(paired.speedup(Side.of(records, baseline), prompts))
     # The spread is over the requests that finished in all repeats.
     seconds = paired.request_seconds(entry.records)
-    ids = [name for name in dict.fromkeys(key[0] for key in seconds) if all((name, n) in seconds for n in range(count))]
+    names = dict.fromkeys(key[0] for key in seconds)
+    ids = [name for name in names if all((name, number) in seconds for number in range(count))]
     totals = np.array([sum(seconds[name, number] for name in ids) for number in range(count)])
     return {
         "repeats": count,

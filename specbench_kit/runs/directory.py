@@ -1,23 +1,28 @@
-"""A run's folder: what was run, one line per finished request, and the summary and reports made from them."""
+"""A run's folder: what was run, one line per finished request, and the summary and reports made from them.
+
+Errors name the damaged file and line. Also here: one writer per folder, by a lock that the operating system releases
+when its process ends, however it ends.
+"""
 
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from filelock import FileLock, Timeout
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import one_line_texts
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import KEY_DIGITS, content_hash, encode, folder_candidates, slug, to_json
-from specbench_kit.runs.reading import complete_lines, read_details, read_object, read_records, reported
 
 SCHEMA_VERSION = 1
 """The version of the format. It rises when an older kit would misread a run; new fields, which readers skip, do not
@@ -38,6 +43,9 @@ _DEFINING = (
 RESUME_HINT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
 """The advice for a run directory that cannot be written."""
 _SLUG_LENGTH = 60
+_LOCK = ".lock"
+_locks: dict[Path, FileLock] = {}
+"""The locks that this process has, by folder."""
 
 
 def config_key(run: JsonObject) -> str:
@@ -238,3 +246,96 @@ def _cut_partial_line(file: BinaryIO) -> None:
     if file.read() != b"\n":
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def read_object(path: Path) -> JsonObject:
+    """Return the JSON object that a file holds."""
+    with reported(f"cannot read {path}", "name a run directory that skit bench made"):
+        content = path.read_bytes()
+    try:
+        document: object = parse(content)
+    except ValueError as error:
+        raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
+    if not isinstance(document, dict):
+        raise SkitError(f"{path} holds no JSON object: it was not written by skit bench")
+    return document
+
+
+def read_records(path: Path) -> list[RequestRecord]:
+    """Return the records of all complete lines; a line that repeats an earlier one counts once.
+
+    A missing file has no records. Two different records of one request raise SkitError.
+    """
+    records: dict[tuple[str, int], RequestRecord] = {}
+    for number, line in enumerate(complete_lines(path), 1):
+        try:
+            record = RequestRecord.from_json(line)
+        except ValueError as error:
+            raise SkitError(
+                f"{path}:{number}: not a request record ({error}): remove the line and use --resume"
+            ) from error
+        if records.setdefault(record.key, record) != record:
+            repeat = f", repeat {record.repeat}," if record.repeat else ""
+            raise SkitError(
+                f"{path}:{number}: request '{record.request_id}'{repeat} is recorded twice with different content: "
+                "remove one of the lines"
+            )
+    return list(records.values())
+
+
+def read_details(path: Path) -> list[RequestDetail]:
+    """Return the token trees of all complete lines; a missing file has none."""
+    details = []
+    for number, line in enumerate(complete_lines(path), 1):
+        try:
+            details.append(RequestDetail.from_json(line))
+        except ValueError as error:
+            raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
+    return details
+
+
+def complete_lines(path: Path) -> list[bytes]:
+    """Return the lines that end in a newline: what a kill cut short at the end of the file is left out."""
+    with reported(f"cannot read {path}", "fix its permissions"):
+        content = path.read_bytes() if path.exists() else b""
+    return content.split(b"\n")[:-1]
+
+
+@contextmanager
+def reported(problem: str, hint: str) -> Iterator[None]:
+    """Turn an OSError into a SkitError of one line: the problem, its cause and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SkitError(f"{problem}: {error.strerror or error}; {hint}") from error
+
+
+def lock(folder: Path) -> None:
+    """Make this process the only writer of `folder`; raise SkitError if another process is.
+
+    Does nothing if this process has the lock already.
+    """
+    path = folder.resolve()
+    if path in _locks:
+        return
+    # Runs are locked in one thread and may be released in another.
+    file = FileLock(path / _LOCK, blocking=False, thread_local=False)
+    try:
+        file.acquire()
+    except Timeout as error:
+        raise SkitError(f"{folder} is being written by another skit: wait until it has ended, then --resume") from error
+    except OSError as error:
+        raise SkitError(f"cannot write in {folder}: {error.strerror}; {RESUME_HINT}") from error
+    _locks[path] = file
+
+
+def unlock(folder: Path) -> None:
+    """Let other processes write to `folder` again, and remove the lock file; do nothing if it is not locked here."""
+    file = _locks.pop(folder.resolve(), None)
+    if file is None:
+        return
+    # The file goes before the lock does: a process that opens it in between sees that it was removed, and tries again.
+    # Some systems do not remove a file that is open.
+    with suppress(OSError):
+        (folder / _LOCK).unlink()
+    file.release()

@@ -9,7 +9,7 @@ from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.condition import Condition, violations
+from specbench_kit.metrics.gate import Condition, violations
 from specbench_kit.metrics.paired import Side, relative_speed
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import SamplingCheck

@@ -15,7 +15,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports.run.report import setting
 from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.studies.training.offsets import read_offsets
-from specbench_kit.traces.redaction import Redactor
+from specbench_kit.traces.recording import Redactor
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile
 

@@ -7,7 +7,7 @@ classification, calibration, latency and WISP's Theorem 1.
 
 from typing import TYPE_CHECKING
 
-from specbench_kit.papers import wisp
+from specbench_kit.papers.quoted import WISP_MLP_CONFUSION
 from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Blocks,
@@ -411,7 +411,7 @@ def classification_section(summary: Summary) -> Blocks:
         )
         counts.append((wording.label(name, kinds[name]), *(metrics["confusion"][cell] for cell in COUNTS)))
     published = "WISP's MLP, published"
-    confusion = wisp.MLP_CONFUSION
+    confusion = WISP_MLP_CONFUSION
     rows.append((published, ABSENT, ABSENT, *(getattr(confusion, rate_name) for rate_name in RATES), ABSENT))
     counts.append((published, *(getattr(confusion, cell) for cell in COUNTS)))
     note = (

@@ -30,7 +30,7 @@ from specbench_kit.metrics.vocabulary import (
     DistributionValues,
     MetricValues,
 )
-from specbench_kit.papers.specpipe import GAINS
+from specbench_kit.papers.quoted import SPECPIPE_GAINS
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -380,7 +380,7 @@ def _gain(steps: PipelineMetrics, baseline: BaselineSummary | None) -> list[tupl
     plain_s = baseline.overall.itl.mean if baseline else None
     if not own_s or not plain_s:
         return []
-    low, high = GAINS["autoregressive"]
+    low, high = SPECPIPE_GAINS["autoregressive"]
     name = f"TBT of autoregressive decoding over this; {low:g} to {high:g}x in SpecPipe's paper"
     return [(name, times(plain_s / own_s))]
 

@@ -203,10 +203,9 @@ class Benchmark:
         self._stores = {spec: self._find_stores(spec) for spec in self.bench.lanes}
         self._reused = {spec: self._reusable(spec) for spec in self._stores}
         # The clock of a resumed method continues from where it stopped.
-        self._clocks_s = {
-            spec: max((record.finished_s or 0.0 for record in reused.values()), default=0.0)
-            for spec, reused in self._reused.items()
-        }
+        self._clocks_s = {}
+        for spec, reused in self._reused.items():
+            self._clocks_s[spec] = max((record.finished_s or 0.0 for record in reused.values()), default=0.0)
 
     @property
     def planned(self) -> int:

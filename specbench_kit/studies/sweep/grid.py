@@ -12,6 +12,7 @@ import torch
 
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.specs import from_options
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -66,10 +67,7 @@ class SyntheticPrompts:
             method,
             target,
             drafter,
-            sampler=Sampler(self.temperature),
-            seed=self.seed,
-            eos_ids=frozenset(),
-            batch_size=self.batch_size,
+            setup=DecodingSetup(sampler=Sampler(self.temperature), seed=self.seed, batch_size=self.batch_size),
             deployment=deployment,
         )
         generator = torch.Generator().manual_seed(self.seed)

@@ -31,7 +31,7 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.training.contenders import Contender, TrainedFamily
-from specbench_kit.studies.training.evaluation import labels_and_scores
+from specbench_kit.studies.training.evaluation import TrainingExperiment, labels_and_scores, train
 from specbench_kit.studies.training.examples import (
     SHARES,
     acceptance_curves,
@@ -40,12 +40,10 @@ from specbench_kit.studies.training.examples import (
     extract,
     split_by_prompt,
 )
-from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
-from specbench_kit.studies.training.pair import identify, require_same_pair
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
-from specbench_kit.traces.replay import recorded_pair, recording_deployment
+from specbench_kit.traces.replay import identify_pair, recorded_pair, recording_deployment, require_same_pair
 from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile, TraceHeader
 
 
@@ -68,7 +66,7 @@ def run_training(
 ) -> PredictorTrainingOutcome:
     """Record or read a trace, split, train, evaluate and write. `dataset` is recorded if the settings name no trace."""
     if dataset is not None:
-        pair = identify(settings.target, settings.draft)
+        pair = identify_pair(settings.target, settings.draft)
         folder = _folder(settings, pair, dataset.name, dataset.digest)
         max_draft = settings.max_draft or MAX_DRAFT
         path = folder / "trace.parquet"
@@ -103,7 +101,7 @@ def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
     )
     if settings.target == BEST_TARGET and settings.draft == AUTO:
         return trace, recorded_pair(trace)
-    pair = identify(settings.target, settings.draft)
+    pair = identify_pair(settings.target, settings.draft)
     require_same_pair(trace, pair)
     return trace, pair
 

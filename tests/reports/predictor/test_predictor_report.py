@@ -14,8 +14,8 @@ from specbench_kit.reports.predictor import wording
 from specbench_kit.reports.predictor.plots import write_plots
 from specbench_kit.reports.predictor.report import RATIOS, advice, render
 from specbench_kit.reports.predictor.wording import TrainingDescription
+from specbench_kit.studies.training.evaluation import TrainingExperiment, train
 from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.studies.training.run import summarise
 from specbench_kit.studies.training.settings import PredictorTrainingSettings

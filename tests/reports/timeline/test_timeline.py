@@ -12,11 +12,11 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
 from environments import DEPLOYMENT
 from PIL import Image
-from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.deployments.assembly import live_engine
@@ -39,13 +39,7 @@ def runners() -> tuple[Runner, Runner]:
 
 def start(spec: str, runners: tuple[Runner, Runner], deployment: Deployment | None, batch_size: int) -> Loop:
     engine = live_engine(
-        parse_method(spec),
-        *runners,
-        sampler=GREEDY,
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=batch_size,
-        deployment=deployment,
+        parse_method(spec), *runners, setup=DecodingSetup(batch_size=batch_size), deployment=deployment
     )
     for request in make_requests(random_prompts([5, 1, 30, 12], 64), 16):
         engine.submit(request)

@@ -10,10 +10,11 @@ import pytest
 from command_line import TinyPair, read_rows, skit_here, write_rows
 from environments import DEPLOYMENT
 from report_builders import make_record, make_round, make_run, run_document
-from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import DetailCollector, RequestDetail, RoundDetail
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
@@ -32,8 +33,8 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     """Requests and their rounds, in batches of two under a deployment, by a draft that is often right."""
     target = tiny_llama(0)
     runners = make_runner(target, 4, 128), make_runner(disturbed(target, 0.002), 4, 128)
-    shared: dict[str, Any] = {"sampler": GREEDY, "seed": 0, "eos_ids": frozenset({5}), "batch_size": 2}
-    engine = live_engine(parse_method(request.param), *runners, deployment=DEPLOYMENT, **shared)
+    setup = DecodingSetup(eos_ids=frozenset({5}), batch_size=2)
+    engine = live_engine(parse_method(request.param), *runners, deployment=DEPLOYMENT, setup=setup)
     details = DetailCollector()
     engine.on_round = details.note
     for request in make_requests(random_prompts([5, 1, 30, 12], 64), 25):

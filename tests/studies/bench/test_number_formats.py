@@ -8,13 +8,13 @@ from report_builders import run_summary, summary_of
 from tiny_models import tiny_llama
 
 from specbench_kit.models.catalogue import ModelSource
-from specbench_kit.models.number_formats import number_formats
 from specbench_kit.models.pair import LoadedModel, load_pair
 from specbench_kit.models.weights.blocks import RECORD
 from specbench_kit.reports.document import Paragraph
 from specbench_kit.reports.run.sections import lossless_section
 from specbench_kit.reports.sections.wording import formats_sentence
 from specbench_kit.runs.document import NumberFormat, RunConfig, RunDocument
+from specbench_kit.studies.bench.opening import number_formats
 
 OUTPUTS = {"compared": 2, "identical": 2, "ties": 0, "errors": 0, "lossless": True}
 LOSSLESS = run_summary(summary_of([], lossless=OUTPUTS))
