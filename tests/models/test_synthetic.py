@@ -13,11 +13,12 @@ from emulated_card import emulated_cards
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.agreement import Agreement
-from specbench_kit.models.executors.base import Row, make_executor
+from specbench_kit.models.executors.base import Forward, Row, make_executor
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.models.synthetic import SyntheticModel
@@ -185,6 +186,25 @@ def test_random_weights_take_time_and_change_nothing(device: str, spec: str, sha
     assert outputs(timed) == outputs(plain)
     accepted = [[[step.accepted for step in record.rounds] for record in found.values()] for found in (plain, timed)]
     assert accepted[0] == accepted[1]
+
+
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.7), Sampler(0.7, top_p=0.9, top_k=50)], ids=str)
+def test_probabilities_are_the_same_on_every_processor(sampler: Sampler) -> None:
+    """A processor decides in which order a vocabulary is summed: any order gives the same bits."""
+    _, draft = runners(Agreement((0.6, 0.2, 0.1), spread=0.8))
+    slot = draft.acquire()
+    logits = draft.forward([Append(slot, list(range(60)), keep=60)]).logits
+    order = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(1))
+    tokens = list(range(60))
+
+    def known(logits: torch.Tensor) -> DraftForward:
+        return DraftForward(Forward([logits]), sampler)
+
+    mine, other = known(logits), known(logits[:, order])
+    assert torch.equal(mine.probabilities[:, order], other.probabilities)
+    assert [mine.stats(row, 0) for row in tokens] == [other.stats(row, order.tolist().index(0)) for row in tokens]
+    single = logits.float()
+    assert not torch.equal(known(single).probabilities[:, order], known(single[:, order]).probabilities)
 
 
 def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str]) -> None:
