@@ -63,6 +63,21 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dic
     assert "speedup against round trip of the link (s)" in page
 
 
+def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
+    over_round_trips: tuple[Path, dict[str, Any], str],
+) -> None:
+    folder, summary, said = over_round_trips
+    winners = [
+        next(row for row in summary["rows"] if {**won["place"], "method": won["method"]}.items() <= row.items())
+        for won in summary["fastest"]
+    ]
+    slower = [row["colocated_ratio"] for row in winners if (row["colocated_ratio"] or 1) < 1]
+    line = f"SERVER-ONLY IS FASTER at {len(slower)} of {len(ROUND_TRIPS)} points"
+    assert slower
+    assert line in " ".join(said.split())
+    assert line in (folder / "report.md").read_text()
+
+
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, said = over_round_trips
     marked = [line.split()[:2] for line in said.splitlines() if " * " in line]
@@ -239,7 +254,7 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
         replaced=("draft.ranks=0.5+0.4,1.0",),
         **pair,
     )
-    rows = replay_grid(settings, settings.points(), None, lambda *_: None)
+    rows, _ = replay_grid(settings, settings.points(), None, lambda *_: None)
     found = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
     assert found[1.0, "fixed-k:k=2"]["acceptance_rate"] == 1
     assert found["0.5+0.4", "specinfer:branching=2"]["acceptance_length"] > 1.7

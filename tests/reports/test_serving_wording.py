@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
-from specbench_kit.reports.sections.cautions import impossible_times
+from specbench_kit.reports.sections.cautions import impossible_times, setting_cautions, toy_pair
 from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
 
 CAPACITY: dict[str, Any] = {"command": "capacity"}
@@ -166,6 +166,29 @@ def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, Any],
 
 
 def test_the_acceptance_of_the_toy_pair_is_said_beside_other_models_times() -> None:
-    (line,) = acceptance_cautions({"series": [], "models": {"target": {"name": "bundled/target"}}})
-    assert line.startswith("TOY PAIR: how often drafts are right is that of the small bundled pair")
-    assert acceptance_cautions({"series": [], "models": {}}) == []
+    toy = {"target": {"name": "bundled/target"}}
+    named = {"series": [{"recorded": {"models": toy}}], "models": {}}
+    for run in ({"series": [], "models": toy}, {"models": toy}, named):
+        (line,) = toy_pair(run)
+        assert line.startswith("TOY PAIR: how often drafts are right is that of the small bundled pair")
+    assert toy_pair({"series": [], "models": {}}) == []
+
+
+def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives() -> None:
+    recorded = {"models": {}, "dataset": {"count": 120}}
+    predictor = {"threshold": 0.0, "max_draft": 8, "deployment": "local"}
+    facts = {"recorded": recorded, "uses": {"predictor": predictor}, "seen_prompts": 6, "colocated_ratio": 0.8}
+    edge = {**series("wisp", 8.0, "trace.parquet"), "deployment": "wan", **facts}
+    wan = {"name": "wan", "drafter": {"origin": ""}, "verifier": {"origin": ""}}
+    run = {"series": [edge], "time_kind": "modelled", "deployments": {"wan": wan}}
+    assert setting_cautions(run)[1:] == [
+        "SEEN PROMPTS: the predictor or the head of wisp was trained on 6 of these 120 prompts; record other prompts "
+        "to judge it.",
+        "FIXED LENGTH: the predictor of wisp lets every token pass (threshold 0), so that it drafts as fixed-k:k=8 "
+        "does.",
+        "OTHER DEPLOYMENT: the predictor of wisp was tuned for 'local', but time is that of 'wan'.",
+    ]
+    # The line on the threshold says already that the length is fixed.
+    (line,) = acceptance_cautions(run)
+    assert line.startswith("SERVER-ONLY IS FASTER: edge: a request that has the server to itself would be 1.25x as")
+    assert acceptance_cautions({"series": [{**edge, "colocated_ratio": 1.2}]}) == []

@@ -53,7 +53,29 @@ def setting_cautions(run: RunFile) -> list[str]:
     if imported := (run.get("trace") or {}).get("imported"):
         notes = "; ".join([f"which tokens were accepted comes from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")
-    return [*lines, *_model_cautions(run.get("models") or {}), *_predictor_cautions(run)]
+    lines += _model_cautions(run.get("models") or {})
+    if run.get("time_kind") == "modelled":
+        lines += toy_pair(run)
+    return [*lines, *dict.fromkeys(line for method in _runs_by_method(run) for line in _predictor_cautions(method))]
+
+
+def _runs_by_method(run: RunFile) -> list[RunFile]:
+    """Return the run as if each of its methods were its only one: those of a sweep, or of a simulation's series."""
+    if "series" in run:
+        return [{**run, **series, "deployment": run["deployments"][series["deployment"]]} for series in run["series"]]
+    return [{**run, **method} for method in run.get("methods") or [{}]]
+
+
+def toy_pair(run: RunFile) -> list[str]:
+    """Return a line if acceptance is that of the small bundled pair, beside the times of models that it is not."""
+    recorded = [series["recorded"]["models"] for series in run.get("series") or () if "recorded" in series]
+    models = [run.get("models") or {}, *recorded]
+    if not any(str((model.get("target") or {}).get("name")).startswith("bundled") for model in models):
+        return []
+    return [
+        "TOY PAIR: how often drafts are right is that of the small bundled pair, whose answers are nonsense, beside "
+        "the times of other models; `skit fetch qwen2.5-coder` brings a real pair."
+    ]
 
 
 def impossible_times(run: RunFile) -> list[str]:
@@ -138,10 +160,12 @@ def _predictor_cautions(run: RunFile) -> list[str]:
     lines = []
     method = run.get("method")
     if trained_on := run.get("seen_prompts"):
-        of_all = count((run.get("dataset") or {}).get("count"))
+        recorded = run.get("trace") or run.get("recorded")
+        of_all = count(((run.get("recorded") or run).get("dataset") or {}).get("count"))
+        remedy = "record other prompts to judge it" if recorded else "--exclude-seen leaves them out"
         lines.append(
             f"SEEN PROMPTS: the predictor or the head of {method} was trained on {count(trained_on)} of these {of_all} "
-            "prompts; --exclude-seen leaves them out."
+            f"prompts; {remedy}."
         )
     predictor = (run.get("uses") or {}).get("predictor") or {}
     if predictor.get("threshold") == 0:

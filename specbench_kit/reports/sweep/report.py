@@ -68,7 +68,7 @@ def build(run: RunFile, summary: Summary) -> Document:
     return Document.of(
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
         paragraphs(f"**{winner_sentence(summary)}**"),
-        caution(setting_cautions(run)),
+        caution(cautions(run, summary)),
         [first],
         _comparisons(summary),
         [Heading("More figures"), *more, Paragraph(FILES)],
@@ -98,7 +98,7 @@ def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
         Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
         Note(f"{FASTEST} the highest speedup at this point"),
         *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
-        *caution(setting_cautions(run)),
+        *caution(cautions(run, summary)),
     ]
     render_terminal.show(console, blocks)
 
@@ -265,6 +265,23 @@ def winner_sentence(summary: Summary) -> str:
         f"{code(name)} is the fastest at {len(won)} of {len(summary['fastest'])} points, as a multiple of {RIVAL}: "
         f"{', '.join(parts)}."
     )
+
+
+def cautions(run: RunFile, summary: Summary) -> list[str]:
+    """Return what limits the numbers, and where the fastest method would gain from a draft model on the server."""
+    beaten = []
+    for winner in summary["fastest"]:
+        point = {**winner["place"], "method": winner["method"]}
+        row = next(row for row in summary["rows"] if point.items() <= row.items())
+        if (ratio := row.get("colocated_ratio")) is not None and ratio < 1:
+            beaten.append(ratio)
+    lines = setting_cautions(run)
+    if beaten:
+        lines.append(
+            f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary['fastest'])} points: with its draft model on the "
+            f"server, the fastest method there would be up to {times(1 / min(beaten))} as fast."
+        )
+    return lines
 
 
 def headlines(summary: Summary) -> list[str]:
