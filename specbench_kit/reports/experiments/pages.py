@@ -216,9 +216,10 @@ def print_totals(console: "Console", results: Sequence[Summary]) -> None:
 
 def print_experiment(console: "Console", result: Summary) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
+    # What a number was fitted to takes ten lines of a narrow column, and stands on the page.
     rows = [
-        (series, metric_in_words(pair), *numbers)
-        for pair, (series, _, *numbers) in zip(result["published"], _rows(result), strict=True)
+        (series, metric, role(pair).partition(":")[0], *numbers)
+        for pair, (series, metric, _, *numbers) in zip(result["published"], _rows(result), strict=True)
     ]
     blocks: Blocks = [
         Paragraph(f"**{result['name']}: {result['summary']} ({result['source']})**"),
