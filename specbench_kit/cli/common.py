@@ -4,6 +4,7 @@ Also here: the option that only the command line has.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,11 +28,14 @@ def command_line() -> tuple[str, ...]:
 
 
 def say(console: "Console", line: str, style: str = "") -> None:
-    """Print one line literally, without markup; a terminal wraps it between words, and a file has it in one line."""
+    """Print one line literally, without markup.
+
+    It breaks between words at a terminal, and where COLUMNS gives the width; a file has it in one line.
+    """
     from rich.text import Text
 
     whole = one_line(line)
-    for part in wrapped(whole, console.width) if console.is_terminal else [whole]:
+    for part in wrapped(whole, console.width) if console.is_terminal or "COLUMNS" in os.environ else [whole]:
         console.print(Text(part, style=style), soft_wrap=True)
 
 

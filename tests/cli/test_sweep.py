@@ -107,7 +107,7 @@ def test_break_even_is_interpolated_between_neighbours_and_said(
         assert ROUND_TRIPS.index(high) == ROUND_TRIPS.index(low) + 1
         share = (crossing["at"] - low) / (high - low)
         assert line[low] + share * (line[high] - line[low]) == pytest.approx(1)
-        sentence = f"{found['method']} stops beating autoregressive decoding at the server at link.rtt_s = "
+        sentence = f"{found['method']} stops beating autoregressive decoding at the server at round trip = "
         assert sentence in " ".join(said.split())
         assert sentence in report
         assert f"(between {low:g} and {high:g})" in report
@@ -170,7 +170,7 @@ def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_pa
     folder, summary, said = swept("--replay", trace, *places, "--method", "fixed-k", "--out", tmp_path)
     (found,) = summary["break_even"]
     assert (found["verdict"], found["faster_at"], found["crossings"]) == ("in part", ["server"], [])
-    sentence = "fixed-k beats autoregressive decoding at the server only at drafter.placement = server."
+    sentence = "fixed-k beats autoregressive decoding at the server only at place of the drafter = server."
     assert sentence in " ".join(said.split())
     assert "| `fixed-k` | at server |" in (folder / "report.md").read_text()
 

@@ -190,5 +190,5 @@ def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives()
     ]
     # The line on the threshold says already that the length is fixed.
     (line,) = acceptance_cautions(run)
-    assert line.startswith("SERVER-ONLY IS FASTER: edge: a request that has the server to itself would be 1.25x as")
+    assert line.startswith("SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast")
     assert acceptance_cautions({"series": [{**edge, "colocated_ratio": 1.2}]}) == []

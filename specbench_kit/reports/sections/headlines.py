@@ -120,7 +120,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 
 def of_profile(profile: Summary) -> str:
-    """Return what was profiled, and how good the fit is."""
+    """Return what was profiled, how long a typical forward takes, and how good the fit is."""
     test = profile["test"]
     train = profile["train"]
     subject = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
@@ -134,4 +134,10 @@ def of_profile(profile: Summary) -> str:
         software = describe(profile["software"], profile["device"])
         return f"{subject}, by the analytic model from its data sheet: {time}; {software}."
     fit = f"test R² {profiles.score(test['r2'])} (train {profiles.score(train['r2'])}), MAPE {share(test['mape'])}"
-    return f"{subject}, measured: {fit}."
+    typical = profile.get("typical")
+    if not typical:
+        return f"{subject}, measured: {fit}."
+    many = "" if typical["requests"] == 1 else f" for each of {typical['requests']} requests"
+    step = "a draft step" if profile["role"] == "drafter" else f"a verification of {count(typical['new'])} tokens"
+    where = f"{step}{many} after {count(typical['cached'])} cached tokens"
+    return f"{subject}, measured: {where} takes {seconds(typical['seconds'])}; fit: {fit}."

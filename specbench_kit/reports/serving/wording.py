@@ -36,6 +36,11 @@ def capacity_unit(summary: Summary) -> str:
     return next((str(row["unit"]) for row in summary["rows"] if "unit" in row), "devices")
 
 
+def seeds_in_words(config: Row) -> str:
+    """Return how many seeds were simulated, as `1 seed` or `5 seeds`."""
+    return f"{config['seeds']} {'seed' if config['seeds'] == 1 else 'seeds'}"
+
+
 def capacity(row: Row) -> str:
     """Return the capacity of a row with its unit."""
     return f"{estimate_text(row['capacity'], 'count' if row['unit'] == 'devices' else 'number')} {row['unit']}"
@@ -47,12 +52,17 @@ def acceptance_cautions(run: RunFile) -> list[str]:
 
 
 def _colocated_cautions(run: RunFile) -> list[str]:
-    """Return a line on every series whose single request would be faster with the draft model on the server."""
-    return [
-        f"SERVER-ONLY IS FASTER: {entry['label']}: a request that has the server to itself would be {times(1 / ratio)} "
-        "as fast with its draft model there; the edge pays off by the devices that a busy server serves."
+    """Return one line on the series whose single request would be faster with the draft model on the server."""
+    slower = [
+        f"{times(1 / ratio)} ({entry['label']})"
         for entry in run["series"]
         if (ratio := entry.get("colocated_ratio")) is not None and ratio < 1
+    ]
+    if not slower:
+        return []
+    return [
+        f"SERVER-ONLY IS FASTER for a request that has the server to itself: {', '.join(slower)} as fast with the "
+        "draft model there; what an edge gains is how many devices a busy server serves."
     ]
 
 

@@ -64,7 +64,7 @@ DEFINITIONS = (
 def build(run: RunFile, summary: Summary) -> Document:
     """Return the report, the figure of speedups first."""
     first, *more = _figures(summary)
-    varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
+    varied = ", ".join(axis_in_words(key) for key, values in summary["axes"].items() if len(values) > 1)
     return Document.of(
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
         paragraphs(f"**{winner_sentence(summary)}**"),
@@ -95,7 +95,7 @@ def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
         rows.append((*_point(row, summary), f"{row['method']}{mark}", *numbers))
     blocks: list[Block] = [
         Note(" · ".join(setting)),
-        Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
+        Table((*(Column(_axis_title(key), "count") for key in summary["axes"]), "method", *columns), rows),
         Note(f"{FASTEST} the highest speedup at this point"),
         *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
         *caution(cautions(run, summary)),
@@ -108,7 +108,13 @@ def _point(row: Row, summary: Summary) -> list[str]:
 
 
 def _axis_columns(summary: Summary) -> list[Column]:
-    return [Column(code(key)) for key in summary["axes"]]
+    return [Column(_axis_title(key)) for key in summary["axes"]]
+
+
+def _axis_title(key: str) -> str:
+    """Return the heading of an axis's column: words with the unit, or the key of a method's option."""
+    name, unit = axis_name(key)
+    return f"{name} ({unit.strip()})" if unit else name if key in AXES else code(key)
 
 
 def _comparisons(summary: Summary) -> Blocks:
@@ -197,30 +203,30 @@ def _setting(run: RunFile, summary: Summary) -> Blocks:
 RIVAL = "autoregressive decoding at the server"
 COLOCATED = "itself server-only"
 AXES = {
-    "link.rtt_s": "round trip of the link (s)",
-    "link.jitter_s": "jitter of the link (s)",
-    "link.loss": "share of messages that the link loses",
-    "link.up_bytes_per_s": "bandwidth of the uplink (bytes/s)",
-    "link.down_bytes_per_s": "bandwidth of the downlink (bytes/s)",
-    "drafter.placement": "place of the drafter",
-    "verifier.price_per_hour": "price of the verifier (per hour)",
+    "link.rtt_s": ("round trip", " of the link", "s"),
+    "link.jitter_s": ("jitter", " of the link", "s"),
+    "link.loss": ("share of messages that the link loses", "", ""),
+    "link.up_bytes_per_s": ("bandwidth of the uplink", "", "bytes/s"),
+    "link.down_bytes_per_s": ("bandwidth of the downlink", "", "bytes/s"),
+    "drafter.placement": ("place of the drafter", "", ""),
+    "verifier.price_per_hour": ("price of the verifier", "", "per hour"),
 }
-"""Deployment fields in words, with units."""
+"""Deployment fields: their short names, what makes them full ones, and their units."""
 
 
 def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) -> str:
     """Return where on the axis, whose values are `values`, one method beats its rival."""
-    axis = row["axis"]
+    axis, unit = axis_name(row["axis"])
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    span = f"{axis} from {min(numbers):g} to {max(numbers):g}" if len(numbers) == len(values) else axis
+    span = f"{axis} from {min(numbers):g} to {max(numbers):g}{unit}" if len(numbers) == len(values) else axis
     if row["verdict"] in ("everywhere", "nowhere"):
         return f"beats {rival} {row['verdict']} in the range ({span})."
     if row["verdict"] == TOO_FEW:
         return f"was replayed on too few prompts to tell whether it beats {rival} ({span})."
     if not row["crossings"]:
-        return f"beats {rival} only at {axis} = {', '.join(map(str, row['faster_at']))}."
+        return f"beats {rival} only at {axis} = {', '.join(map(str, row['faster_at']))}{unit}."
     changes = [
-        f"{'stops' if crossing['stops'] else 'starts'} beating {rival} at {axis} = {significant(crossing['at'])} "
+        f"{'stops' if crossing['stops'] else 'starts'} beating {rival} at {axis} = {significant(crossing['at'])}{unit} "
         f"(between {bracket(crossing)})"
         for crossing in row["crossings"]
     ]
@@ -230,9 +236,16 @@ def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) 
 def axis_in_words(key: str) -> str:
     """Return what varies along an axis, with its unit."""
     if key in AXES:
-        return AXES[key]
+        name, owner, unit = AXES[key]
+        return f"{name}{owner} ({unit})" if unit else name + owner
     owner, _, name = key.rpartition(".")
     return f"{name} of {owner}"
+
+
+def axis_name(key: str) -> tuple[str, str]:
+    """Return the short name of an axis, and its unit as it follows a number; a key without words is its own name."""
+    name, _, unit = AXES.get(key, (key, "", ""))
+    return name, f" {unit}" if unit else ""
 
 
 def axis_value(value: object) -> str:
@@ -259,7 +272,8 @@ def winner_sentence(summary: Summary) -> str:
         row = next(row for row in summary["rows"] if row["method"] == name and place.items() <= row.items())
         low, high = row["speedup_low"], row["speedup_high"]
         within = f" ({interval((low, high))})" if low is not None and high is not None else ""
-        where = ", ".join(f"{key} = {axis_value(value)}" for key, value in place.items())
+        names = ((*axis_name(key), axis_value(value)) for key, value in place.items())
+        where = ", ".join(f"{axis} = {value}{unit}" for axis, unit, value in names)
         parts.append(f"{times(row['speedup'])}{within} at {where}")
     return (
         f"{code(name)} is the fastest at {len(won)} of {len(summary['fastest'])} points, as a multiple of {RIVAL}: "

@@ -37,7 +37,8 @@ def disturbances(blocks: Sequence[JsonObject]) -> list[str]:
         lines.append(f"the host withheld {steal:.1%} of the processor time (at most {MOST_STEAL:.0%})")
     spread, label = max(_lane_readings(blocks, "spread"), default=(1.0, ""))
     if spread > MOST_SPREAD:
-        lines.append(f"the same step of {label} took up to {spread:.2g} times as long (at most {MOST_SPREAD:g})")
+        longer = f"{spread:.0f}" if spread >= 10 else f"{spread:.2g}"
+        lines.append(f"the same step of {label} took up to {longer} times as long (at most {MOST_SPREAD:g})")
     return lines
 
 
