@@ -46,7 +46,7 @@ def simulated(series: str, devices: int, low: Number, mean: float, high: Number)
             [searched("wisp", 80, 90, 100), searched("sled", 70, 75, 81)],
             [
                 "At 8 tokens/s no difference is shown between wisp, which serves 90 (80–100) devices, and sled: "
-                "run more --seeds, or take either."
+                "run more seeds, or take either."
             ],
         ),
         (
@@ -61,14 +61,14 @@ def simulated(series: str, devices: int, low: Number, mean: float, high: Number)
             [searched("wisp", None, 90, None), searched("sled", None, 9, None)],
             [
                 "At 8 tokens/s wisp serves 90 devices, sled 9 devices: one seed shows no difference, so run several "
-                "--seeds."
+                "seeds."
             ],
         ),
         (
             [searched("wisp", 90, 90, 90), searched("sled", 90, 90, 90)],
             [
                 "At 8 tokens/s no difference is shown between wisp, which serves 90 devices, and sled: "
-                "run more --seeds, or take either."
+                "run more seeds, or take either."
             ],
         ),
         ([searched("wisp", 80, 90, 100), searched("sled", 0, 0, 0, refused="no batch can meet it")], []),
@@ -102,7 +102,7 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
     rows = [simulated("a", 16, None, 0.25, None), simulated("b", 16, None, 0.1, None)]
     assert winners(SIMULATION, {"rows": rows}) == [
         "At 16 devices, 4 tokens/s b breaks 10.0% of its promises, a 25.0%: one seed shows no difference, so run "
-        "several --seeds."
+        "several seeds."
     ]
 
 

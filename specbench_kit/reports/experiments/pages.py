@@ -217,13 +217,13 @@ def print_totals(console: "Console", results: Sequence[Summary]) -> None:
 def print_experiment(console: "Console", result: Summary) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
     # What a number was fitted to takes ten lines of a narrow column, and stands on the page.
-    rows = [
-        (series, metric, role(pair).partition(":")[0], *numbers)
-        for pair, (series, metric, _, *numbers) in zip(result["published"], _rows(result), strict=True)
-    ]
-    blocks: Blocks = [
-        Paragraph(f"**{result['name']}: {result['summary']} ({result['source']})**"),
-        Table(COLUMNS, rows),
+    by_metric: dict[str, list[tuple[Cell, ...]]] = {}
+    for pair, (series, metric, _, *numbers) in zip(result["published"], _rows(result), strict=True):
+        by_metric.setdefault(str(metric), []).append((series, role(pair).partition(":")[0], *numbers))
+    blocks: list[Block] = [Paragraph(f"**{result['name']}: {result['summary']} ({result['source']})**")]
+    for metric, rows in by_metric.items():
+        blocks += [Paragraph(f"{metric}:"), Table((COLUMNS[0], *COLUMNS[2:]), rows)]
+    blocks += [
         *(Paragraph(f"assumed: {assumed['name']}: {assumed['value']}") for assumed in result["assumed"]),
         Paragraph(f"**{result['verdict']}**"),
     ]

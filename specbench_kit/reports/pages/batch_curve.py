@@ -50,7 +50,7 @@ def _table(rows: Sequence[Row], run: RunFile) -> Blocks:
     cells = []
     for label in dict.fromkeys(row["method"] for row in rows):
         of_sizes = [points.get((label, size)) for size in sizes]
-        speeds = [ABSENT if row is None else f"{row['throughput']:.1f} / {1e3 * row['tpot_s']:.1f}" for row in of_sizes]
+        speeds = [ABSENT if row is None else f"{row['throughput']:.1f}/{1e3 * row['tpot_s']:.1f}" for row in of_sizes]
         baselines = [points.get((BASELINE, size)) for size in sizes]
         limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
         cells.append((code(label), *speeds, limit))

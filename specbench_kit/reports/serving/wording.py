@@ -285,7 +285,7 @@ def winners(run: RunFile, summary: Summary) -> list[str]:
 
 
 BROKEN = "figures.overall.violation_rate"
-ONE_SEED = "one seed shows no difference, so run several --seeds."
+ONE_SEED = "one seed shows no difference, so run several seeds."
 MOST_WINNERS = 6
 """Settings of a search for each of which the headline names the best series."""
 
@@ -302,7 +302,7 @@ def _most_served(rows: Sequence[Row], where: str) -> str:
     if not is_shown:
         return (
             f"At {where} no difference is shown between {best['series']}, which {served}, and "
-            f"{next_best['series']}: run more --seeds, or take either."
+            f"{next_best['series']}: run more seeds, or take either."
         )
     return f"At {where} take {best['series']}: it {served}, {_lead(most, second)} {next_best['series']}."
 

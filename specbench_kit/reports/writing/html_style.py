@@ -61,7 +61,8 @@ thead th {{ background: var(--panel); vertical-align: bottom; }}
 tbody th {{ font-weight: 500; }}
 .numbers td, .numbers thead th + th {{ text-align: right; font-variant-numeric: tabular-nums; }}
 .numbers {{ font-size: .82rem; }}
-.numbers td {{ white-space: nowrap; }}
+.numbers td, .numbers th.whole, .numbers td.text code {{ white-space: nowrap; }}
+.numbers td.text, .numbers thead th.text {{ text-align: left; white-space: normal; }}
 .numbers th, .numbers td {{ padding: .3rem .35rem; }}
 .numbers tr > :first-child {{ position: sticky; left: 0; background: var(--back); min-width: 7rem; max-width: 12rem; }}
 .numbers thead tr > :first-child {{ background: var(--panel); }}

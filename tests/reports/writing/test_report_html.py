@@ -118,6 +118,15 @@ def test_tables_scroll_in_their_own_box():
     assert '<table class="facts"><tbody>' in body(facts([("dataset", "gsm8k")]))
 
 
+def test_words_among_numbers_keep_to_the_left_and_names_do_not_break():
+    role = "fitted: drafting that is not hidden"
+    table = Table(("series", "role", "seen"), [("wisp/table-2", role, "36 (23–49)"), ("wisp/goodput", "identity", "2")])
+    found = body(table)
+    assert f"<th scope=row class=whole>wisp/table-2</th><td class=text>{role}</td><td>36 (23–49)</td>" in found
+    assert "<th scope=row>wisp/goodput</th><td class=text>identity</td>" in found
+    assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in found
+
+
 def test_code_keeps_lines_and_markup_of_its_text():
     text = "## no heading\n\n| no | table |\n```\n</details>\n<b>"
     found = body(CodeBlock(text), Paragraph("After."))
