@@ -102,3 +102,13 @@ def test_a_headline_names_a_measured_forward_like_a_verification() -> None:
         "m as verifier on cpu in float32, measured: a verification of 6 tokens after 500 cached tokens takes 20.0 ms; "
         "fit: test R² 0.9900 (train 0.9900), MAPE 2.0%."
     )
+
+
+def test_a_headline_of_a_derived_verifier_names_a_plain_step_and_a_verification() -> None:
+    times = [{"requests": 1, "new": new, "seconds": new / 100, "range_s": None, "origin": "silicon"} for new in (1, 5)]
+    profile = {"model": "m", "device": "a100", "dtype": "bf16", "source": "silicon", "reference": "a table"}
+    fit_of_none = {"train": {}, "test": {}, "times": times}
+    line = of_profile({**profile, **fit_of_none, "role": "verifier"})
+    assert line.startswith("m as verifier on a100 in bf16, by a table: a plain step takes 10.0 ms (")
+    assert line.endswith("), a verification of 5 tokens 50.0 ms.")
+    assert "verification" not in of_profile({**profile, **fit_of_none, "role": "drafter"})

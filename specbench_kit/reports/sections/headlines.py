@@ -129,6 +129,9 @@ def of_profile(profile: Summary) -> str:
         low, high = step["range_s"] or (step["seconds"],) * 2
         origin = profiles.origin_in_words(step["origin"])
         time = f"a plain step takes {seconds(step['seconds'])} ({seconds(low)} to {seconds(high)}; {origin})"
+        if profile["role"] == "verifier":
+            verification = next(time for time in profile["times"] if (time["requests"], time["new"]) == (1, 5))
+            time += f", a verification of 5 tokens {seconds(verification['seconds'])}"
         if profile["source"] == "silicon":
             return f"{subject}, by {profile['reference']}: {time}."
         software = describe(profile["software"], profile["device"])
