@@ -42,8 +42,8 @@ LONG_CELL = 80
 """Characters from which a cell is a sentence, so that its table is set as text."""
 LONG_WORD = 12
 """Characters from which the longest words of a column may break their lines."""
-LONG_NAME = 60
-"""Characters, those of the markup included, up to which the name of a row without blanks is not broken."""
+LONG_NAME = 40
+"""Characters up to which the name of a row without blanks is not broken."""
 
 
 def render(document: Document, drawings: Mapping[str, str]) -> str:
@@ -130,15 +130,17 @@ def _table(table: Table) -> str:
     sentences = any(len(cell) > LONG_CELL for row in rows for cell in row[1:])
     kind = "facts" if not has_header else "numbers" if any(header[0][1:2]) and not sentences else "words"
     # Beside numbers, words keep to the left and break between each other, so that no number is pushed off the page.
-    texts = list(zip(*table.texts(), strict=True)) if kind == "numbers" else []
-    marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(texts)]
-    marks = marks or [""] * len(header[0])
+    columns = list(zip(*table.texts(), strict=True))
+    names = columns[0] if columns else ()
+    marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
+    if kind != "numbers" or not columns:
+        marks = [""] * len(header[0])
     titles = "".join(f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header[0], marks, strict=True))
     head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
     body = "".join(
-        f"<tr><th scope=row{_whole(row[0])}>{row[0]}</th>"
+        f"<tr><th scope=row{_whole(plain(name))}>{row[0]}</th>"
         f"{''.join(f'<td{mark}>{cell}</td>' for cell, mark in zip(row[1:], marks[1:], strict=True))}</tr>"
-        for row in rows
+        for name, row in zip(names, rows, strict=True)
     )
     return f'<div class="scroll" tabindex="0"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 

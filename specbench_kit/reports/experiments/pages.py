@@ -307,7 +307,14 @@ def sensitivity(result: Summary) -> bytes:
                     y = row + 0.7 * ((index + 0.5) / len(names) - 0.5)
                     axes.plot(move["ratios"][name], [y, y], color=colour, linewidth=1)
                     axes.plot(move["ratios"][name][1], y, marker=marker, markersize=3, color=colour)
-            axes.plot([], [], color=colour, marker=marker, markersize=3, label=name.replace("figures.overall.", ""))
+            axes.plot(
+                [],
+                [],
+                color=colour,
+                marker=marker,
+                markersize=3,
+                label=name.replace("figures.overall.", "").removesuffix(" value"),
+            )
         axes.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(moves)), [f"{move['name']}: {move['value']}"[:44] for move in moves], fontsize=7)
         axes.invert_yaxis()
