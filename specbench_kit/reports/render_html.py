@@ -132,9 +132,11 @@ def _table(table: Table) -> str:
     # Beside numbers, words keep to the left and break between each other, so that no number is pushed off the page.
     columns = list(zip(*table.texts(), strict=True))
     names = columns[0] if columns else ()
-    marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
-    if kind != "numbers" or not columns:
-        marks = [""] * len(header[0])
+    marks = [""] * len(header[0])
+    if kind == "numbers" and columns:
+        marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
+    elif kind == "words":
+        marks = ["" if column.unit == "text" else " class=number" for column in table.typed_columns]
     titles = "".join(f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header[0], marks, strict=True))
     head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
     body = "".join(

@@ -11,6 +11,7 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.reports.writing.formatting import times
 from specbench_kit.studies.sweep.grid import replay_grid
 from specbench_kit.studies.sweep.run import summarise
 from specbench_kit.studies.sweep.settings import SweepSettings
@@ -80,8 +81,13 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
 
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, said = over_round_trips
-    marked = [line.split()[:2] for line in said.splitlines() if " * " in line]
-    assert marked == [[f"{one['place']['link.rtt_s']:g}", one["method"]] for one in summary["fastest"]]
+    compared = ["fixed-k", "threshold:max_draft=6"]
+    shown = {words[0]: words[1:] for line in said.splitlines() if (words := line.split())}
+    for winner in summary["fastest"]:
+        rtt_s = winner["place"]["link.rtt_s"]
+        stars = ["*"] if winner["speedup"] >= 1 and winner["method"] in compared else []
+        speeds = [[times(speedups(summary, name)[rtt_s]), *stars * (name == winner["method"])] for name in compared]
+        assert shown[f"{rtt_s:g}"] == [word for words in speeds for word in words]
     with (folder / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
     methods = ["autoregressive", "fixed-k", "threshold:max_draft=6"]

@@ -3,10 +3,12 @@
 Also here: sentences on break-even points, which a sweep's report shares with the terminal.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench_kit.metrics.verdicts import TOO_FEW
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -53,6 +55,8 @@ METRICS = {
     "cost_efficiency": Column("tokens per $", "count"),
 }
 FASTEST = "*"
+MOST_METHODS = 4
+"""Methods that the terminal shows side by side, with a row per point."""
 FILES = "This folder also holds the plots as SVG and the table as `sweep.csv`."
 DEFINITIONS = (
     "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a 95% "
@@ -81,26 +85,47 @@ def build(run: RunFile, summary: Summary) -> Document:
 
 
 def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
-    """Print a row per point and method, then where each method breaks even."""
+    """Print the speedups by point and method, then where each method breaks even."""
     setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(run)]
     # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
     fastest = [
         {**winner["place"], "method": winner["method"]} for winner in summary["fastest"] if winner["speedup"] >= 1
     ]
+    blocks: list[Block] = [
+        Note(" · ".join(setting)),
+        _speedups_by_point(summary, fastest) or _rows_by_method(summary, fastest),
+        Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x that is faster"),
+        *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
+        *caution(cautions(run, summary)),
+    ]
+    render_terminal.show(console, blocks)
+
+
+def _speedups_by_point(summary: Summary, fastest: Sequence[Row]) -> Table | None:
+    """Return a table with a row per point and a column per method; None if they are many or differ between points."""
+    specs = list(dict.fromkeys(row["method"] for row in summary["rows"] if row["method"] != BASELINE))
+    points: dict[tuple[str, ...], dict[str, Estimate]] = {}
+    for row in summary["rows"]:
+        mark = f" {FASTEST}" if any(winner.items() <= row.items() for winner in fastest) else ""
+        points.setdefault(tuple(_point(row, summary)), {})[row["method"]] = Estimate(row["speedup"], mark=mark)
+    if len(specs) > MOST_METHODS or any(
+        specs != [spec for spec in found if spec != BASELINE] for found in points.values()
+    ):
+        return None
+    axes = (Column(_axis_title(key), "count") for key in summary["axes"])
+    titles = (Column(re.sub("[:,]", "\n", spec), "times") for spec in specs)
+    rows: list[list[Cell]] = [[*point, *(found[spec] for spec in specs)] for point, found in points.items()]
+    return Table((*axes, *titles), rows)
+
+
+def _rows_by_method(summary: Summary, fastest: Sequence[Row]) -> Table:
     columns = (Column("speedup", "times"), METRICS["throughput"], Column("acceptance\nlength", "number"))
     rows = []
     for row in summary["rows"]:
         mark = f" {FASTEST}" if any(winner.items() <= row.items() for winner in fastest) else ""
         numbers = (row["speedup"], row["throughput"], row["acceptance_length"])
         rows.append((*_point(row, summary), f"{row['method']}{mark}", *numbers))
-    blocks: list[Block] = [
-        Note(" · ".join(setting)),
-        Table((*(Column(_axis_title(key), "count") for key in summary["axes"]), "method", *columns), rows),
-        Note(f"{FASTEST} the highest speedup at this point"),
-        *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
-        *caution(cautions(run, summary)),
-    ]
-    render_terminal.show(console, blocks)
+    return Table((*(Column(_axis_title(key), "count") for key in summary["axes"]), "method", *columns), rows)
 
 
 def _point(row: Row, summary: Summary) -> list[str]:

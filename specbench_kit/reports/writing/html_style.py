@@ -61,7 +61,7 @@ thead th {{ background: var(--panel); vertical-align: bottom; }}
 tbody th {{ font-weight: 500; }}
 .numbers td, .numbers thead th + th {{ text-align: right; font-variant-numeric: tabular-nums; }}
 .numbers {{ font-size: .82rem; }}
-.numbers td, th.whole, .numbers td.text code {{ white-space: nowrap; }}
+.numbers td, td.number, th.whole, .numbers td.text code {{ white-space: nowrap; }}
 .numbers td.text, .numbers thead th.text {{ text-align: left; white-space: normal; }}
 .numbers th, .numbers td {{ padding: .3rem .35rem; }}
 .numbers tr > :first-child {{ position: sticky; left: 0; background: var(--back); min-width: 7rem; max-width: 12rem; }}

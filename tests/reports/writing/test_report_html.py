@@ -14,6 +14,7 @@ from specbench_kit.reports.document import (
     CodeBlock,
     Column,
     Document,
+    Estimate,
     Figure,
     Folded,
     Heading,
@@ -125,6 +126,13 @@ def test_words_among_numbers_keep_to_the_left_and_names_do_not_break():
     assert f"<th scope=row class=whole>wisp/table-2</th><td class=text>{role}</td><td>36 (23–49)</td>" in found
     assert "<th scope=row>wisp/goodput</th><td class=text>identity</td>" in found
     assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in found
+
+
+def test_an_interval_among_sentences_is_not_broken():
+    table = Table(("policy", Column("speedup", "times"), "why"), [("a", Estimate(1.5, (1.25, 1.75)), "word " * 20)])
+    found = body(table)
+    assert '<table class="words">' in found
+    assert "<td class=number>1.50x (1.25–1.75)</td>" in found
 
 
 def test_code_keeps_lines_and_markup_of_its_text():
