@@ -3,10 +3,15 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from report_builders import deployment_description
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
-from specbench_kit.reports.sections.cautions import impossible_times, setting_cautions, toy_pair
+from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.loading import load
+from specbench_kit.reports.sections.cautions import TOY_PAIR, impossible_times, setting_cautions
 from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
+from specbench_kit.runs.document import RunDescription
 
 CAPACITY: dict[str, Any] = {"command": "capacity"}
 SIMULATION: dict[str, Any] = {"command": "simulate"}
@@ -134,13 +139,13 @@ def test_what_is_no_speed(name: str) -> None:
 
 
 def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
-    fine = {"device": "A100", "origin": "measured"}
-    fast = {"device": "A100", "origin": "published; IMPOSSIBLE: faster than its device can be; SLOW: 6 times"}
-    run = {"deployments": {"one": {"name": "one", "drafter": fine, "verifier": fast}}}
-    (line,) = impossible_times(run)
+    fine = deployment_description(name="one")
+    origin = "published; IMPOSSIBLE: faster than its device can be; SLOW: 6 times"
+    fast = replace(fine, verifier=replace(fine.verifier, device="A100", origin=origin))
+    (line,) = impossible_times(RunDescription(deployments={"one": fast}))
     assert line.startswith("IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows")
-    assert impossible_times({"deployment": {"name": "two", "drafter": fine, "verifier": fine}}) == []
-    assert impossible_times({"deployment": None}) == []
+    assert impossible_times(RunDescription(deployment=fine)) == []
+    assert impossible_times(RunDescription()) == []
 
 
 def series(method: str, submitted: float, acceptance: str | None = None) -> dict[str, Any]:
@@ -167,28 +172,36 @@ def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, Any],
 
 def test_the_acceptance_of_the_toy_pair_is_said_beside_other_models_times() -> None:
     toy = {"target": {"name": "bundled/target"}}
-    named = {"series": [{"recorded": {"models": toy}}], "models": {}}
-    for run in ({"series": [], "models": toy}, {"models": toy}, named):
-        (line,) = toy_pair(run)
-        assert line.startswith("TOY PAIR: how often drafts are right is that of the small bundled pair")
-    assert toy_pair({"series": [], "models": {}}) == []
+    modelled = {"models": toy, "time_kind": "modelled"}
+    assert setting_cautions(RunDescription.read(modelled))[-1] == TOY_PAIR
+    assert "TOY PAIR" not in str(setting_cautions(RunDescription.read({**modelled, "time_kind": "measured"})))
+    named = {**series("fixed-k", 4.0, "trace.parquet"), "recorded": {"models": toy, "dataset": None}}
+    assert acceptance_cautions({"series": [named, named]}) == [TOY_PAIR]
+    # Of a trace that was recorded for the run, its setting tells.
+    assert acceptance_cautions({"series": [{**named, "acceptance": None}]}) == []
 
 
 def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives() -> None:
-    recorded = {"models": {}, "dataset": {"count": 120}}
     predictor = {"threshold": 0.0, "max_draft": 8, "deployment": "local"}
-    facts = {"recorded": recorded, "uses": {"predictor": predictor}, "seen_prompts": 6, "colocated_ratio": 0.8}
+    facts = {
+        "recorded": {"models": {}, "dataset": {"count": 120}},
+        "uses": {"predictor": predictor},
+        "seen_prompts": 6,
+        "colocated_ratio": 0.8,
+    }
     edge = {**series("wisp", 8.0, "trace.parquet"), "deployment": "wan", **facts}
-    wan = {"name": "wan", "drafter": {"origin": ""}, "verifier": {"origin": ""}}
-    run = {"series": [edge], "time_kind": "modelled", "deployments": {"wan": wan}}
-    assert setting_cautions(run)[1:] == [
+    wan = load("wan")
+    assert wan
+    run = {"series": [edge], "deployments": {"wan": describe(wan)}}
+    *lines, server_only = acceptance_cautions(run)
+    # No line says again that the length is fixed.
+    assert lines == [
         "SEEN PROMPTS: the predictor or the head of wisp was trained on 6 of these 120 prompts; record other prompts "
         "to judge it.",
         "FIXED LENGTH: the predictor of wisp lets every token pass (threshold 0), so that it drafts as fixed-k:k=8 "
         "does.",
         "OTHER DEPLOYMENT: the predictor of wisp was tuned for 'local', but time is that of 'wan'.",
     ]
-    # The line on the threshold says already that the length is fixed.
-    (line,) = acceptance_cautions(run)
-    assert line.startswith("SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast")
-    assert acceptance_cautions({"series": [{**edge, "colocated_ratio": 1.2}]}) == []
+    words = "SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast"
+    assert server_only.startswith(words)
+    assert acceptance_cautions({**run, "series": [{**edge, "colocated_ratio": 1.2}]}) == lines

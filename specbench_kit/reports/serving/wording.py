@@ -7,8 +7,10 @@ from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.document import Cell, Column, Estimate, Row, RunFile, Summary
 from specbench_kit.reports.experiments.wording import outcome
+from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_cautions
 from specbench_kit.reports.serving.charts import axis_values
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
+from specbench_kit.runs.document import RunDescription
 
 NOT_AT_HAND = "not at hand"
 GOLDEN = "golden:"
@@ -48,7 +50,21 @@ def capacity(row: Row) -> str:
 
 def acceptance_cautions(run: RunFile) -> list[str]:
     """Return what limits the acceptance that a simulation goes by."""
-    return [*_fixed_cautions(run), *_colocated_cautions(run), *_golden_cautions(run)]
+    lines: list[str] = []
+    for entry in run["series"]:
+        if "recorded" in entry:
+            lines += _recorded_cautions(run, entry)
+    return [*dict.fromkeys(lines), *_fixed_cautions(run), *_colocated_cautions(run), *_golden_cautions(run)]
+
+
+def _recorded_cautions(run: RunFile, entry: Row) -> list[str]:
+    """Return what a benchmark of a series' method would say of it on the same trace."""
+    replayed = {name: entry.get(name) for name in ("method", "uses", "seen_prompts")}
+    deployment = (run.get("deployments") or {}).get(entry.get("deployment"))
+    described = RunDescription.read({**entry["recorded"], **replayed, "deployment": deployment, "trace": {}})
+    # The models of a trace that was recorded for this run are those of the run, of which the setting tells.
+    of_named_trace = entry["acceptance"] is not None and is_toy(described.models)
+    return [*([TOY_PAIR] if of_named_trace else []), *predictor_cautions(described)]
 
 
 def _colocated_cautions(run: RunFile) -> list[str]:

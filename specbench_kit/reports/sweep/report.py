@@ -7,6 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
@@ -23,7 +27,6 @@ from specbench_kit.reports.document import (
     Note,
     Paragraph,
     Row,
-    RunFile,
     Summary,
     Table,
     caution,
@@ -32,7 +35,7 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.sections import colocation, deployment
-from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import predictor_cautions, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import (
     dataset_sentence,
@@ -42,6 +45,7 @@ from specbench_kit.reports.sections.wording import (
     trace_sentence,
 )
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
+from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,12 +69,27 @@ DEFINITIONS = (
 )
 
 
-def build(run: RunFile, summary: Summary) -> Document:
+class SweptMethod(Struct):
+    """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was trained on."""
+
+    method: str
+    uses: JsonObject = field(default_factory=dict)
+    seen_prompts: int | None = None
+
+
+class SweepDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a sweep; `methods` are those that use something of their pair."""
+
+    requests: int = 0
+    methods: list[SweptMethod] = field(default_factory=list)
+
+
+def build(run: SweepDescription, summary: Summary) -> Document:
     """Return the report, the figure of speedups first."""
     first, *more = _figures(summary)
     varied = ", ".join(axis_in_words(key) for key, values in summary["axes"].items() if len(values) > 1)
     return Document.of(
-        f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
+        f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
         paragraphs(f"**{winner_sentence(summary)}**"),
         caution(cautions(run, summary)),
         [first],
@@ -84,9 +103,9 @@ def build(run: RunFile, summary: Summary) -> Document:
     )
 
 
-def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
+def print_sweep(console: "Console", run: SweepDescription, summary: Summary) -> None:
     """Print the speedups by point and method, then where each method breaks even."""
-    setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(run)]
+    setting = [dataset_sentence(run.dataset), f"batch size {run.config.batch_size}", time_kind(run)]
     # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
     fastest = [
         {**winner["place"], "method": winner["method"]} for winner in summary["fastest"] if winner["speedup"] >= 1
@@ -213,13 +232,13 @@ def _results(summary: Summary) -> Blocks:
     return [Heading("Results (modelled)"), Table(columns, rows)]
 
 
-def _setting(run: RunFile, summary: Summary) -> Blocks:
+def _setting(run: SweepDescription, summary: Summary) -> Blocks:
     rows = [
-        ("dataset", dataset_sentence(run["dataset"])),
-        *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
-        *([("trace", f"{trace_sentence(run['trace'])}, {count(run['requests'])} requests")] if "trace" in run else []),
+        ("dataset", dataset_sentence(run.dataset)),
+        *((f"{role} model", model_sentence(model)) for role, model in run.models.items() if model),
+        *([("trace", f"{trace_sentence(run.trace)}, {count(run.requests)} requests")] if run.trace else []),
         *((f"sweep over {code(key)}", ", ".join(map(axis_value, values))) for key, values in summary["axes"].items()),
-        ("batch size", str(run["config"]["batch_size"])),
+        ("batch size", str(run.config.batch_size)),
         ("time", time_sentence(run)),
     ]
     return [Heading("What was run"), facts(rows)]
@@ -306,7 +325,7 @@ def winner_sentence(summary: Summary) -> str:
     )
 
 
-def cautions(run: RunFile, summary: Summary) -> list[str]:
+def cautions(run: SweepDescription, summary: Summary) -> list[str]:
     """Return what limits the numbers, and where the fastest method would gain from a draft model on the server."""
     beaten = []
     for winner in summary["fastest"]:
@@ -315,6 +334,9 @@ def cautions(run: RunFile, summary: Summary) -> list[str]:
         if (ratio := row.get("colocated_ratio")) is not None and ratio < 1:
             beaten.append(ratio)
     lines = setting_cautions(run)
+    for used in run.methods:
+        of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)
+        lines += (line for line in predictor_cautions(of_one) if line not in lines)
     if beaten:
         lines.append(
             f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary['fastest'])} points: with its draft model on the "

@@ -75,7 +75,7 @@ def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) 
 def _finish(folder: Path, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepOutcome:
     from specbench_kit.reports.render_html import write_page
     from specbench_kit.reports.sweep.plots import write_map, write_plots
-    from specbench_kit.reports.sweep.report import build
+    from specbench_kit.reports.sweep.report import SweepDescription, build
 
     axes = settings.axes()
     summary = summarise(rows, axes)
@@ -83,7 +83,7 @@ def _finish(folder: Path, settings: SweepSettings, run: dict[str, Any], rows: li
     write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], caption)
     write_map(folder / "plots", summary["fastest"], axes, caption)
     write_text(folder / "sweep.csv", csv_text(summary["rows"]))
-    write_page(folder, build(run, summary))
+    write_page(folder, build(SweepDescription.read(run), summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     return SweepOutcome(folder, run, summary)
