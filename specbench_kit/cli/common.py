@@ -27,7 +27,10 @@ def command_line() -> tuple[str, ...]:
 
 
 def say(console: "Console", line: str, style: str = "") -> None:
-    """Print one line literally, without markup; a terminal wraps it between words, and a file has it in one line."""
+    """Print one line literally, without markup.
+
+    It breaks between words at a terminal; a file has it in one line.
+    """
     from rich.text import Text
 
     whole = one_line(line)

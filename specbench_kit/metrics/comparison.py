@@ -59,6 +59,22 @@ class Comparison:
         """The rows over all requests."""
         return self.parts[0].rows
 
+    def from_fast_to_slow(self) -> "Comparison":
+        """Return the comparison with the rows of every table in the order of their speed over all requests.
+
+        That is the speedup, which is 1 for the baseline, or the throughput where no baseline was decoded.
+        """
+        rows = self.overall
+        paired = any(row.speedup for row in rows.values())
+        speeds = {label: row.speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
+        labels = sorted(rows, key=lambda label: -speeds[label])
+        parts = [
+            replace(part, rows={label: part.rows[label] for label in labels if label in part.rows})
+            for part in self.parts
+        ]
+        series = sorted(self.series, key=lambda series: labels.index(series.label))
+        return replace(self, parts=parts, series=series)
+
     @property
     def by_group(self) -> dict[str, list[str]]:
         """The labels of every group of methods; empty if there are few enough rows for one table."""

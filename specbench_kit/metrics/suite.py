@@ -179,9 +179,10 @@ class Scoreboard:
         return max(scores, key=lambda score: score.speedup, default=None)
 
     def rank(self, spec: str, cell: str) -> tuple[int, int] | None:
-        """Return a policy's place by its speedup, and how many have one; None without any."""
+        """Return a policy's place by its speedup, and how many have one; None without any or without a rival."""
         speeds = self._speeds(cell)
-        if spec not in speeds:
+        # A quick run stands alone, where only autoregressive decoding would be behind or before it.
+        if spec not in speeds or not speeds.keys() - {spec, BASELINE}:
             return None
         return 1 + sum(speed > speeds[spec] for speed in speeds.values()), len(speeds)
 

@@ -50,7 +50,8 @@ class Published(NamedTuple):
 
     `role` is one of `ROLES`; `fitted_to` says what was chosen to meet a fitted number. `null` is what the figure would
     be without any effect, 1 for a speedup: then the effect is scored, not the figure. `points` is the largest distance
-    between both numbers at which a small effect counts as met, in place of the experiment's goal.
+    between both numbers at which a small effect counts as met, in place of the experiment's goal. `measured` says what
+    a figure is that has no name of its own, the metric `value`, with its unit.
     """
 
     series: str
@@ -63,6 +64,7 @@ class Published(NamedTuple):
     fitted_to: str = ""
     null: float | None = None
     points: float | None = None
+    measured: str = ""
 
     def holds(self, simulated: float | None) -> bool | None:
         """Return whether a simulated number keeps the bound, or None without a bound or a number."""
@@ -178,8 +180,8 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
     """Return the experiment of a parsed TOML file; raise SkitError where a key is wrong."""
     fields = dict(content)
     try:
-        role = fields.pop("role", "")
-        published = [number for table in fields.pop("published", []) for number in _published_numbers(table, role)]
+        shared = {"role": fields.pop("role", ""), "measured": fields.pop("measured", "")}
+        published = [n for table in fields.pop("published", []) for n in _published_numbers({**shared, **table})]
         assumed = [
             Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in fields.pop("assumed", [])
         ]
@@ -247,12 +249,9 @@ def _named(name: str, value: object, world: World) -> object:
     return world.names[key]
 
 
-def _published_numbers(table: JsonObject, role: str) -> Iterator[Published]:
-    """Yield one number for every combination of the lists in `where`; a value of false stands for a missing number.
-
-    `role` is that of numbers which state none.
-    """
-    role = table.get("role", role)
+def _published_numbers(table: JsonObject) -> Iterator[Published]:
+    """Yield one number for every combination of the lists in `where`; a value of false stands for a missing number."""
+    role = table["role"]
     fitted_to = table.get("fitted_to", "")
     require(role in ROLES, f"{table['series']}, {table['metric']}: the role is one of {', '.join(ROLES)}, not '{role}'")
     require(
@@ -273,5 +272,5 @@ def _published_numbers(table: JsonObject, role: str) -> Iterator[Published]:
         number = None if value is False else float(value)
         yield Published(
             *(table["series"], table["metric"], number, {**where, **point}, table.get("note", ""), bound),
-            *(role, fitted_to, table.get("null"), table.get("points")),
+            *(role, fitted_to, table.get("null"), table.get("points"), table["measured"]),
         )

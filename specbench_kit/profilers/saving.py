@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import sums_of
 from specbench_kit.profilers.base import DERIVED, Profile
-from specbench_kit.profilers.fit import Fit
+from specbench_kit.profilers.fit import Fit, Observation
 from specbench_kit.profilers.loading import data_folder, save
 from specbench_kit.profilers.parts import ProfiledDevice, ProfileResult
 from specbench_kit.profilers.roofline import judge, roofline_of
@@ -25,6 +26,8 @@ TIMED_CONTEXT = 512
 TIMED_REQUESTS = (1, 8, 16, 32, 64)
 TIMED_NEW = (1, 2, 5, 9, 17)
 """The steps that a summary of a derived profile shows: cached tokens, requests, and new tokens of each request."""
+TYPICAL_NEW = {"drafter": 1, "verifier": 5}
+"""New tokens of the forward that a profile's headline names, as near to it as one was measured."""
 NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference", "software")
 
 
@@ -87,6 +90,7 @@ def summarise_profile(profile: Profile, result: ProfileResult) -> dict[str, obje
         },
         "steps": steps(result.fit) if profile.form == "context" else [],
         "times": times(profile) if profile.source in DERIVED else [],
+        "typical": None if profile.source in DERIVED else typical_step(profile.role, result.fit),
     }
 
 
@@ -108,6 +112,21 @@ def times(profile: Profile) -> list[dict[str, object]]:
                 }
             )
     return timed
+
+
+def typical_step(role: str, fit: Fit) -> dict[str, object] | None:
+    """Return the measured forward that is most like a verification, or a draft step, of one request."""
+
+    def distance(observation: Observation) -> float:
+        new, cached = observation.configuration.rows[0]
+        few = abs(log(new / TYPICAL_NEW[role]))
+        return few + abs(log((1 + cached) / (1 + TIMED_CONTEXT))) + log(len(observation.configuration.rows))
+
+    if not fit.observations:
+        return None
+    nearest = min(fit.observations, key=distance)
+    new, cached = nearest.configuration.rows[0]
+    return {"new": new, "cached": cached, "requests": len(nearest.configuration.rows), "seconds": nearest.seconds}
 
 
 def steps(fit: Fit) -> list[dict[str, object]]:

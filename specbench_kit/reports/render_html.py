@@ -4,7 +4,7 @@ Also here: a report as `report.md` and as `report.html`, a page that holds its f
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -40,6 +40,10 @@ SHOWN = 3
 """Cautions of a box that are seen before it is opened."""
 LONG_CELL = 80
 """Characters from which a cell is a sentence, so that its table is set as text."""
+LONG_WORD = 12
+"""Characters from which the longest words of a column may break their lines."""
+LONG_NAME = 40
+"""Characters up to which the name of a row without blanks is not broken."""
 
 
 def render(document: Document, drawings: Mapping[str, str]) -> str:
@@ -125,12 +129,33 @@ def _table(table: Table) -> str:
     has_header = any(header[0])
     sentences = any(len(cell) > LONG_CELL for row in rows for cell in row[1:])
     kind = "facts" if not has_header else "numbers" if any(header[0][1:2]) and not sentences else "words"
-    titles = "".join(f"<th scope=col>{title}</th>" for title in header[0])
+    # Beside numbers, words keep to the left and break between each other, so that no number is pushed off the page.
+    columns = list(zip(*table.texts(), strict=True))
+    names = columns[0] if columns else ()
+    marks = [""] * len(header[0])
+    if kind == "numbers" and columns:
+        marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
+    elif kind == "words":
+        marks = ["" if column.unit == "text" else " class=number" for column in table.typed_columns]
+    titles = "".join(f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header[0], marks, strict=True))
     head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
     body = "".join(
-        f"<tr><th scope=row>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>" for row in rows
+        f"<tr><th scope=row{_whole(plain(name))}>{row[0]}</th>"
+        f"{''.join(f'<td{mark}>{cell}</td>' for cell, mark in zip(row[1:], marks[1:], strict=True))}</tr>"
+        for name, row in zip(names, rows, strict=True)
     )
     return f'<div class="scroll" tabindex="0"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+
+
+def _holds_words(column: Sequence[str]) -> bool:
+    """Return True for a column most of whose cells are words that are longer than a number."""
+    words = [text for text in map(plain, column) if text[:1].isalpha()]
+    return len(words) > len(column) / 2 and max(map(len, words)) > LONG_WORD
+
+
+def _whole(name: str) -> str:
+    """Return the mark of a row's name without blanks, which is not to break at its hyphens."""
+    return " class=whole" if "-" in name and " " not in name and len(name) <= LONG_NAME else ""
 
 
 def inline(text: str) -> str:

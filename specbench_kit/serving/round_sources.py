@@ -303,6 +303,10 @@ class RecordedRounds:
         share = accepted / submitted if submitted else 0.0
         count = self._rounds.shape[1]
         self.typical = TypicalRound(steps / count, submitted / count, share, int(self._rounds[1].max()))
+        beside = [record.colocated_s for record in records if record.e2e_s and record.colocated_s]
+        edge_s = sum(record.e2e_s for record in records if record.e2e_s and record.colocated_s)
+        self.colocated_ratio = sum(beside) / edge_s if beside else None
+        """Speed of one request alone, relative to the same with the draft model on the server; None if not known."""
 
     @property
     def shortest_output(self) -> int:

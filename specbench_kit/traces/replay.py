@@ -132,6 +132,16 @@ def prepare_for_replay(
     return method.prepare(replace(placed, batch_size=batch_size, deployment=key))
 
 
+def describe_replayed(method: Method, trace: TraceFile) -> dict[str, object]:
+    """Return what `run.json` says of a method prepared for a replay: what it uses, and how many prompts it has seen.
+
+    Those are the prompts of the whole trace that its predictor was trained on; a trace may not name its prompts.
+    """
+    uses = method.uses()
+    seen = len(method.trained_on.intersection(trace.header.run.get("prompts") or ()))
+    return {**({"uses": uses} if uses else {}), **({"seen_prompts": seen} if seen else {})}
+
+
 def recorded_pair(trace: TraceFile) -> PairHashes:
     """Return the target and the first model that the trace's drafter forwards."""
     models = parse_drafter(trace.header.drafter).models

@@ -11,6 +11,7 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.reports.writing.formatting import times
 from specbench_kit.studies.sweep.grid import replay_grid
 from specbench_kit.studies.sweep.run import summarise
 from specbench_kit.studies.sweep.settings import SweepSettings
@@ -63,10 +64,30 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dic
     assert "speedup against round trip of the link (s)" in page
 
 
+def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
+    over_round_trips: tuple[Path, dict[str, Any], str],
+) -> None:
+    folder, summary, said = over_round_trips
+    winners = [
+        next(row for row in summary["rows"] if {**won["place"], "method": won["method"]}.items() <= row.items())
+        for won in summary["fastest"]
+    ]
+    slower = [row["colocated_ratio"] for row in winners if (row["colocated_ratio"] or 1) < 1]
+    line = f"SERVER-ONLY IS FASTER at {len(slower)} of {len(ROUND_TRIPS)} points"
+    assert slower
+    assert line in " ".join(said.split())
+    assert line in (folder / "report.md").read_text()
+
+
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, said = over_round_trips
-    marked = [line.split()[:2] for line in said.splitlines() if " * " in line]
-    assert marked == [[f"{one['place']['link.rtt_s']:g}", one["method"]] for one in summary["fastest"]]
+    compared = ["fixed-k", "threshold:max_draft=6"]
+    shown = {words[0]: words[1:] for line in said.splitlines() if (words := line.split())}
+    for winner in summary["fastest"]:
+        rtt_s = winner["place"]["link.rtt_s"]
+        stars = ["*"] if winner["speedup"] >= 1 and winner["method"] in compared else []
+        speeds = [[times(speedups(summary, name)[rtt_s]), *stars * (name == winner["method"])] for name in compared]
+        assert shown[f"{rtt_s:g}"] == [word for words in speeds for word in words]
     with (folder / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
     methods = ["autoregressive", "fixed-k", "threshold:max_draft=6"]
@@ -92,7 +113,7 @@ def test_break_even_is_interpolated_between_neighbours_and_said(
         assert ROUND_TRIPS.index(high) == ROUND_TRIPS.index(low) + 1
         share = (crossing["at"] - low) / (high - low)
         assert line[low] + share * (line[high] - line[low]) == pytest.approx(1)
-        sentence = f"{found['method']} stops beating autoregressive decoding at the server at link.rtt_s = "
+        sentence = f"{found['method']} stops beating autoregressive decoding at the server at round trip = "
         assert sentence in " ".join(said.split())
         assert sentence in report
         assert f"(between {low:g} and {high:g})" in report
@@ -155,7 +176,7 @@ def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_pa
     folder, summary, said = swept("--replay", trace, *places, "--method", "fixed-k", "--out", tmp_path)
     (found,) = summary["break_even"]
     assert (found["verdict"], found["faster_at"], found["crossings"]) == ("in part", ["server"], [])
-    sentence = "fixed-k beats autoregressive decoding at the server only at drafter.placement = server."
+    sentence = "fixed-k beats autoregressive decoding at the server only at place of the drafter = server."
     assert sentence in " ".join(said.split())
     assert "| `fixed-k` | at server |" in (folder / "report.md").read_text()
 
@@ -239,7 +260,7 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
         replaced=("draft.ranks=0.5+0.4,1.0",),
         **pair,
     )
-    rows = replay_grid(settings, settings.points(), None, lambda *_: None)
+    rows, _ = replay_grid(settings, settings.points(), None, lambda *_: None)
     found = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
     assert found[1.0, "fixed-k:k=2"]["acceptance_rate"] == 1
     assert found["0.5+0.4", "specinfer:branching=2"]["acceptance_length"] > 1.7

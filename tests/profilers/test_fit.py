@@ -1,5 +1,7 @@
 """Least squares and its figures of merit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel
 from specbench_kit.profilers.base import COEFFICIENTS, Form
 from specbench_kit.profilers.fit import Observation, fit, metrics, non_negative
-from specbench_kit.profilers.workload import steps, verification
+from specbench_kit.profilers.saving import typical_step
+from specbench_kit.profilers.workload import Configuration, steps, verification
+from specbench_kit.reports.sections.headlines import of_profile
 
 TRUTH = InteractionModel(a_s=2e-4, b_compute_s=3e-9, b_read_s=4e-7, c_s=3e-2)
 
@@ -81,3 +85,30 @@ def test_too_few_configurations_are_refused() -> None:
     ]
     with pytest.raises(SkitError, match=r"too little was measured.*0 configurations to fit on and 16 to test on"):
         fit("interactions", few)
+
+
+def test_a_headline_names_a_measured_forward_like_a_verification() -> None:
+    def observed(new: int, cached: int, requests: int, seconds: float) -> Observation:
+        return Observation(Configuration("a", "train", "step", ((new, cached),) * requests), seconds)
+
+    observations = [observed(1, 512, 1, 0.01), observed(6, 500, 1, 0.02), observed(5, 512, 8, 0.03)]
+    fitted = replace(fit("interactions", observe()), observations=tuple(observations))
+    assert typical_step("verifier", fitted) == {"new": 6, "cached": 500, "requests": 1, "seconds": 0.02}
+    assert typical_step("drafter", fitted) == {"new": 1, "cached": 512, "requests": 1, "seconds": 0.01}
+    quality = {"r2": 0.99, "mape": 0.02}
+    profile = {"model": "m", "role": "verifier", "device": "cpu", "dtype": "float32", "source": "measured"}
+    typical = typical_step("verifier", fitted)
+    assert of_profile({**profile, "train": quality, "test": quality, "typical": typical}) == (
+        "m as verifier on cpu in float32, measured: a verification of 6 tokens after 500 cached tokens takes 20.0 ms; "
+        "fit: test R² 0.9900 (train 0.9900), MAPE 2.0%."
+    )
+
+
+def test_a_headline_of_a_derived_verifier_names_a_plain_step_and_a_verification() -> None:
+    times = [{"requests": 1, "new": new, "seconds": new / 100, "range_s": None, "origin": "silicon"} for new in (1, 5)]
+    profile = {"model": "m", "device": "a100", "dtype": "bf16", "source": "silicon", "reference": "a table"}
+    fit_of_none = {"train": {}, "test": {}, "times": times}
+    line = of_profile({**profile, **fit_of_none, "role": "verifier"})
+    assert line.startswith("m as verifier on a100 in bf16, by a table: a plain step takes 10.0 ms (")
+    assert line.endswith("), a verification of 5 tokens 50.0 ms.")
+    assert "verification" not in of_profile({**profile, **fit_of_none, "role": "drafter"})

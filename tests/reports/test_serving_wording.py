@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from report_builders import deployment_description
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
-from specbench_kit.reports.sections.cautions import impossible_times
+from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.loading import load
+from specbench_kit.reports.sections.cautions import TOY_PAIR, impossible_times, setting_cautions
 from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
 from specbench_kit.runs.document import RunDescription
 
@@ -49,7 +51,7 @@ def simulated(series: str, devices: int, low: Number, mean: float, high: Number)
             [searched("wisp", 80, 90, 100), searched("sled", 70, 75, 81)],
             [
                 "At 8 tokens/s no difference is shown between wisp, which serves 90 (80–100) devices, and sled: "
-                "run more --seeds, or take either."
+                "run more seeds, or take either."
             ],
         ),
         (
@@ -64,14 +66,14 @@ def simulated(series: str, devices: int, low: Number, mean: float, high: Number)
             [searched("wisp", None, 90, None), searched("sled", None, 9, None)],
             [
                 "At 8 tokens/s wisp serves 90 devices, sled 9 devices: one seed shows no difference, so run several "
-                "--seeds."
+                "seeds."
             ],
         ),
         (
             [searched("wisp", 90, 90, 90), searched("sled", 90, 90, 90)],
             [
                 "At 8 tokens/s no difference is shown between wisp, which serves 90 devices, and sled: "
-                "run more --seeds, or take either."
+                "run more seeds, or take either."
             ],
         ),
         ([searched("wisp", 80, 90, 100), searched("sled", 0, 0, 0, refused="no batch can meet it")], []),
@@ -105,7 +107,7 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
     rows = [simulated("a", 16, None, 0.25, None), simulated("b", 16, None, 0.1, None)]
     assert winners(SIMULATION, {"rows": rows}) == [
         "At 16 devices, 4 tokens/s b breaks 10.0% of its promises, a 25.0%: one seed shows no difference, so run "
-        "several --seeds."
+        "several seeds."
     ]
 
 
@@ -169,6 +171,37 @@ def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, Any],
 
 
 def test_the_acceptance_of_the_toy_pair_is_said_beside_other_models_times() -> None:
-    (line,) = acceptance_cautions({"series": [], "models": {"target": {"name": "bundled/target"}}})
-    assert line.startswith("TOY PAIR: how often drafts are right is that of the small bundled pair")
-    assert acceptance_cautions({"series": [], "models": {}}) == []
+    toy = {"target": {"name": "bundled/target"}}
+    modelled = {"models": toy, "time_kind": "modelled"}
+    assert setting_cautions(RunDescription.read(modelled))[-1] == TOY_PAIR
+    assert "TOY PAIR" not in str(setting_cautions(RunDescription.read({**modelled, "time_kind": "measured"})))
+    named = {**series("fixed-k", 4.0, "trace.parquet"), "recorded": {"models": toy, "dataset": None}}
+    assert acceptance_cautions({"series": [named, named]}) == [TOY_PAIR]
+    # Of a trace that was recorded for the run, its setting tells.
+    assert acceptance_cautions({"series": [{**named, "acceptance": None}]}) == []
+
+
+def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives() -> None:
+    predictor = {"threshold": 0.0, "max_draft": 8, "deployment": "local"}
+    facts = {
+        "recorded": {"models": {}, "dataset": {"count": 120}},
+        "uses": {"predictor": predictor},
+        "seen_prompts": 6,
+        "colocated_ratio": 0.8,
+    }
+    edge = {**series("wisp", 8.0, "trace.parquet"), "deployment": "wan", **facts}
+    wan = load("wan")
+    assert wan
+    run = {"series": [edge], "deployments": {"wan": describe(wan)}}
+    *lines, server_only = acceptance_cautions(run)
+    # No line says again that the length is fixed.
+    assert lines == [
+        "SEEN PROMPTS: the predictor or the head of wisp was trained on 6 of these 120 prompts; record other prompts "
+        "to judge it.",
+        "FIXED LENGTH: the predictor of wisp lets every token pass (threshold 0), so that it drafts as fixed-k:k=8 "
+        "does.",
+        "OTHER DEPLOYMENT: the predictor of wisp was tuned for 'local', but time is that of 'wan'.",
+    ]
+    words = "SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast"
+    assert server_only.startswith(words)
+    assert acceptance_cautions({**run, "series": [{**edge, "colocated_ratio": 1.2}]}) == lines

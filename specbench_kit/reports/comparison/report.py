@@ -84,6 +84,7 @@ def short_names() -> dict[str, str]:
 
 def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> Document:
     """Return the report; `figures` are the blocks of the section with the pictures."""
+    comparison = comparison.from_fast_to_slow()
     number = sum(not series.is_baseline for series in comparison.series)
     fields = [run.fields for run in comparison.runs]
     # Answers are not added up over several datasets.
@@ -94,7 +95,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         for run in series.runs.values()
     }
     deployments = [deployment.section(run) for run in fields]
-    sections = [results(part, comparison.by_group, look) for part in comparison.parts if part.kind != "category"]
+    sections = [results(part, look) for part in comparison.parts if part.kind != "category"]
     # What is compared stands in one picture before any table; the others follow under their heading.
     first = next((block for block in figures if isinstance(block, Figure)), None)
     others = [block for block in figures if block is not first]
@@ -162,11 +163,11 @@ def setting(comparison: Comparison) -> Blocks:
     return [Heading("What was run"), facts([*rows, *wording.warm_up(fields)])]
 
 
-def results(part: ComparisonTable, groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
+def results(part: ComparisonTable, look: Look) -> Blocks:
     """Return the tables of all requests, or of one dataset."""
     finished = max(row.finished or 0 for row in part.rows.values())
     title = "Results" if part.kind == "overall" else f"Results on {part.name}"
-    return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, groups, look)]
+    return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, look)]
 
 
 FIRST_COLUMNS = (
@@ -181,25 +182,13 @@ FIRST_COLUMNS = (
 """The columns of the table that a reader sees first, as many as a page holds; the others are opened on a click."""
 
 
-def _method_tables(rows: Mapping[str, MethodRow], groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
-    """Return the table of methods, or one for each group of them, and the other columns to open on a click."""
+def _method_tables(rows: Mapping[str, MethodRow], look: Look) -> Blocks:
+    """Return the table of methods, and the other columns to open on a click."""
     first = look.table_columns(FIRST_COLUMNS)
     others = [] if look.columns else [column for column in look.table_columns() if column not in first]
-    blocks = _grouped(rows, groups, first)
-    further = _grouped(rows, groups, others)
-    if any(block.columns[1:] for block in further if isinstance(block, Table)):
-        blocks.append(Folded("More columns", further))
-    return [*blocks, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
-
-
-def _grouped(
-    rows: Mapping[str, MethodRow], groups: Mapping[str, Sequence[str]], columns: Sequence[MetricColumn]
-) -> list[Block]:
-    blocks: list[Block] = []
-    for group, labels in groups.items():
-        if members := {label: rows[label] for label in labels if label in rows}:
-            blocks += [Paragraph(f"**{group}**"), method_table(members, columns)]
-    return blocks or [method_table(rows, columns)]
+    further = method_table(rows, others)
+    more = [Folded("More columns", [further])] if further.columns[1:] else []
+    return [method_table(rows, first), *more, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
 
 
 def categories(comparison: Comparison, look: Look) -> Blocks:
@@ -221,9 +210,8 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
         header: list[Column | str] = ["category", Column("requests", "count")]
         header += [Column(code(label), column.unit) for label in labels]
         blocks += [Paragraph(f"{title}:"), Table(header, rows)]
-    groups = comparison.by_group
     columns = look.table_columns()
-    return blocks + [Folded(f"All columns: {part.name}", _grouped(part.rows, groups, columns)) for part in parts]
+    return blocks + [Folded(f"All columns: {part.name}", [method_table(part.rows, columns)]) for part in parts]
 
 
 def differences(comparison: Comparison) -> Blocks:

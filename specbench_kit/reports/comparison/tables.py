@@ -60,7 +60,8 @@ def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Meth
 
 
 def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
-    """Return a table of the methods over all requests."""
+    """Return a table of the methods over all requests, from fast to slow."""
+    comparison = comparison.from_fast_to_slow()
     rows = comparison.overall
     columns = [
         column

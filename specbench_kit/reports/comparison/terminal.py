@@ -118,14 +118,6 @@ def winner_of(comparison: Comparison) -> str:
     return "" if beaten or winner in bounds else winner
 
 
-def fastest_first(comparison: Comparison) -> list[str]:
-    """Return the rows by speedup, which is 1 for the baseline; without a baseline by throughput."""
-    rows = comparison.overall
-    paired = any(row.speedup for row in rows.values())
-    speeds = {label: row.speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
-    return sorted(rows, key=lambda label: -speeds[label])
-
-
 def _has_rivals(comparison: Comparison) -> bool:
     """Return True if there are several methods besides autoregressive decoding."""
     return sum(not series.is_baseline for series in comparison.series) > 1
@@ -147,8 +139,7 @@ def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str)
     last = [] if LOSSLESS in columns else [LOSSLESS]
     labels = _short_labels(comparison)
     rows: list[list[Cell]] = []
-    for label in fastest_first(comparison):
-        row = comparison.overall[label]
+    for label, row in comparison.from_fast_to_slow().overall.items():
         # The star stands behind the name, so that it stays there where the options wrap.
         name, *options = labels[label].split(" ", 1)
         cells = [" ".join([f"**{name}** {WINNER}" if label == winner else name, *options])]

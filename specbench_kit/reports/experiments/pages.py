@@ -216,13 +216,14 @@ def print_totals(console: "Console", results: Sequence[Summary]) -> None:
 
 def print_experiment(console: "Console", result: Summary) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
-    rows = [
-        (series, metric_in_words(pair), *numbers)
-        for pair, (series, _, *numbers) in zip(result["published"], _rows(result), strict=True)
-    ]
-    blocks: Blocks = [
-        Paragraph(f"**{result['name']}: {result['summary']} ({result['source']})**"),
-        Table(COLUMNS, rows),
+    # What a number was fitted to takes ten lines of a narrow column, and stands on the page.
+    by_metric: dict[str, list[tuple[Cell, ...]]] = {}
+    for pair, (series, metric, _, *numbers) in zip(result["published"], _rows(result), strict=True):
+        by_metric.setdefault(str(metric), []).append((series, role(pair).partition(":")[0], *numbers))
+    blocks: list[Block] = [Paragraph(f"**{result['name']}: {result['summary']} ({result['source']})**")]
+    for metric, rows in by_metric.items():
+        blocks += [Paragraph(f"{metric}:"), Table((COLUMNS[0], *COLUMNS[2:]), rows)]
+    blocks += [
         *(Paragraph(f"assumed: {assumed['name']}: {assumed['value']}") for assumed in result["assumed"]),
         Paragraph(f"**{result['verdict']}**"),
     ]
@@ -306,7 +307,14 @@ def sensitivity(result: Summary) -> bytes:
                     y = row + 0.7 * ((index + 0.5) / len(names) - 0.5)
                     axes.plot(move["ratios"][name], [y, y], color=colour, linewidth=1)
                     axes.plot(move["ratios"][name][1], y, marker=marker, markersize=3, color=colour)
-            axes.plot([], [], color=colour, marker=marker, markersize=3, label=name.replace("figures.overall.", ""))
+            axes.plot(
+                [],
+                [],
+                color=colour,
+                marker=marker,
+                markersize=3,
+                label=name.replace("figures.overall.", "").removesuffix(" value"),
+            )
         axes.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(moves)), [f"{move['name']}: {move['value']}"[:44] for move in moves], fontsize=7)
         axes.invert_yaxis()

@@ -166,6 +166,9 @@ def metric_in_words(pair: Row) -> str:
     if name == "mean" and path:
         *path, name = path
     words = METRICS.get(name, name.replace("_", " "))
+    if name == "value":
+        # The numbers of an experiment that computes one figure per series; older results do not say which.
+        return str(pair.get("measured") or words)
     part = path[-1] if path and path[-1] not in WHOLE else ""
     return f"{words}, class {part}" if part.isdigit() else f"{words}, {part.replace('_', ' ')}" if part else words
 

@@ -51,19 +51,16 @@ def _table(rows: Sequence[Row], run: RunDocument) -> Blocks:
     cells = []
     for label in dict.fromkeys(row["method"] for row in rows):
         of_sizes = [points.get((label, size)) for size in sizes]
-        speeds = [ABSENT if row is None else f"{row['throughput']:.1f} / {1e3 * row['tpot_s']:.1f}" for row in of_sizes]
+        speeds = [ABSENT if row is None else f"{row['throughput']:.1f}/{1e3 * row['tpot_s']:.1f}" for row in of_sizes]
         baselines = [points.get((BASELINE, size)) for size in sizes]
         limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
         cells.append((code(label), *speeds, limit))
     text = (
-        f"{run.requests} requests per size, {time_kind(run)}. Tokens per second of the batch, and mean "
-        "time per token of a request. A method pays off where its tokens per second exceed those of autoregressive "
-        "decoding at the same batch size."
+        f"{run.requests} requests per size, {time_kind(run)}. Below each batch size B: tokens per second of the "
+        "batch / mean milliseconds per token of a request. A method pays off up to the largest B at which, and at "
+        "every smaller one, its tokens per second exceed those of autoregressive decoding."
     )
-    return [
-        Table(("method (tok/s / ms per token)", *(f"B = {size}" for size in sizes), "pays off up to B ="), cells),
-        Paragraph(text),
-    ]
+    return [Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells), Paragraph(text)]
 
 
 def headline(rows: Sequence[Row]) -> str:

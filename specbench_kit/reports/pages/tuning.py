@@ -164,7 +164,7 @@ def picture(tuned: Tuning) -> Picture | None:
             axes.plot([choice.tokens_per_s], [number], "o", color=COLOURS[0], markersize=5)
         axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
         axes.invert_yaxis()
-        axes.margins(y=0.3)
+        axes.margins(x=0.06, y=0.3)
         axes.set_xlim(left=0)
         axes.set_xlabel("tokens per second")
         axes.grid(axis="x", alpha=0.3)

@@ -21,6 +21,7 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
+    Row,
     Summary,
     Table,
     caution,
@@ -117,7 +118,7 @@ def print_training(console: "Console", run: TrainingDescription, summary: Summar
             metrics["acceptance_rate"],
             metrics["acceptance_length"],
         )
-        for name, metrics in summary["decoding"].items()
+        for name, metrics in _from_fast_to_slow(summary)
     ]
     render_terminal.show(
         console,
@@ -129,6 +130,11 @@ def print_training(console: "Console", run: TrainingDescription, summary: Summar
             *caution(wording.cautions(run, summary)),
         ],
     )
+
+
+def _from_fast_to_slow(summary: Summary) -> list[tuple[str, Row]]:
+    """Return the metrics of every stopping criterion in the order of the figure."""
+    return sorted(summary["decoding"].items(), key=lambda item: -item[1]["throughput"])
 
 
 def _worth(summary: Summary) -> Blocks:
@@ -151,13 +157,13 @@ def _worth(summary: Summary) -> Blocks:
             metrics["regret"]["value"],
             metrics["speedup"]["value"],
         )
-        for name, metrics in summary["decoding"].items()
+        for name, metrics in _from_fast_to_slow(summary)
     ]
     note = (
         "Every threshold and length was chosen on the validation prompts, by the same rule. Thresholds on one feature "
-        "stop as `wisp` does and drop the token at which they stop; `threshold` submits it. The last rows are the "
-        "recommended family with the other rules. Gap closed: share of the difference in speed between the best fixed "
-        "length and the oracle. Regret: share of the oracle's speed that is lost."
+        "stop as `wisp` does and drop the token at which they stop; `threshold` submits it. Rows with `send_last` or "
+        "`score` are the recommended family with the other rules. Gap closed: share of the difference in speed "
+        "between the best fixed length and the oracle. Regret: share of the oracle's speed that is lost."
     )
     return [
         Heading("Is a predictor worth it?"),
@@ -180,7 +186,7 @@ def _details(summary: Summary) -> Blocks:
     }
     rows = [
         (wording.label(name, metrics["kind"]), *(metrics[key] for key in columns))
-        for name, metrics in summary["decoding"].items()
+        for name, metrics in _from_fast_to_slow(summary)
     ]
     return [Heading("What it does to decoding"), Table(("stopping criterion", *columns.values()), rows)]
 

@@ -59,7 +59,22 @@ def setting_cautions(run: RunDescription) -> list[str]:
     if run.trace and (imported := run.trace.imported):
         notes = "; ".join([f"which tokens were accepted comes from {imported.tool}", *imported.notes])
         lines.append(f"IMPORTED TRACE: {notes}.")
-    return [*lines, *_model_cautions(run.models), *_predictor_cautions(run)]
+    lines += _model_cautions(run.models)
+    if run.time_kind == "modelled" and is_toy(run.models):
+        lines.append(TOY_PAIR)
+    return [*lines, *predictor_cautions(run)]
+
+
+TOY_PAIR = (
+    "TOY PAIR: how often drafts are right is that of the small bundled pair, whose answers are nonsense, beside the "
+    "times of other models; `skit fetch qwen2.5-coder` brings a real pair."
+)
+
+
+def is_toy(models: Mapping[str, ModelDescription | None]) -> bool:
+    """Return True for the small bundled pair."""
+    target = models.get("target")
+    return target is not None and str(target.name).startswith("bundled")
 
 
 def impossible_times(run: RunDescription) -> list[str]:
@@ -137,15 +152,16 @@ def _model_cautions(models: Mapping[str, ModelDescription | None]) -> list[str]:
     return lines
 
 
-def _predictor_cautions(run: RunDescription) -> list[str]:
+def predictor_cautions(run: RunDescription) -> list[str]:
     """Return how a method's predictor or head relates to the run's prompts and deployment, where that is doubtful."""
     lines = []
     method = run.method
     if trained_on := run.seen_prompts:
         of_all = count(run.dataset.count)
+        remedy = "record other prompts to judge it" if run.trace else "--exclude-seen leaves them out"
         lines.append(
             f"SEEN PROMPTS: the predictor or the head of {method} was trained on {count(trained_on)} of these {of_all} "
-            "prompts; --exclude-seen leaves them out."
+            f"prompts; {remedy}."
         )
     predictor = run.inputs.predictor or PredictorUse()
     if predictor.threshold == 0:

@@ -121,7 +121,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 
 def of_profile(profile: Summary) -> str:
-    """Return what was profiled, and how good the fit is."""
+    """Return what was profiled, how long a typical forward takes, and how good the fit is."""
     test = profile["test"]
     train = profile["train"]
     subject = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
@@ -130,9 +130,18 @@ def of_profile(profile: Summary) -> str:
         low, high = step["range_s"] or (step["seconds"],) * 2
         origin = profiles.origin_in_words(step["origin"])
         time = f"a plain step takes {seconds(step['seconds'])} ({seconds(low)} to {seconds(high)}; {origin})"
+        if profile["role"] == "verifier":
+            verification = next(time for time in profile["times"] if (time["requests"], time["new"]) == (1, 5))
+            time += f", a verification of 5 tokens {seconds(verification['seconds'])}"
         if profile["source"] == "silicon":
             return f"{subject}, by {profile['reference']}: {time}."
         software = describe(profile["software"], profile["device"])
         return f"{subject}, by the analytic model from its data sheet: {time}; {software}."
     fit = f"test R² {profiles.score(test['r2'])} (train {profiles.score(train['r2'])}), MAPE {share(test['mape'])}"
-    return f"{subject}, measured: {fit}."
+    typical = profile.get("typical")
+    if not typical:
+        return f"{subject}, measured: {fit}."
+    many = "" if typical["requests"] == 1 else f" for each of {typical['requests']} requests"
+    step = "a draft step" if profile["role"] == "drafter" else f"a verification of {count(typical['new'])} tokens"
+    where = f"{step}{many} after {count(typical['cached'])} cached tokens"
+    return f"{subject}, measured: {where} takes {seconds(typical['seconds'])}; fit: {fit}."

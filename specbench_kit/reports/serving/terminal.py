@@ -11,7 +11,7 @@ from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.report import ServingColumn, point_cells
-from specbench_kit.reports.serving.wording import estimate
+from specbench_kit.reports.serving.wording import estimate, seeds_in_words
 from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
     """Print a row per point, the published numbers if there are any, and the cautions."""
     described = RunDescription.read(run)
     config = run["config"]
-    setting = f"{config['seeds']} seeds of {config['duration_s']:g} simulated seconds · {time_kind(described)}"
+    setting = f"{seeds_in_words(config)} of {config['duration_s']:g} simulated seconds · {time_kind(described)}"
     if "devices" in summary["rows"][0] and "slo" not in varied(summary["rows"]):
         setting += f" · promised: {'; '.join(map(slo_in_words, config['slo']))}"
     blocks: list[Block] = [Note(setting), _results(run, summary)]

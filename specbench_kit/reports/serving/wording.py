@@ -7,8 +7,10 @@ from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.document import Cell, Column, Estimate, Row, RunFile, Summary
 from specbench_kit.reports.experiments.wording import outcome
+from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_cautions
 from specbench_kit.reports.serving.charts import axis_values
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
+from specbench_kit.runs.document import RunDescription
 
 NOT_AT_HAND = "not at hand"
 GOLDEN = "golden:"
@@ -36,6 +38,11 @@ def capacity_unit(summary: Summary) -> str:
     return next((str(row["unit"]) for row in summary["rows"] if "unit" in row), "devices")
 
 
+def seeds_in_words(config: Row) -> str:
+    """Return how many seeds were simulated, as `1 seed` or `5 seeds`."""
+    return f"{config['seeds']} {'seed' if config['seeds'] == 1 else 'seeds'}"
+
+
 def capacity(row: Row) -> str:
     """Return the capacity of a row with its unit."""
     return f"{estimate_text(row['capacity'], 'count' if row['unit'] == 'devices' else 'number')} {row['unit']}"
@@ -43,16 +50,35 @@ def capacity(row: Row) -> str:
 
 def acceptance_cautions(run: RunFile) -> list[str]:
     """Return what limits the acceptance that a simulation goes by."""
-    return [*_toy_cautions(run), *_fixed_cautions(run), *_golden_cautions(run)]
+    lines: list[str] = []
+    for entry in run["series"]:
+        if "recorded" in entry:
+            lines += _recorded_cautions(run, entry)
+    return [*dict.fromkeys(lines), *_fixed_cautions(run), *_colocated_cautions(run), *_golden_cautions(run)]
 
 
-def _toy_cautions(run: RunFile) -> list[str]:
-    target = ((run.get("models") or {}).get("target") or {}).get("name", "")
-    if not target.startswith("bundled"):
+def _recorded_cautions(run: RunFile, entry: Row) -> list[str]:
+    """Return what a benchmark of a series' method would say of it on the same trace."""
+    replayed = {name: entry.get(name) for name in ("method", "uses", "seen_prompts")}
+    deployment = (run.get("deployments") or {}).get(entry.get("deployment"))
+    described = RunDescription.read({**entry["recorded"], **replayed, "deployment": deployment, "trace": {}})
+    # The models of a trace that was recorded for this run are those of the run, of which the setting tells.
+    of_named_trace = entry["acceptance"] is not None and is_toy(described.models)
+    return [*([TOY_PAIR] if of_named_trace else []), *predictor_cautions(described)]
+
+
+def _colocated_cautions(run: RunFile) -> list[str]:
+    """Return one line on the series whose single request would be faster with the draft model on the server."""
+    slower = [
+        f"{times(1 / ratio)} ({entry['label']})"
+        for entry in run["series"]
+        if (ratio := entry.get("colocated_ratio")) is not None and ratio < 1
+    ]
+    if not slower:
         return []
     return [
-        "TOY PAIR: how often drafts are right is that of the small bundled pair, whose answers are nonsense, beside "
-        "the times of other models; `skit fetch qwen2.5-coder` brings a real pair."
+        f"SERVER-ONLY IS FASTER for a request that has the server to itself: {', '.join(slower)} as fast with the "
+        "draft model there; what an edge gains is how many devices a busy server serves."
     ]
 
 
@@ -61,7 +87,9 @@ def _fixed_cautions(run: RunFile) -> list[str]:
     stopped_by_nothing = [
         (entry, entry["typical"]["longest"])
         for entry in run["series"]
-        if entry["acceptance"] is None and _decides(entry["method"])
+        if (entry["acceptance"] is None or "recorded" in entry)
+        and _decides(entry["method"])
+        and not _lets_all_pass(entry)
         # Drafts at the end of an answer are shorter than a method would have them.
         if entry["typical"]["submitted"] > 0.98 * entry["typical"]["longest"] > 0
     ]
@@ -70,6 +98,11 @@ def _fixed_cautions(run: RunFile) -> list[str]:
         f"fixed-k:k={longest:g} does."
         for entry, longest in stopped_by_nothing
     ]
+
+
+def _lets_all_pass(entry: Row) -> bool:
+    """Return True if the predictor's threshold is 0, of which another line tells."""
+    return bool(((entry.get("uses") or {}).get("predictor") or {}).get("threshold") == 0)
 
 
 def _decides(method: str) -> bool:
@@ -268,7 +301,7 @@ def winners(run: RunFile, summary: Summary) -> list[str]:
 
 
 BROKEN = "figures.overall.violation_rate"
-ONE_SEED = "one seed shows no difference, so run several --seeds."
+ONE_SEED = "one seed shows no difference, so run several seeds."
 MOST_WINNERS = 6
 """Settings of a search for each of which the headline names the best series."""
 
@@ -285,7 +318,7 @@ def _most_served(rows: Sequence[Row], where: str) -> str:
     if not is_shown:
         return (
             f"At {where} no difference is shown between {best['series']}, which {served}, and "
-            f"{next_best['series']}: run more --seeds, or take either."
+            f"{next_best['series']}: run more seeds, or take either."
         )
     return f"At {where} take {best['series']}: it {served}, {_lead(most, second)} {next_best['series']}."
 

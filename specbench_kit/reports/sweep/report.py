@@ -3,10 +3,16 @@
 Also here: sentences on break-even points, which a sweep's report shares with the terminal.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.verdicts import TOO_FEW
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -29,7 +35,7 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.sections import colocation, deployment
-from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import predictor_cautions, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import (
     dataset_sentence,
@@ -53,6 +59,8 @@ METRICS = {
     "cost_efficiency": Column("tokens per $", "count"),
 }
 FASTEST = "*"
+MOST_METHODS = 4
+"""Methods that the terminal shows side by side, with a row per point."""
 FILES = "This folder also holds the plots as SVG and the table as `sweep.csv`."
 DEFINITIONS = (
     "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a 95% "
@@ -61,20 +69,29 @@ DEFINITIONS = (
 )
 
 
+class SweptMethod(Struct):
+    """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was trained on."""
+
+    method: str
+    uses: JsonObject = field(default_factory=dict)
+    seen_prompts: int | None = None
+
+
 class SweepDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a sweep."""
+    """What `run.json` says of a sweep; `methods` are those that use something of their pair."""
 
     requests: int = 0
+    methods: list[SweptMethod] = field(default_factory=list)
 
 
 def build(run: SweepDescription, summary: Summary) -> Document:
     """Return the report, the figure of speedups first."""
     first, *more = _figures(summary)
-    varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
+    varied = ", ".join(axis_in_words(key) for key, values in summary["axes"].items() if len(values) > 1)
     return Document.of(
         f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
         paragraphs(f"**{winner_sentence(summary)}**"),
-        caution(setting_cautions(run)),
+        caution(cautions(run, summary)),
         [first],
         _comparisons(summary),
         [Heading("More figures"), *more, Paragraph(FILES)],
@@ -87,26 +104,47 @@ def build(run: SweepDescription, summary: Summary) -> Document:
 
 
 def print_sweep(console: "Console", run: SweepDescription, summary: Summary) -> None:
-    """Print a row per point and method, then where each method breaks even."""
+    """Print the speedups by point and method, then where each method breaks even."""
     setting = [dataset_sentence(run.dataset), f"batch size {run.config.batch_size}", time_kind(run)]
     # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
     fastest = [
         {**winner["place"], "method": winner["method"]} for winner in summary["fastest"] if winner["speedup"] >= 1
     ]
+    blocks: list[Block] = [
+        Note(" · ".join(setting)),
+        _speedups_by_point(summary, fastest) or _rows_by_method(summary, fastest),
+        Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x that is faster"),
+        *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
+        *caution(cautions(run, summary)),
+    ]
+    render_terminal.show(console, blocks)
+
+
+def _speedups_by_point(summary: Summary, fastest: Sequence[Row]) -> Table | None:
+    """Return a table with a row per point and a column per method; None if they are many or differ between points."""
+    specs = list(dict.fromkeys(row["method"] for row in summary["rows"] if row["method"] != BASELINE))
+    points: dict[tuple[str, ...], dict[str, Estimate]] = {}
+    for row in summary["rows"]:
+        mark = f" {FASTEST}" if any(winner.items() <= row.items() for winner in fastest) else ""
+        points.setdefault(tuple(_point(row, summary)), {})[row["method"]] = Estimate(row["speedup"], mark=mark)
+    if len(specs) > MOST_METHODS or any(
+        specs != [spec for spec in found if spec != BASELINE] for found in points.values()
+    ):
+        return None
+    axes = (Column(_axis_title(key), "count") for key in summary["axes"])
+    titles = (Column(re.sub("[:,]", "\n", spec), "times") for spec in specs)
+    rows: list[list[Cell]] = [[*point, *(found[spec] for spec in specs)] for point, found in points.items()]
+    return Table((*axes, *titles), rows)
+
+
+def _rows_by_method(summary: Summary, fastest: Sequence[Row]) -> Table:
     columns = (Column("speedup", "times"), METRICS["throughput"], Column("acceptance\nlength", "number"))
     rows = []
     for row in summary["rows"]:
         mark = f" {FASTEST}" if any(winner.items() <= row.items() for winner in fastest) else ""
         numbers = (row["speedup"], row["throughput"], row["acceptance_length"])
         rows.append((*_point(row, summary), f"{row['method']}{mark}", *numbers))
-    blocks: list[Block] = [
-        Note(" · ".join(setting)),
-        Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
-        Note(f"{FASTEST} the highest speedup at this point"),
-        *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
-        *caution(setting_cautions(run)),
-    ]
-    render_terminal.show(console, blocks)
+    return Table((*(Column(_axis_title(key), "count") for key in summary["axes"]), "method", *columns), rows)
 
 
 def _point(row: Row, summary: Summary) -> list[str]:
@@ -114,7 +152,13 @@ def _point(row: Row, summary: Summary) -> list[str]:
 
 
 def _axis_columns(summary: Summary) -> list[Column]:
-    return [Column(code(key)) for key in summary["axes"]]
+    return [Column(_axis_title(key)) for key in summary["axes"]]
+
+
+def _axis_title(key: str) -> str:
+    """Return the heading of an axis's column: words with the unit, or the key of a method's option."""
+    name, unit = axis_name(key)
+    return f"{name} ({unit.strip()})" if unit else name if key in AXES else code(key)
 
 
 def _comparisons(summary: Summary) -> Blocks:
@@ -203,30 +247,30 @@ def _setting(run: SweepDescription, summary: Summary) -> Blocks:
 RIVAL = "autoregressive decoding at the server"
 COLOCATED = "itself server-only"
 AXES = {
-    "link.rtt_s": "round trip of the link (s)",
-    "link.jitter_s": "jitter of the link (s)",
-    "link.loss": "share of messages that the link loses",
-    "link.up_bytes_per_s": "bandwidth of the uplink (bytes/s)",
-    "link.down_bytes_per_s": "bandwidth of the downlink (bytes/s)",
-    "drafter.placement": "place of the drafter",
-    "verifier.price_per_hour": "price of the verifier (per hour)",
+    "link.rtt_s": ("round trip", " of the link", "s"),
+    "link.jitter_s": ("jitter", " of the link", "s"),
+    "link.loss": ("share of messages that the link loses", "", ""),
+    "link.up_bytes_per_s": ("bandwidth of the uplink", "", "bytes/s"),
+    "link.down_bytes_per_s": ("bandwidth of the downlink", "", "bytes/s"),
+    "drafter.placement": ("place of the drafter", "", ""),
+    "verifier.price_per_hour": ("price of the verifier", "", "per hour"),
 }
-"""Deployment fields in words, with units."""
+"""Deployment fields: their short names, what makes them full ones, and their units."""
 
 
 def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) -> str:
     """Return where on the axis, whose values are `values`, one method beats its rival."""
-    axis = row["axis"]
+    axis, unit = axis_name(row["axis"])
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    span = f"{axis} from {min(numbers):g} to {max(numbers):g}" if len(numbers) == len(values) else axis
+    span = f"{axis} from {min(numbers):g} to {max(numbers):g}{unit}" if len(numbers) == len(values) else axis
     if row["verdict"] in ("everywhere", "nowhere"):
         return f"beats {rival} {row['verdict']} in the range ({span})."
     if row["verdict"] == TOO_FEW:
         return f"was replayed on too few prompts to tell whether it beats {rival} ({span})."
     if not row["crossings"]:
-        return f"beats {rival} only at {axis} = {', '.join(map(str, row['faster_at']))}."
+        return f"beats {rival} only at {axis} = {', '.join(map(str, row['faster_at']))}{unit}."
     changes = [
-        f"{'stops' if crossing['stops'] else 'starts'} beating {rival} at {axis} = {significant(crossing['at'])} "
+        f"{'stops' if crossing['stops'] else 'starts'} beating {rival} at {axis} = {significant(crossing['at'])}{unit} "
         f"(between {bracket(crossing)})"
         for crossing in row["crossings"]
     ]
@@ -236,9 +280,16 @@ def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) 
 def axis_in_words(key: str) -> str:
     """Return what varies along an axis, with its unit."""
     if key in AXES:
-        return AXES[key]
+        name, owner, unit = AXES[key]
+        return f"{name}{owner} ({unit})" if unit else name + owner
     owner, _, name = key.rpartition(".")
     return f"{name} of {owner}"
+
+
+def axis_name(key: str) -> tuple[str, str]:
+    """Return the short name of an axis, and its unit as it follows a number; a key without words is its own name."""
+    name, _, unit = AXES.get(key, (key, "", ""))
+    return name, f" {unit}" if unit else ""
 
 
 def axis_value(value: object) -> str:
@@ -265,12 +316,33 @@ def winner_sentence(summary: Summary) -> str:
         row = next(row for row in summary["rows"] if row["method"] == name and place.items() <= row.items())
         low, high = row["speedup_low"], row["speedup_high"]
         within = f" ({interval((low, high))})" if low is not None and high is not None else ""
-        where = ", ".join(f"{key} = {axis_value(value)}" for key, value in place.items())
+        names = ((*axis_name(key), axis_value(value)) for key, value in place.items())
+        where = ", ".join(f"{axis} = {value}{unit}" for axis, unit, value in names)
         parts.append(f"{times(row['speedup'])}{within} at {where}")
     return (
         f"{code(name)} is the fastest at {len(won)} of {len(summary['fastest'])} points, as a multiple of {RIVAL}: "
         f"{', '.join(parts)}."
     )
+
+
+def cautions(run: SweepDescription, summary: Summary) -> list[str]:
+    """Return what limits the numbers, and where the fastest method would gain from a draft model on the server."""
+    beaten = []
+    for winner in summary["fastest"]:
+        point = {**winner["place"], "method": winner["method"]}
+        row = next(row for row in summary["rows"] if point.items() <= row.items())
+        if (ratio := row.get("colocated_ratio")) is not None and ratio < 1:
+            beaten.append(ratio)
+    lines = setting_cautions(run)
+    for used in run.methods:
+        of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)
+        lines += (line for line in predictor_cautions(of_one) if line not in lines)
+    if beaten:
+        lines.append(
+            f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary['fastest'])} points: with its draft model on the "
+            f"server, the fastest method there would be up to {times(1 / min(beaten))} as fast."
+        )
+    return lines
 
 
 def headlines(summary: Summary) -> list[str]:

@@ -79,8 +79,29 @@ def draw(
         axes.spines[["top", "right"]].set_visible(False)
         # The figure is laid out once for all formats, so that none depends on which were written before it.
         layout.execute(figure)
+        if _break_labels(axes):
+            layout.execute(figure)
         figure.set_layout_engine("none")
         return {suffix: rendered(figure, suffix, PNG_DPI if suffix == "png" else None) for suffix in formats}
+
+
+def _break_labels(axes: "Axes") -> bool:
+    """Break the labels of axes that reach beyond the figure into two lines; return whether there were any.
+
+    A label is centred on its axis, which names beside the axes may make shorter than the label.
+    """
+    whole = axes.figure.bbox
+    changed = False
+    for axis in (axes.xaxis, axes.yaxis):
+        text = axis.label.get_text()
+        extent = axis.label.get_window_extent()
+        if text and (extent.x0 < 0 or extent.y0 < 0 or extent.x1 > whole.x1 or extent.y1 > whole.y1):
+            halves = next(
+                lines for size in range(len(text) // 2, len(text) + 1) if (lines := fill(text, size)).count("\n") < 2
+            )
+            axis.label.set_text(halves)
+            changed = True
+    return changed
 
 
 def escaped(text: str) -> str:

@@ -61,7 +61,8 @@ thead th {{ background: var(--panel); vertical-align: bottom; }}
 tbody th {{ font-weight: 500; }}
 .numbers td, .numbers thead th + th {{ text-align: right; font-variant-numeric: tabular-nums; }}
 .numbers {{ font-size: .82rem; }}
-.numbers td {{ white-space: nowrap; }}
+.numbers td, td.number, th.whole, .numbers td.text code {{ white-space: nowrap; }}
+.numbers td.text, .numbers thead th.text {{ text-align: left; white-space: normal; }}
 .numbers th, .numbers td {{ padding: .3rem .35rem; }}
 .numbers tr > :first-child {{ position: sticky; left: 0; background: var(--back); min-width: 7rem; max-width: 12rem; }}
 .numbers thead tr > :first-child {{ background: var(--panel); }}
@@ -77,6 +78,7 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
 @media (max-width: 40rem) {{
   h1 {{ font-size: 1.25rem; }} h2 {{ font-size: 1.1rem; margin-top: 1rem; }} figcaption {{ line-height: 1.3; }}
   .facts th {{ width: 6.5rem; }} .words td:last-child {{ min-width: 16rem; }}
+  .words td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
 }}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
 figure {{ margin: 0; padding: .5rem; border: 1px solid var(--line); border-radius: 6px; min-width: 0; }}

@@ -72,7 +72,8 @@ def disturbances(blocks: Sequence[MachineReadings]) -> list[str]:
         ((lane.spread, label) for label, lane in _lanes(blocks) if lane.spread is not None), default=(1.0, "")
     )
     if spread > MOST_SPREAD:
-        lines.append(f"the same step of {label} took up to {spread:.2g} times as long (at most {MOST_SPREAD:g})")
+        longer = f"{spread:.0f}" if spread >= 10 else f"{spread:.2g}"
+        lines.append(f"the same step of {label} took up to {longer} times as long (at most {MOST_SPREAD:g})")
     return lines
 
 

@@ -26,7 +26,7 @@ from specbench_kit.studies.bench.lanes import BASELINE, Progress
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
-from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
+from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
 CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed", "limit")
@@ -93,7 +93,13 @@ def bench_replay(
     shared = _describe(settings, trace, deployment)
     runs = {
         spec: RunDirectory.create(
-            settings.out, {**describe_method(spec, method), **shared, **lowered_limits([given[spec]], trace.header)}
+            settings.out,
+            {
+                **describe_method(spec, method),
+                **describe_replayed(method, trace),
+                **shared,
+                **lowered_limits([given[spec]], trace.header),
+            },
         )
         for spec, method in methods.items()
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.fields import parse_field
 from specbench_kit.deployments.loading import Definition, find
@@ -17,19 +18,27 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
-from specbench_kit.serving.acceptance_spec import named_trace, parse_acceptance, require_replayable, trace_source
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.serving.acceptance_spec import (
+    named_trace,
+    parse_acceptance,
+    parse_rates,
+    require_replayable,
+    trace_source,
+)
 from specbench_kit.serving.arrival_traces import Levels, Waves, read_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
-from specbench_kit.serving.round_sources import RoundSource, iid
+from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredLimit, fit_spec, lowered_limit
+from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
 from specbench_kit.traces.trace import TraceFile
 
 NO_PAIR = PairHashes("", "")
@@ -121,6 +130,33 @@ class ScenarioBuilder:
         trace = self.trace if series.acceptance is None else named_trace(series.acceptance)
         limit = None if trace is None else lowered_limit(series.method, trace.header)
         return {} if limit is None else {series.method: limit}
+
+    def recorded(self, series: ServingSeries) -> JsonObject:
+        """Return whose recorded acceptance the series has, and what its method uses of that pair.
+
+        It is empty where rates state the acceptance.
+        """
+        trace = self.trace
+        if series.acceptance is not None:
+            if parse_rates(series.acceptance) is not None:
+                return {}
+            trace = named_trace(series.acceptance)
+        if trace is None:
+            assert series.acceptance is not None
+            run = RunDirectory.open(Path(series.acceptance).expanduser()).run
+            facts: JsonObject = {name: run[name] for name in ("uses", "seen_prompts") if name in run}
+        else:
+            run = trace.header.run
+            method = parse_method(fit_spec(series.method, trace.header))
+            facts = describe_replayed(prepare_for_replay(method, trace, self.deployment(series)), trace)
+        source = self.source(series)
+        ratio = source.colocated_ratio if isinstance(source, RecordedRounds) else None
+        at_edge = series.serves.drafting == "edge"
+        return {
+            "recorded": {"models": run.get("models") or {}, "dataset": run.get("dataset")},
+            **facts,
+            **({"colocated_ratio": ratio} if at_edge and ratio is not None else {}),
+        }
 
     def source(self, series: ServingSeries) -> RoundSource:
         """Return the source of the series' rounds."""

@@ -201,6 +201,7 @@ def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObj
         "acceptance": provenance.without_folders(series.acceptance) if series.acceptance else None,
         "typical": {**typical._asdict(), "committed": typical.committed},
         "deployment": series.deployment,
+        **builder.recorded(series),
         "kv": {
             "tokens": memory.tokens if isfinite(memory.tokens) else None,
             "context": memory.context if isfinite(memory.context) else None,

@@ -27,11 +27,12 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import SyntheticModel
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.axes import Values
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.draft_limits import fit_spec
-from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
+from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
 NO_ANSWERS: Mapping[str, Sequence[int]] = MappingProxyType({})
@@ -98,15 +99,18 @@ class SweepRow:
 
 def replay_grid(
     settings: SweepSettings, points: Sequence[SweepPoint], trace: TraceFile | None, report: CountCallback
-) -> list[SweepRow]:
-    """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
+) -> tuple[list[SweepRow], list[dict[str, object]]]:
+    """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair.
+
+    Returned with what each replayed method uses of its pair, once for all deployments where it uses the same.
+    """
     grid = _Grid(settings, trace)
     rows = list[SweepRow]()
     for done, point in enumerate(points):
         report(done, len(points))
         rows += grid.rows(point)
     report(len(points), len(points))
-    return rows
+    return rows, grid.described
 
 
 def synthetic_prompts(settings: SweepSettings) -> SyntheticPrompts:
@@ -127,6 +131,7 @@ class _Grid:
     trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
     metrics: dict[tuple[str, Deployment, str], Metrics] = field(default_factory=dict)
+    described: list[dict[str, object]] = field(default_factory=list)
 
     def rows(self, point: SweepPoint) -> Iterator[SweepRow]:
         deployment = point.deployment
@@ -156,5 +161,9 @@ class _Grid:
         size = self.settings.batch_size
         seed = self.settings.seed
         method = prepare_for_replay(parse_method(spec), self.trace, deployment, size)
+        inputs = describe_replayed(method, self.trace)
+        description = {"method": provenance.without_folders(spec), **inputs}
+        if inputs and description not in self.described:
+            self.described.append(description)
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)
         return list(records)

@@ -48,8 +48,9 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
     """
     points = settings.points()
     if settings.synthetic:
-        rows = replay_grid(settings, points, None, partial(report, "decoding"))
-        return _finish(_folder(settings, points, settings.draft), settings, None, points, rows)
+        rows, _ = replay_grid(settings, points, None, partial(report, "decoding"))
+        folder = _folder(settings, points, settings.draft)
+        return _finish(folder, settings, _describe(settings, None, points), rows)
     if dataset is not None:
         folder = _folder(settings, points, dataset.digest)
         path = folder / "trace.parquet"
@@ -60,8 +61,9 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
         trace = TraceFile(settings.trace)
         folder = _folder(settings, points, provenance.hash_file(trace.path))
     require(len(trace) > 0, f"the trace {trace.path} holds no request: there is nothing to replay")
-    rows = replay_grid(settings, points, trace, partial(report, "replaying"))
-    return _finish(folder, settings, trace, points, rows)
+    rows, methods = replay_grid(settings, points, trace, partial(report, "replaying"))
+    run = {**_describe(settings, trace, points), **({"methods": methods} if methods else {})}
+    return _finish(folder, settings, run, rows)
 
 
 def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) -> Path:
@@ -70,15 +72,12 @@ def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) 
     return unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining)
 
 
-def _finish(
-    folder: Path, settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint], rows: list[SweepRow]
-) -> SweepOutcome:
+def _finish(folder: Path, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepOutcome:
     from specbench_kit.reports.render_html import write_page
     from specbench_kit.reports.sweep.plots import write_map, write_plots
     from specbench_kit.reports.sweep.report import SweepDescription, build
 
     axes = settings.axes()
-    run = _describe(settings, trace, points)
     summary = summarise(rows, axes)
     caption = f"{run['dataset']['name']}, {run['requests']} requests, deployment {run['deployment']['name']}"
     write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], caption)

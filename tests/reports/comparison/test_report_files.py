@@ -20,7 +20,7 @@ from specbench_kit.reports.comparison.report import Look, parse_columns
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.render_latex import latex
 from specbench_kit.reports.timeline.timeline import write_pictures
-from specbench_kit.reports.writing.drawing import name_points, new_figure
+from specbench_kit.reports.writing.drawing import Picture, draw, name_points, new_figure
 
 FIGURES = {"speedup", "pareto", "acceptance_by_position", "draft_length", "wasted_drafting", "phases", "itl"}
 
@@ -78,7 +78,10 @@ def test_the_markdown_has_one_table_of_all_methods(comparison, report):
         more[:8]
     )
     assert text.index("![Speedup by method") < text.index("## Results") < text.index("## What was run")
-    assert [line.split("`")[1] for line in results[2:]] == list(comparison.overall)
+    # The order of the figure above the table, and of the terminal.
+    by_speed = sorted(comparison.overall, key=lambda label: -(comparison.overall[label].speedup or 1.0))
+    assert by_speed != list(comparison.overall)
+    assert [line.split("`")[1] for line in results[2:]] == by_speed
     for title in (f"## Against `{comparison.reference}`", "## By category", "## Pooled and per request", "## Figures"):
         assert title in text
     for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
@@ -227,6 +230,19 @@ def test_figures_for_a_paper_are_bare_and_have_letters_of_seven_points(compariso
         assert "measured time" not in text
         assert min(float(size) for size in re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", text)) >= 7
         assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == pytest.approx(72 * 3.15)
+
+
+def test_the_label_of_a_short_axis_is_broken_where_it_would_be_cut():
+    def paint(axes):
+        axes.set_yticks([0, 1], ["threshold (max_draft=12)", "wisp (predictor=auto)"])
+        axes.set_xlabel("speedup over autoregressive decoding")
+
+    def lines(size):
+        drawn = draw(Picture("a", "", "", 2.0, paint), "", ("svg",), bare=True, size=size)["svg"].decode()
+        return re.findall(r"<text[^>]*>([^<]*(?:speedup|decoding)[^<]*)</text>", drawn)
+
+    assert lines("screen") == ["speedup over autoregressive decoding"]
+    assert lines("column") == ["speedup over", "autoregressive decoding"]
 
 
 def test_marks_are_named_beside_them_unless_names_would_lie_upon_each_other():

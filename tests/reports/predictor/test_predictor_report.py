@@ -66,6 +66,10 @@ def test_every_contender_has_a_row_with_its_numbers(report: str, summary: dict[s
     for name, metrics in summary["decoding"].items():
         (row,) = [line for line in worth.splitlines() if line.startswith(f"| {wording.label(name, metrics['kind'])} |")]
         assert f"{100 * metrics['regret']['value']:.1f}%" in row
+    by_speed = sorted(summary["decoding"], key=lambda name: -summary["decoding"][name]["throughput"])
+    labels = [wording.label(name, summary["decoding"][name]["kind"]) for name in by_speed]
+    shown = [line.split(" | ")[0].removeprefix("| ") for line in worth.splitlines() if line.startswith("| ")]
+    assert shown[2:] == labels
 
 
 def test_the_published_confusion_stands_beside_ours_with_what_follows_from_it(report: str) -> None:

@@ -14,6 +14,7 @@ from specbench_kit.reports.document import (
     CodeBlock,
     Column,
     Document,
+    Estimate,
     Figure,
     Folded,
     Heading,
@@ -116,6 +117,22 @@ def test_tables_scroll_in_their_own_box():
     assert body(table).startswith('<div class="scroll" tabindex="0"><table class="numbers"><thead>')
     assert "<tr><th scope=row><code>a|b</code></th><td>1.50x</td><td>3</td></tr>" in body(table)
     assert '<table class="facts"><tbody>' in body(facts([("dataset", "gsm8k")]))
+
+
+def test_words_among_numbers_keep_to_the_left_and_names_do_not_break():
+    role = "fitted: drafting that is not hidden"
+    table = Table(("series", "role", "seen"), [("wisp/table-2", role, "36 (23–49)"), ("wisp/goodput", "identity", "2")])
+    found = body(table)
+    assert f"<th scope=row class=whole>wisp/table-2</th><td class=text>{role}</td><td>36 (23–49)</td>" in found
+    assert "<th scope=row>wisp/goodput</th><td class=text>identity</td>" in found
+    assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in found
+
+
+def test_an_interval_among_sentences_is_not_broken():
+    table = Table(("policy", Column("speedup", "times"), "why"), [("a", Estimate(1.5, (1.25, 1.75)), "word " * 20)])
+    found = body(table)
+    assert '<table class="words">' in found
+    assert "<td class=number>1.50x (1.25–1.75)</td>" in found
 
 
 def test_code_keeps_lines_and_markup_of_its_text():

@@ -23,6 +23,7 @@ def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: fl
         ({"cpu_share": 0.89}, ["wisp had a processor for 89% of its time (at least 90%)"]),
         ({"steal": 0.021}, ["the host withheld 2.1% of the processor time (at most 2%)"]),
         ({"spread": 2.1}, ["the same step of wisp took up to 2.1 times as long (at most 2)"]),
+        ({"spread": 421.3}, ["the same step of wisp took up to 421 times as long (at most 2)"]),
     ],
 )
 def test_each_limit_stands_for_itself(readings: dict[str, Any], lines: list[str]) -> None:

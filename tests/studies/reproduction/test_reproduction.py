@@ -190,6 +190,14 @@ def test_every_published_number_says_what_it_is() -> None:
     assert {number.role for experiment in ALL.values() for number in experiment.published} == set(ROLES)
 
 
+def test_a_figure_without_a_name_of_its_own_says_what_was_measured() -> None:
+    nameless = [(name, n) for name, one in ALL.items() for n in one.published if n.metric == "value"]
+    assert [name for name, number in nameless if not number.measured] == []
+    words = {metric_in_words(number._asdict()) for name, number in nameless if name == "specedge/table-3"}
+    assert words == {"time between tokens (s)", "speedup over plain decoding"}
+    assert metric_in_words({"metric": "value"}) == "value"
+
+
 def test_no_number_of_a_tables_other_cells_is_called_predicted() -> None:
     for name in ("specedge/prices", "specedge/table-2", "wisp/table-4"):
         assert {number.role for number in ALL[name].published} == {"identity"}

@@ -22,6 +22,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.suite import CellResult, SuiteResult, rounded
 from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.profilers import cards
+from specbench_kit.reports.suite.report import headline
 from specbench_kit.runs.provenance import hash_file
 from specbench_kit.studies.suite import definition
 from specbench_kit.studies.suite.checking import check
@@ -159,6 +160,13 @@ def test_scores_are_ratios_of_sums(suite: Suite, results: Results) -> None:
         assert score.regret == pytest.approx(1 - min(oracle_s, plain_s) / own_s), "an oracle need not draft"
         assert board.rank("oracle:max_draft=6", cell) is None, "it cannot be deployed"
     assert {standing.rank for standing in board.standings("made/near/1")} == {1, 2, 3}
+
+
+def test_a_policy_without_a_rival_has_no_rank(suite: Suite, results: Results) -> None:
+    alone = scoreboard(suite, [results["autoregressive"], results["fixed-k:k=3"]])
+    assert alone.score("fixed-k:k=3", "made/near/1")
+    assert alone.rank("fixed-k:k=3", "made/near/1") is None
+    assert "rank" not in headline(alone, "fixed-k:k=3")
 
 
 def test_a_cell_in_which_a_policy_cannot_run_says_why(results: Results) -> None:

@@ -56,11 +56,7 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
     assert "![Throughput against TPOT](plots/throughput_tpot.png)" in report
     assert "<svg " in (curves.folder / "report.html").read_text()
     assert "MODELLED TIME" in report
-    assert (
-        report.index("MODELLED TIME")
-        < report.index("![Throughput against TPOT]")
-        < report.index("| method (tok/s / ms per token) |")
-    )
+    assert report.index("MODELLED TIME") < report.index("![Throughput against TPOT]") < report.index("| method |")
     assert any(isinstance(block, Table) for block in terminal(curves.summary["places"], curves.run))
 
 
