@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--replay", folder / "t.parquet", "--deployment", folder / "board.toml", "--out", folder / "results"]
     done = skit_here("sweep", "--method", "fixed-k:k=4", *options, "--set", "link.rtt_s=0.001,0.03,0.1")
     assert done.returncode == 0, done.stderr
-    assert "fixed-k:k=4 at the edge stops beating itself server-only at link.rtt_s = " in done.stdout
+    assert "fixed-k:k=4 at the edge stops beating itself server-only at round trip = " in done.stdout
     (sweep,) = (folder / "results").iterdir()
     return sweep
 
