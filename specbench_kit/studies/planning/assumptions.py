@@ -8,10 +8,9 @@ from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import IidRates, RatesByPosition, named_trace, parse_rates
-from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.studies.planning.candidates import Candidate, Market
+from specbench_kit.studies.planning.candidates import Candidate, Market, pausing
 from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.search import Fleet
 from specbench_kit.traces.draft_limits import fit_spec
@@ -47,8 +46,8 @@ def assumptions(market: Market, fleet: Fleet) -> Iterator[Assumption]:
     on_edge = candidate.placement == "edge"
     if options.think_s == 0:
         response_s = market.response_s
-        moved = replace(scenario, arrivals=ClosedLoop(think_s=response_s))
-        text = f"a pause of {response_s:.0f} s after each response, as long as a response at the promised speed"
+        moved = replace(scenario, arrivals=pausing(response_s, response_s))
+        text = f"pauses of {response_s:.0f} s on average after responses, as long as one at the promised speed"
         yield Assumption("activity", "all devices request without a pause", text, moved, epsilon)
     if candidate.placement != "none" and (harder := _harder(market, candidate)):
         assumed, text, source = harder

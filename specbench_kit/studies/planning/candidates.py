@@ -218,7 +218,7 @@ class Market:
             self.source(candidate),
             devices,
             slo=self.slo,
-            arrivals=ClosedLoop(think_s=options.think_s),
+            arrivals=pausing(options.think_s, self.response_s),
             prompt_tokens=lengths[0],
             output_tokens=lengths[1],
             memory=KvCapacity(
@@ -283,3 +283,11 @@ class Market:
             weights += draft.weight_bytes
             per_token += draft.kv_token_bytes
         return float(((1 - RESERVED) * roofline.device.memory_bytes - weights) // per_token)
+
+
+def pausing(think_s: float, response_s: float) -> ClosedLoop:
+    """Return devices that pause between responses: for times that differ, from starts all over the first cycle.
+
+    Equal pauses after a common start would have all devices request in waves.
+    """
+    return ClosedLoop(think_s, think_s + response_s, exponential=True) if think_s else ClosedLoop()

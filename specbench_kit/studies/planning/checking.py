@@ -10,7 +10,7 @@ import tomli_w
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
 from specbench_kit.runs.folder import write_text
-from specbench_kit.studies.planning.candidates import SYSTEM, Market
+from specbench_kit.studies.planning.candidates import SYSTEM, Market, pausing
 from specbench_kit.studies.planning.search import Fleet
 
 DEPLOYMENT = "deployment.toml"
@@ -55,7 +55,11 @@ def check_arguments(deployment: Path, market: Market, plan: Fleet) -> list[str]:
         *("--duration", f"{options.duration_s:g}", "--warm-up", f"{options.warmup_s:g}"),
     ]
     if options.think_s:
-        arguments += ["--arrivals", f"closed:think_s={options.think_s:g}"]
+        arrivals = pausing(options.think_s, market.response_s)
+        arguments += [
+            "--arrivals",
+            f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g},exponential=true",
+        ]
     for name, text in (("--prompt-tokens", options.prompt_tokens), ("--output-tokens", options.output_tokens)):
         arguments += [name, text] if text is not None else []
     return arguments

@@ -107,9 +107,12 @@ class PlanRun:
         return lambda done, planned: self.report(step, done, planned)
 
     def _judged(self, search: Search, found: Found, placement: Placement) -> Fleet | None:
-        if found.best is None:
-            return None
-        return search.judge(found.best, self._step(f"judging {NAMES[placement]}"))
+        report = self._step(f"judging {NAMES[placement]}")
+        fleets = []
+        for done, finalist in enumerate(found.finalists, 1):
+            fleets.append(search.judge(finalist))
+            report(done, len(found.finalists))
+        return cheapest(fleets)
 
     def _describe(self, fleet: Fleet) -> JsonObject:
         """Return a fleet as `summary.json` holds it."""

@@ -32,12 +32,15 @@ WARM_TURNS = 1.0
 """Least number of responses that a try counts, and how long it lasts and warms up, in responses of one device."""
 JUDGED = 3.0
 """How many times as long as a try each simulation of a verdict lasts."""
-WAVE = 4
+WAVE = 3
 """Candidates that are simulated side by side, on however many cores, so that the result is the same on all."""
+CLOSE = 1.1
+FINALISTS = 2
+"""How dear a replica may be by one seed to be judged with all, and how many are for each place to draft."""
 TRIES = 12
 """Most kinds of replicas that are simulated for each place to draft."""
-SLACK = 1.75
-"""A replica that the law makes so many times as dear as the best one that was simulated is not simulated."""
+SLACK = 1.3
+"""A replica that the law makes so many times as dear as it makes the best of the simulated ones is not simulated."""
 METHODS_TRIED = 3
 MORE_REPLICAS = 12
 REPLICAS_STEP = 0.02
@@ -113,12 +116,14 @@ class Fleet:
 class Found:
     """The best candidate of a place to draft with one seed, None if none keeps the promise, and all that were tried.
 
-    Of the kinds of replicas that were not, so many are `ruled_out` by the law's bound, and so many are `unlikely`: too
+    `finalists` are the best of each kind of replica whose prices are close to the best: seeds decide between them. Of
+    the kinds of replicas that were not, so many are `ruled_out` by the law's bound, and so many are `unlikely`: too
     dear by its estimate.
     """
 
     best: Simulated | None
     simulated: Sequence[Simulated]
+    finalists: Sequence[Simulated] = ()
     ruled_out: int = 0
     unlikely: int = 0
 
@@ -243,7 +248,8 @@ class Search:
         left = [entry for entry in firsts if entry.law.devices >= 1]
         while left and len(simulated) < TRIES:
             price = min((entry.price for entry in simulated), default=inf)
-            left = [entry for entry in left if entry.least_price < price and entry.estimated_price < SLACK * price]
+            by_law = min(simulated, key=lambda entry: entry.price).ranked.estimated_price if price < inf else inf
+            left = [entry for entry in left if entry.least_price < price and entry.estimated_price < SLACK * by_law]
             wave, left = left[:WAVE], left[WAVE:]
             simulated += self.simulate(wave, price, report, len(simulated))
         for others in (self._other_schedulers, self._other_options):
@@ -255,9 +261,13 @@ class Search:
         best_price = min((entry.price for entry in served), default=inf)
         known = {entry.ranked.candidate.server.label for entry in simulated}
         skipped = [entry for entry in firsts if entry.candidate.server.label not in known]
+        served.sort(key=lambda entry: entry.price, reverse=True)
+        by_server = {entry.ranked.candidate.server.label: entry for entry in served}
+        close = [entry for entry in reversed(by_server.values()) if entry.price <= CLOSE * best_price]
         return Found(
-            min(served, key=lambda entry: entry.price, default=None),
+            served[-1] if served else None,
             simulated,
+            close[:FINALISTS],
             ruled_out=sum(entry.least_price >= best_price for entry in skipped),
             unlikely=sum(entry.least_price < best_price for entry in skipped),
         )
@@ -284,18 +294,17 @@ class Search:
         alternatives = sorted(methods.values(), key=lambda entry: entry.estimated_price)
         return [*limits[:2], *alternatives[:METHODS_TRIED]]
 
-    def judge(self, simulated: Simulated, report: CountCallback) -> Fleet | None:
+    def judge(self, simulated: Simulated) -> Fleet | None:
         """Return the smallest fleet of a candidate with which all seeds keep the promise; None if there is none."""
         options = self.market.options
         candidate = simulated.ranked.candidate
         scenario = self.market.scenario(candidate)
         seeds = range(options.seed, options.seed + options.seeds)
         replicas = ceil(options.devices / simulated.devices)
-        for tried in range(1, MORE_REPLICAS + 1):
+        for _ in range(MORE_REPLICAS):
             load = ceil(options.devices / replicas)
             at_load = self.trials(options.seed).at(scenario, load, JUDGED)
             outcomes = list(map_in_order(measure, [(at_load, seed) for seed in seeds], options.jobs))
-            report(tried, tried)
             rate = estimate([metrics["overall"]["violation_rate"] or 0.0 for metrics, _ in outcomes], 0.0, 1.0)
             if rate.high is not None and rate.high <= options.epsilon and all(steady for _, steady in outcomes):
                 figures = over_seeds([dict(metrics) for metrics, _ in outcomes])
