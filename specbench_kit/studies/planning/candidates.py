@@ -118,6 +118,11 @@ class Market:
         mean_speed = sum(speed * share for speed, share in zip(self.slo.speeds, self.slo.shares, strict=True))
         return self.output_tokens / mean_speed
 
+    @property
+    def slowest_s(self) -> float:
+        """The seconds of a mean response at the lowest promised speed."""
+        return self.output_tokens / min(self.slo.speeds)
+
     @cached_property
     def output_tokens(self) -> float:
         """The mean length of a response in tokens."""

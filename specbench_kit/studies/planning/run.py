@@ -71,13 +71,18 @@ class PlanRun:
         if plan is None:
             raise SkitError(impossible(market))
         by_seed = search.served(plan, self._step("seed by seed"))
+        described = {**self._describe(plan), **self._span(plan, by_seed, self._ends(plan, search, by_seed[0]))}
+        way = plan.candidate.placement
         summary = {
             "devices": self.options.devices,
             "slo": self.options.slo,
             "epsilon": self.options.epsilon,
             "seeds": self.options.seeds,
-            "plan": {**self._describe(plan), **self._span(plan, by_seed, self._ends(plan, search, by_seed[0]))},
-            "fleets": {placement: self._describe(fleet) if fleet else None for placement, fleet in fleets.items()},
+            "plan": described,
+            "fleets": {
+                placement: described if placement == way else fleet and self._describe(fleet)
+                for placement, fleet in fleets.items()
+            },
             "assumptions": self._moved(market, search, plan, by_seed[0]),
             "pareto": self._pareto(market, found),
             "candidates": [_candidate_row(entry) for placement in PLACEMENTS for entry in found[placement].simulated],

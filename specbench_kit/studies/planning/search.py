@@ -16,7 +16,7 @@ from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_metrics import is_drifting
-from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.simulation import Simulation, simulate
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
 from specbench_kit.studies.planning.law import Estimate, Law, Responses, draw_responses
 from specbench_kit.studies.serving.seeds import SeedEstimate, estimate, over_seeds
@@ -27,10 +27,12 @@ STEP = 1.2
 """Factor between loads until one is served and the next is not."""
 MOST = 20000
 RESPONSES = 300
-TURNS = 1.5
-WARM_TURNS = 1.0
-"""Least number of responses that a try counts, and how long it lasts and warms up, in responses of one device."""
-JUDGED = 3.0
+TURNS = 2.0
+WARM_TURNS = 0.75
+"""Least responses that a try counts, and how long it lasts and warms up, in responses of the slowest class."""
+HOPELESS = 2.0
+"""A load with so many times the late responses that may be, half-way through a try, is not tried to the end."""
+JUDGED = 2.0
 """How many times as long as a try each simulation of a verdict lasts."""
 WAVE = 3
 """Candidates that are simulated side by side, on however many cores, so that the result is the same on all."""
@@ -148,8 +150,8 @@ def rank(market: Market, placement: Placement) -> list[Ranked]:
 class Trials:
     """How loads of a replica are tried: with one seed, each for as long as its responses need.
 
-    `response_s` are the seconds of a response at the promised speed. A load is simulated until `RESPONSES` of them are
-    through, and no shorter than `TURNS` responses of a device take.
+    `response_s` are the seconds that the slowest class may take for a response: a try that were not longer would hardly
+    see one of that class fall due. A load is simulated until about `RESPONSES` are through.
     """
 
     seed: int
@@ -166,7 +168,12 @@ class Trials:
     def holds(self, scenario: Scenario, devices: int) -> bool:
         """Return whether a replica keeps the promise to so many devices."""
         tried = self.at(scenario, devices)
-        violated, _ = slo_violations(tried, simulate(tried, self.seed))
+        simulation = Simulation(tried, self.seed)
+        half_s = (tried.warmup_s + tried.duration_s) / 2
+        violated, _ = slo_violations(tried, simulation.run(half_s))
+        if len(violated) >= RESPONSES / 2 and float(violated.mean()) > HOPELESS * self.rule.epsilon:
+            return False
+        violated, _ = slo_violations(tried, simulation.run(tried.duration_s))
         return bool(len(violated)) and float(violated.mean()) <= self.rule.epsilon
 
 
@@ -218,7 +225,7 @@ class Search:
         """Return how loads are tried with a seed."""
         options = self.market.options
         rule = CapacityRule(epsilon=options.epsilon, most=MOST, resolution=resolution)
-        return Trials(seed, rule, self.market.response_s)
+        return Trials(seed, rule, self.market.slowest_s)
 
     def simulate(self, entries: Sequence[Ranked], best: float, report: CountCallback, done: int) -> list[Simulated]:
         """Return what each candidate serves with the first seed; nothing if it costs more than `best` per device."""
