@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -49,6 +49,17 @@ test-slow: $(INSTALLED)
 # Every night: make test, what it leaves out because other tests cover most of it, and all commands of the documentation.
 test-all: $(INSTALLED)
 	$(PYTEST) $(SUMMARY) --timeout 900 -m ''
+
+# The fast tests with the lowest versions that pyproject.toml allows: make test-lowest TORCH_BACKEND=cpu
+# uv chooses them; TORCH_BACKEND is its name for a build of torch, which on Linux is else one for GPUs, of several GB.
+LOWEST := build/lowest
+TORCH_BACKEND ?=
+test-lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(if $(TORCH_BACKEND),UV_TORCH_BACKEND=$(TORCH_BACKEND)) $(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python \
+		--resolution lowest-direct --editable '.[all$(COMMA)dev]'
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n auto $(SUMMARY) -m 'not docs and not slow and not nightly'
 
 # The fast tests five times, on a machine that is busy in every way: which of them fail now and then?
 flaky: $(INSTALLED)

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.common import Figure, Outcome, Setting, Skipped
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -115,14 +116,7 @@ def _count(
         requests = with_references(requests, plain)
     others = heads_beside(method, runners[0])
     engine = live_engine(
-        method,
-        *runners,
-        sampler=sampler,
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=len(requests),
-        others=others,
-        deployment=None,
+        method, *runners, setup=DecodingSetup(sampler=sampler, batch_size=len(requests)), others=others, deployment=None
     )
     for request in requests:
         engine.submit(request)

@@ -11,8 +11,8 @@ import torch
 
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment
@@ -141,10 +141,7 @@ class Setting:
         engine = live_engine(
             parse_method(method),
             *runners,
-            sampler=Sampler(),
-            seed=0,
-            eos_ids=self.pair.eos_ids if eos_ids is None else eos_ids,
-            batch_size=batch_size,
+            setup=DecodingSetup(eos_ids=self.pair.eos_ids if eos_ids is None else eos_ids, batch_size=batch_size),
             deployment=deployment,
         )
         for request in requests:

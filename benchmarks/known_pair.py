@@ -11,7 +11,7 @@ from benchmarks.llama_server import MODES, LlamaServer, require_server
 from benchmarks.peer_models import Kit
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
-from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
@@ -74,8 +74,8 @@ def _decoder(pair: Pair, runners: tuple[Runner, Runner], method: str) -> Decode:
 
 def answer_all(pair: Pair, runners: tuple[Runner, Runner], method: str, requests: Sequence[Request]) -> int:
     """Answer some requests together and return the number of tokens."""
-    options = {"sampler": Sampler(), "seed": 0, "eos_ids": pair.eos_ids, "batch_size": len(requests)}
-    engine = live_engine(parse_method(method), *runners, **options)
+    setup = DecodingSetup(eos_ids=pair.eos_ids, batch_size=len(requests))
+    engine = live_engine(parse_method(method), *runners, setup=setup)
     for request in requests:
         engine.submit(request)
     records = []

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.common import AUTOREGRESSIVE
 from benchmarks.llama_library import LlamaModel, quantise
-from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
@@ -47,8 +47,8 @@ class Kit(Peer):
 
     def decode(self, request: Request) -> list[int]:
         self._release()
-        options = {"sampler": Sampler(), "seed": 0, "eos_ids": self._eos_ids, "batch_size": 1}
-        engine = live_engine(parse_method(AUTOREGRESSIVE), self._runner, **options)
+        setup = DecodingSetup(eos_ids=self._eos_ids)
+        engine = live_engine(parse_method(AUTOREGRESSIVE), self._runner, setup=setup)
         engine.submit(request)
         records = []
         while not engine.idle:

@@ -10,7 +10,7 @@ from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, time_between_tokens
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.papers.specpipe import BATCH_TBT, BATCH_THROUGHPUT
+from specbench_kit.papers.quoted import SPECPIPE_BATCH_TBT, SPECPIPE_BATCH_THROUGHPUT
 from specbench_kit.reports.document import code
 from specbench_kit.reports.render_markdown import table
 from specbench_kit.reports.writing.drawing import Picture, draw
@@ -74,8 +74,8 @@ def run(setting: Setting) -> Outcome:
     figures = [figure for spec in METHODS for figure in _figures(spec, points[spec])]
     title = f"Batches in a pipeline of 8 stages, time as in the deployment {DEPLOYMENT}"
     published = (
-        f"SpecPipe's paper over PP-vLLM from 2 requests on: throughput {_range(BATCH_THROUGHPUT)}, time between tokens "
-        f"{_range(BATCH_TBT)} lower"
+        f"SpecPipe's paper over PP-vLLM from 2 requests on: throughput {_range(SPECPIPE_BATCH_THROUGHPUT)}, "
+        f"time between tokens {_range(SPECPIPE_BATCH_TBT)} lower"
     )
     drawn = draw(_picture(points), f"{setting}; deployment {DEPLOYMENT}", ("svg",))
     return Outcome(

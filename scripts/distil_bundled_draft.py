@@ -21,7 +21,7 @@ from torch import Tensor
 from train_bundled_pair import HELD_OUT, Optimizer, load, math_documents, save
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
@@ -101,8 +101,8 @@ def acceptance(target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Seque
     rounded.load_state_dict({name: weight.bfloat16().float() for name, weight in draft.state_dict().items()})
     length = max(map(len, prompts)) + 128 + 8
     runners = [Runner(make_executor(model.eval(), 32, length, 4096)) for model in (target, rounded)]
-    options = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset({EOS_ID}), "batch_size": 32}
-    engine = live_engine(parse_method("fixed-k:k=4"), *runners, **options)
+    setup = DecodingSetup(eos_ids=frozenset({EOS_ID}), batch_size=32)
+    engine = live_engine(parse_method("fixed-k:k=4"), *runners, setup=setup)
     for index, prompt in enumerate(prompts):
         engine.submit(Request(str(index), "held out", tuple(prompt), 128))
     rounds = []

@@ -17,11 +17,10 @@ from msgspec import structs
 
 from specbench_kit.deployments.loading import load
 from specbench_kit.models.pair import load_pair
-from specbench_kit.studies.recording.trees import TreeMethods
+from specbench_kit.studies.recording.trace import TreeMethods
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 from specbench_kit.traces.tree_recording import PROVISIONAL, TREE_TOKENS, TreeRecorder
-from specbench_kit.traces.unfinished import UnfinishedTrace
-from specbench_kit.traces.writing import TraceWriter
+from specbench_kit.traces.writing import TraceWriter, UnfinishedTrace
 
 DEPLOYMENTS = ("specedge", "wan", "wisp")
 TREES = (

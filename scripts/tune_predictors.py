@@ -14,10 +14,9 @@ from specbench_kit.deployments.placing import deployment_key
 from specbench_kit.predictors import artefact
 from specbench_kit.predictors.search import SearchResult, SearchTrial
 from specbench_kit.predictors.thresholds import LOCAL, TunedThreshold
-from specbench_kit.studies.training.contenders import ContenderTuner, TrainedFamily
-from specbench_kit.studies.training.deployment_tuning import DeploymentTuning
+from specbench_kit.studies.training.contenders import ContenderTuner, DeploymentTuning, TrainedFamily
+from specbench_kit.studies.training.evaluation import FASTEST
 from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.experiment import FASTEST
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.studies.training.timing import Timing
 from specbench_kit.traces.trace import TraceFile

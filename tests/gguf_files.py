@@ -9,6 +9,8 @@ import numpy as np
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
+from specbench_kit.models.gguf_content import open_gguf
+
 VALUE_TYPES = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT16, str: gguf.GGUFValueType.STRING}
 Encode = Callable[[str, NDArray[np.float32]], tuple[NDArray[Any], gguf.GGMLQuantizationType] | None]
 """Turns the matrix of a name into blocks and their type; None leaves it as it is."""
@@ -35,7 +37,7 @@ def rewrite(
     tensors: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Path:
     """Copy a file of f32 weights with its matrices in another type, or with other metadata or tensors."""
-    reader = gguf.GGUFReader(path)
+    reader = open_gguf(path)
     changes = metadata or {}
     architecture = changes.get("general.architecture", "llama")
     writer = gguf.GGUFWriter(target, architecture)

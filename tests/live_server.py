@@ -9,7 +9,7 @@ from typing import Any
 from tiny_models import GREEDY, decode, disturbed, make_runner, tiny_llama
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -23,8 +23,7 @@ from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.run import make_frame_handler, run_loop
 from specbench_kit.live.server.scoring import OutputScorer
 from specbench_kit.live.server.service import VerificationService
-from specbench_kit.live.verifier import WireVerifier
-from specbench_kit.live.wire_stream import WireStream
+from specbench_kit.live.verifier import WireStream, WireVerifier
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
@@ -97,12 +96,7 @@ def decode_remotely(
         method,
         runners,
         lambda clock: WireVerifier(connection, sampler, 0, clock, method.drafting.layers(runners)),
-        sampler=sampler,
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=batch_size,
-        capacity=CAPACITY,
-        draft_top_n=draft_top_n,
+        DecodingSetup(sampler=sampler, batch_size=batch_size, capacity=CAPACITY, draft_top_n=draft_top_n),
     )
     return run(engine, requests)
 
@@ -121,7 +115,7 @@ def generating_loop(
     method: str = "",
 ) -> Loop:
     stream = WireStream(connection, sampler, 0, method)
-    return streamed_engine(stream, seed=0, eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY)
+    return streamed_engine(stream, DecodingSetup(eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY))
 
 
 def run(loop: Loop, requests: list[Request]) -> dict[str, RequestRecord]:

@@ -1,12 +1,16 @@
 """Records and run descriptions for the report tests."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.deployments.description import described
+from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun
@@ -15,6 +19,25 @@ from specbench_kit.metrics.summary import request_metrics, summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.run import report as run_report
+from specbench_kit.runs.document import DeploymentDescription, RunDocument
+
+
+def run_document(content: Mapping[str, Any]) -> RunDocument:
+    """The run as it is read from a file with this content."""
+    return RunDocument.read({"schema_version": 1, **content})
+
+
+def deployment_description(**changes: Any) -> DeploymentDescription:
+    """The deployment `wan` with these changes, as it is read from a file."""
+    return replace(described(load("wan")), **changes)
+
+
+def priced(server: float, edge: float, placement: str = "edge") -> DeploymentDescription:
+    """The deployment `wan` at these prices per hour."""
+    wan = deployment_description(placement=placement)
+    wan.verifier.price_per_hour = server
+    wan.drafter.price_per_hour = edge
+    return wan
 
 
 def run_summary(content: dict[str, Any]) -> RunSummary:
@@ -29,7 +52,7 @@ def make_row(**values: Any) -> MethodRow:
 
 def render_run(run: dict[str, Any], summary: dict[str, Any], *args: Any, **options: Any) -> str:
     """Return the report on one run as Markdown."""
-    return render_markdown.render(run_report.build(run, run_summary(summary), *args, **options))
+    return render_markdown.render(run_report.build(run_document(run), run_summary(summary), *args, **options))
 
 
 def render_comparison(*args: Any, **options: Any) -> str:
@@ -41,9 +64,9 @@ def comparison_of(
     records: list[RequestRecord], baseline: list[RequestRecord], summary: dict[str, Any], **run: Any
 ) -> Comparison:
     """The comparison of one method with plain decoding."""
-    fields = make_run(**run)
+    fields = run_document(make_run(**run))
     return compare(
-        [BenchmarkRun(Path("run"), fields, records, baseline, run_summary(summary | {"method": fields["method"]}))]
+        [BenchmarkRun(Path("run"), fields, records, baseline, run_summary(summary | {"method": fields.method}))]
     )
 
 

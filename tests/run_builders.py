@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import fields, replace
-from report_builders import autoregressive_like, make_run, simulate_chain
+from report_builders import autoregressive_like, make_run, run_document, simulate_chain
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.summary import summarise_run
@@ -31,7 +31,7 @@ def write_run(
         "method": method,
         "partial": False,
         "requests": {"planned": len(records), "finished": len(records), "failed": 0},
-        **summarise_run(records, baseline or None, run.get("deployment")),
+        **summarise_run(records, baseline or None, run_document(run).deployment),
         "lossless": _lossless(len(records)) if baseline else None,
     }
     (path / "summary.json").write_text(json.dumps(summary))

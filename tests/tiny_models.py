@@ -10,6 +10,7 @@ from tiny_heads import heads_beside
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -83,8 +84,9 @@ def decode(
     ends: Sequence[Deployment] = (),
 ) -> dict[str, RequestRecord]:
     """Every request's record by id, in the order in which they finished."""
-    shared: Any = {"sampler": sampler, "seed": seed, "eos_ids": eos_ids, "batch_size": batch_size, "ends": ends}
-    engine = live_engine(method, *runners, deployment=deployment, others=heads_beside(method, runners[0]), **shared)
+    setup = DecodingSetup(sampler=sampler, seed=seed, eos_ids=eos_ids, batch_size=batch_size)
+    others = heads_beside(method, runners[0])
+    engine = live_engine(method, *runners, setup=setup, deployment=deployment, ends=ends, others=others)
     for request in requests:
         engine.submit(request)
     records: dict[str, RequestRecord] = {}

@@ -29,6 +29,7 @@ from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.columns import COLUMNS, method_table
 from specbench_kit.reports.writing.drawing import draw
+from specbench_kit.runs.document import RunDescription
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Study:
     @property
     def warnings(self) -> list[str]:
         """What limits the result, to be read before a number is quoted."""
-        run = dict(self.run)
+        run = RunDescription.read(self.run)
         return list(map(plain, dict.fromkeys([*machine.warnings(run), *setting_cautions(run)])))
 
     def to_pandas(self) -> pandas.DataFrame:

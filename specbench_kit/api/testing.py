@@ -18,6 +18,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench_kit.decoding.drafting.base import parse_drafter
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
@@ -93,10 +94,7 @@ class _Pair:
             method,
             *self._runners,
             others=heads,
-            sampler=sampler or Sampler(),
-            seed=0,
-            eos_ids=frozenset(),
-            batch_size=batch_size,
+            setup=DecodingSetup(sampler=sampler or Sampler(), batch_size=batch_size),
         )
         for request in _requests():
             engine.submit(request)

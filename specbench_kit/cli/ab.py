@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from specbench_kit.metrics.ab.conditions import AbCondition
+    from specbench_kit.metrics.ab.summary import AbCondition
     from specbench_kit.studies.ab.store import AbOutcome
 
 
@@ -25,7 +25,7 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     from msgspec import to_builtins
     from rich.console import Console
 
-    from specbench_kit.metrics.ab.conditions import AbCondition
+    from specbench_kit.metrics.ab.summary import AbCondition
 
     settings = options.make(argv=command_line())
     conditions = [AbCondition.parse(text) for text in settings.fail_if]
@@ -52,12 +52,12 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
 
 def _judge(outcome: "AbOutcome", conditions: "Sequence[AbCondition]") -> tuple[list[str], list[str]]:
     """Return the conditions that hold, and why conditions on time cannot be judged; nothing for an unfinished run."""
-    from specbench_kit.runs.machine.limits import disturbances
+    from specbench_kit.runs.machine.limits import disturbances, read_machine
 
     if outcome.problem is not None:
         return [], []
     is_timed = any(condition.is_timed for condition in conditions)
-    doubts = disturbances(outcome.run.get("machine") or []) if is_timed else []
+    doubts = disturbances(read_machine(outcome.run.get("machine"))) if is_timed else []
     judged = [condition for condition in conditions if not (doubts and condition.is_timed)]
     return [line for condition in judged for line in condition.violations(outcome.summary)], doubts
 

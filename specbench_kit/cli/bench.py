@@ -144,7 +144,7 @@ def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], fol
     """Return the JSON result: summaries by method or, for several datasets, by dataset and method."""
     from specbench_kit.reports.sections import machine
 
-    warnings = machine.warnings(*(conclusion.directory.run for conclusion in conclusions))
+    warnings = machine.warnings(*(conclusion.directory.document for conclusion in conclusions))
     summaries: dict[str, dict[str, object]] = {}
     for conclusion in conclusions:
         by_method = summaries.setdefault(conclusion.directory.run["dataset"]["name"], {})

@@ -42,8 +42,7 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
 
     from specbench_kit.cli.common import say
     from specbench_kit.cli.report import as_document, write
-    from specbench_kit.metrics.condition import Condition, disturbed_runs, require_readable, violations
-    from specbench_kit.metrics.gate import SlowerGate
+    from specbench_kit.metrics.gate import Condition, SlowerGate, disturbed_runs, require_readable, violations
     from specbench_kit.reports.comparison.terminal import print_comparison
 
     conditions = [SlowerGate.parse(text) or Condition.parse(text) for text in options.fail_if]

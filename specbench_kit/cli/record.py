@@ -96,7 +96,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     trees = None
     if options.trees:
         from specbench_kit.deployments.loading import load
-        from specbench_kit.studies.recording.trees import TreeMethods
+        from specbench_kit.studies.recording.trace import TreeMethods
 
         trees = TreeMethods(options.trees, [load(name) for name in options.trees_for])
     with kept_when_interrupted(lambda: _kept(options.out)), counting_bar("recording") as report:
@@ -128,7 +128,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
 
 def _kept(path: Path) -> str:
     """Return what an interrupted recording leaves, which is nothing before its first request has finished."""
-    from specbench_kit.traces.unfinished import UnfinishedTrace
+    from specbench_kit.traces.writing import UnfinishedTrace
 
     finished = len(UnfinishedTrace(path, ()).recorded)
     return f"finished requests are kept ({finished}), --resume continues with the others" if finished else ""

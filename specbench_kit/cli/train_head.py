@@ -3,8 +3,7 @@
 from specbench_kit.cli.common import JsonOption
 from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training
 from specbench_kit.core.option import Given
-from specbench_kit.studies.training.distillation.options import TrainingPromptOptions
-from specbench_kit.studies.training.head_options import HeadRecipe, HeadTrainingSettings
+from specbench_kit.studies.training.distillation.options import HeadRecipe, HeadTrainingSettings, TrainingPromptOptions
 
 
 def train_head(

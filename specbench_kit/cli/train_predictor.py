@@ -18,6 +18,7 @@ def train_predictor(
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
     from specbench_kit.reports.predictor.report import print_training
+    from specbench_kit.reports.predictor.wording import TrainingDescription
     from specbench_kit.studies.training.run import run_training
     from specbench_kit.studies.training.settings import PredictorTrainingSettings
 
@@ -34,7 +35,7 @@ def train_predictor(
         say_target(console, settings.target)
     with stepping_bar() as report:
         outcome = run_training(settings, prompts, report)
-    print_training(console, outcome.run, outcome.summary)
+    print_training(console, TrainingDescription.read(outcome.run), outcome.summary)
     for family, folder in outcome.saved.items():
         say(console, f"saved: {family} in {folder}")
     tell_report(console, outcome.folder, outcome.summary, as_json)

@@ -29,8 +29,7 @@ def load_prompts(
     say_target(console, settings.target)
     if settings.trace is not None:
         return None
-    from specbench_kit.datasets import mixing
-    from specbench_kit.datasets.loading import digest
+    from specbench_kit.datasets.loading import join_datasets, share_prompts
 
     names = prompts.datasets
     limit = PROMPTS_WITHOUT_TIME if settings.limit is None and settings.minutes is None else settings.limit
@@ -42,9 +41,9 @@ def load_prompts(
             console,
             to_train=True,
         )
-        for name, share in zip(names, mixing.shares(limit, len(names)), strict=True)
+        for name, share in zip(names, share_prompts(limit, len(names)), strict=True)
     ]
-    return parts[0] if len(parts) == 1 else mixing.join("+".join(part.name for part in parts), parts, digest)
+    return parts[0] if len(parts) == 1 else join_datasets("+".join(part.name for part in parts), parts)
 
 
 @contextmanager

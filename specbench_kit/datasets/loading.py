@@ -9,7 +9,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -22,7 +22,6 @@ from urllib.parse import unquote_plus
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import hub_reachable, is_reachable
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.datasets import mixing
 from specbench_kit.datasets.answers import RULES, Gold
 from specbench_kit.datasets.base import RESERVED, Hub, LoadedDataset, Prompt, Row, Source, datasets
 from specbench_kit.datasets.rows import PARQUET, LocatedRow, parse_rows, read_rows, system_text, user_turns
@@ -66,9 +65,9 @@ def load(
     if "+" in spec and not (on_hub or is_file):
         names = spec.split("+")
         load_part = partial(load, data_dir=data_dir, allow_sample=allow_sample, seed=seed, to_train=to_train)
-        shares = mixing.shares(limit, len(names))
+        shares = share_prompts(limit, len(names))
         parts = [load_part(name, limit=share) for name, share in zip(names, shares, strict=True)]
-        return mixing.join(spec, parts, digest)
+        return join_datasets(spec, parts)
     split = _train_split(spec, data_dir) if to_train and not (is_file or on_hub) else None
     if on_hub:
         pool = _from_hub(spec, data_dir)
@@ -99,6 +98,39 @@ def load(
         pool.reason,
         part,
         pool=tuple(prompts),
+    )
+
+
+def share_prompts(limit: int | None, datasets: int) -> list[int | None]:
+    """Return the number of prompts that each dataset gives, in order; the first ones give the remainder."""
+    if limit is None:
+        return [None] * datasets
+    if limit < datasets:
+        raise SkitError(f"{datasets} datasets cannot share {limit} prompts: ask for at least {datasets}")
+    return [limit // datasets + (index < limit % datasets) for index in range(datasets)]
+
+
+def join_datasets(name: str, parts: Sequence[LoadedDataset]) -> LoadedDataset:
+    """Return the prompts of all datasets as one; the dataset's name is the category and the beginning of each id."""
+
+    def labelled(dataset: str, prompts: Iterable[Prompt]) -> list[Prompt]:
+        return [replace(prompt, id=f"{dataset}/{prompt.id}", category=dataset) for prompt in prompts]
+
+    if len({part.name for part in parts}) < len(parts):
+        raise SkitError(f"a dataset is named twice in '{name}'")
+    chosen = tuple(prompt for part in parts for prompt in labelled(part.name, part.prompts))
+    # A mixture with one sample in it is recorded as a sample, so that reports warn about it.
+    origin = next((part for part in parts if part.source == "sample"), parts[0])
+    return LoadedDataset(
+        name,
+        origin.source,
+        " + ".join(part.location for part in parts),
+        digest(chosen),
+        sum(part.total for part in parts),
+        chosen,
+        origin.reason,
+        origin.part,
+        pool=tuple(prompt for part in parts for prompt in labelled(part.name, part.pool)),
     )
 
 

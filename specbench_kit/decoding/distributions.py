@@ -228,6 +228,12 @@ class DraftForward:
         """The confidence, entropy, margin and logit_std of every row."""
         if self._described and self.forward.statistics is not None:
             return self.forward.statistics(self._temperature)
+        if self.logits.dtype == torch.float64:
+            precise = zip(self.logits.numpy(force=True), self.probabilities.double().numpy(force=True), strict=True)
+            single: list[list[float]] = np.array(
+                [features_of_row(*row, self._temperature) for row in precise], np.float32
+            ).tolist()
+            return single
         logits = self.logits.float()
         if logits.is_cpu:
             rows = zip(logits.numpy(), self.probabilities.numpy(), strict=True)

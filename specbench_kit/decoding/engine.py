@@ -8,7 +8,7 @@ from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.detail import RoundDetail
 from specbench_kit.decoding.drafter import Drafter
-from specbench_kit.decoding.loop import Loop, mark_round
+from specbench_kit.decoding.loop import DecodingSetup, Loop, mark_round
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Session
@@ -103,13 +103,10 @@ class Engine(Loop):
         verifier: Verifier,
         clock: Clock,
         *,
-        seed: int,
-        eos_ids: frozenset[int],
-        batch_size: int,
-        capacity: int,
+        setup: DecodingSetup,
         name: str,
     ) -> None:
-        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
+        super().__init__(clock, setup)
         self.policy = CheckedPolicy(policy, name, clock)
         self.drafter = drafter
         self.verifier = verifier

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import torch
@@ -11,31 +11,52 @@ import torch
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.detail import FinishedRound
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import RequestRandom
+from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import REQUESTS
 
+UNLIMITED = 1 << 40
+"""More tokens than any request has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingSetup:
+    """How requests are decoded, whichever loop does it.
+
+    `batch_size` requests are decoded at a time. A request ends with one of `eos_ids`, and reaches at most `capacity`
+    tokens, prompt and output. The loop's clock begins at `started_s`. Sampled draft tokens are drawn from the
+    `draft_top_n` likeliest; 0 draws from all.
+    """
+
+    sampler: Sampler = field(default_factory=Sampler)
+    seed: int = 0
+    eos_ids: frozenset[int] = frozenset()
+    batch_size: int = 1
+    capacity: int = UNLIMITED
+    started_s: float = 0.0
+    draft_top_n: int = 0
+
+    def within(self, capacity: int) -> "DecodingSetup":
+        """Return the setup with requests of at most so many tokens."""
+        return replace(self, capacity=min(self.capacity, capacity))
+
 
 class Loop(ABC):
-    """Decodes requests in a closed loop: a request is submitted when one of `batch_size` slots is free.
+    """Decodes requests in a closed loop: a request is submitted when one of the setup's `batch_size` slots is free.
 
-    Its clock stands still between steps, so that several loops can take turns on one machine. `capacity` is the
-    largest number of tokens, prompt and output, that a request may reach.
+    Its clock stands still between steps, so that several loops can take turns on one machine.
     """
 
     runs_on = False
     """True if its requests go on elsewhere while its clock stands still: its turns must then leave none in flight."""
 
-    def __init__(self, clock: Clock, *, seed: int, eos_ids: frozenset[int], batch_size: int, capacity: int) -> None:
+    def __init__(self, clock: Clock, setup: DecodingSetup) -> None:
         self.clock = clock
+        self.setup = setup
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
         self.on_round: Callable[[Sequence[FinishedRound]], None] | None = None
         """Called with the rounds of every step while the clock stands still."""
-        self._seed = seed
-        self._eos_ids = eos_ids
-        self._batch_size = batch_size
-        self._capacity = capacity
         self._refused: list[RequestRecord] = []
         self.admissions = inf
         """The number of waiting requests that may still be admitted."""
@@ -47,7 +68,7 @@ class Loop(ABC):
     @property
     def effective_batch_size(self) -> int:
         """The number of requests decoded at the same time if enough of them wait."""
-        return self._batch_size
+        return self.setup.batch_size
 
     @property
     def idle(self) -> bool:
@@ -58,7 +79,7 @@ class Loop(ABC):
         """Admit waiting requests, run one round of the whole batch, and return the records of finished requests."""
         rounds: Sequence[FinishedRound] = ()
         with torch.inference_mode(), self.clock.running():
-            while self.waiting and self.admissions > 0 and len(self.sessions) < self._batch_size:
+            while self.waiting and self.admissions > 0 and len(self.sessions) < self.setup.batch_size:
                 self.admissions -= 1
                 self._begin(self.waiting.popleft())
             if self.sessions:
@@ -95,15 +116,16 @@ class Loop(ABC):
     def _begin(self, request: Request) -> None:
         prompt_tokens = len(request.prompt_ids)
         record = RequestRecord(request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind)
-        room = self._capacity - prompt_tokens
+        capacity = self.setup.capacity
+        room = capacity - prompt_tokens
         if not prompt_tokens or room < 1:
             record.finish_reason = "error"
-            record.error = f"the prompt has {prompt_tokens} tokens; the context holds 1 to {self._capacity - 1}"
+            record.error = f"the prompt has {prompt_tokens} tokens; the context holds 1 to {capacity - 1}"
             self._refused.append(record)
             return
         request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
-        random = RequestRandom(self._seed, request.id)
-        session = Session(request, random, self._eos_ids, self.clock.now_s(), record)
+        random = RequestRandom(self.setup.seed, request.id)
+        session = Session(request, random, self.setup.eos_ids, self.clock.now_s(), record)
         self.admit(session)
         self.sessions.append(session)
 

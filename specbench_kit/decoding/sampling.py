@@ -31,10 +31,15 @@ class Sampler:
         return (self.top_k > 0 or self.top_p < 1) and not self.greedy
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the processed distribution, float32, of logits [..., vocabulary]; greedy decoding only normalises."""
+        """Return the processed distribution, float32, of logits [..., vocabulary]; greedy decoding only normalises.
+
+        Sums over a vocabulary depend on the processor in their last bits. Where the same result is wanted on all,
+        logits are float64, of whose sums that is rounded away.
+        """
+        precise = logits if logits.dtype == torch.float64 else logits.float()
         if self.greedy:
-            return logits.float().softmax(-1)
-        scores = logits.float() / self.temperature
+            return precise.softmax(-1).float()
+        scores = precise / self.temperature
         if self.top_k:
             lowest = scores.topk(min(self.top_k, scores.shape[-1])).values[..., -1:]
             scores = scores.masked_fill(scores < lowest, -torch.inf)
@@ -43,7 +48,7 @@ class Sampler:
             before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
             drop = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, before >= self.top_p)
             scores = scores.masked_fill(drop, -torch.inf)
-        return scores.softmax(-1)
+        return scores.softmax(-1).float()
 
 
 def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:

@@ -14,11 +14,10 @@ from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.drafting.base import DRAFT, DrafterParts
 from specbench_kit.decoding.engine import Engine
-from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
 from specbench_kit.deployments.base import Deployment, HiddenStates
@@ -37,77 +36,59 @@ def live_engine(
     target: Runner,
     draft: Runner | None = None,
     *,
-    sampler: Sampler,
-    seed: int,
-    eos_ids: frozenset[int],
-    batch_size: int,
-    started_s: float = 0.0,
+    setup: DecodingSetup,
     deployment: Deployment | None = None,
     ends: Sequence[Deployment] = (),
     stages: "ProcessStages | None" = None,
     others: Mapping[str, Runner] = MappingProxyType({}),
-    draft_top_n: int = 0,
 ) -> Loop:
     """Return the method's decoding loop, on this machine's clock or on a deployment's.
 
     Records say what the same rounds take at the `ends` of the deployment's range as well. `stages` are processes that
     hold the target in slices and do its work. `others` are the models by name that the drafter forwards in addition to
-    the draft model. Sampled draft tokens are drawn from the `draft_top_n` likeliest; 0 draws from all.
+    the draft model. A request may reach what all runners have room for.
     """
     models = {**others, **({} if draft is None else {DRAFT: draft})}
-    capacity = min(runner.capacity for runner in (target, *models.values()))
+    setup = setup.within(min(runner.capacity for runner in (target, *models.values())))
     if method.pipeline is not None:
         return pipeline_engine(
             method,
             stages or VirtualStages(target),
             models,
+            setup,
             device=target.device,
-            sampler=sampler,
-            seed=seed,
-            eos_ids=eos_ids,
-            batch_size=batch_size,
-            capacity=capacity,
-            started_s=started_s,
             deployment=deployment,
             ends=ends,
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
-    verifier = ModelVerifier(_in_slices(stages) if stages else target, sampler, method.drafting.layers(models))
-    named = method.display_name
-    make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
-
-    def drafter(clock: Clock) -> Drafter:
-        return round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
-
+    verifier = ModelVerifier(_in_slices(stages) if stages else target, setup.sampler, method.drafting.layers(models))
+    make = partial(Engine, round_policy(method), setup=setup, name=method.display_name)
     if deployment is None:
-        measured = measuring_clock(target.device, started_s, [model.device for model in models.values()])
-        return make(round_policy(method), drafter(measured), verifier, measured)
+        measured = measuring_clock(target.device, setup.started_s, [model.device for model in models.values()])
+        return make(round_drafter(method, models, measured, setup), verifier, measured)
     states = hidden_states(method, deployment, target, models)
-    modelled = ModelledClock(started_s)
-    return make(
-        round_policy(method),
-        *add_modelled_time(method, drafter(modelled), verifier, deployment, modelled, states, ends),
-    )
+    modelled = ModelledClock(setup.started_s)
+    drafter = round_drafter(method, models, modelled, setup)
+    return make(*add_modelled_time(method, drafter, verifier, deployment, modelled, states, ends))
 
 
 def round_drafter(
     method: Method,
     models: Mapping[str, Runner],
     clock: Clock,
-    *,
-    sampler: Sampler,
-    draft_top_n: int,
-    capacity: int,
+    setup: DecodingSetup,
     remembered: int | None = None,
 ) -> Drafter:
-    """Return the drafter of a method with rounds; it samples from the `draft_top_n` likeliest tokens, 0 from all.
+    """Return the drafter of a method with rounds.
 
     A drafter that looks up keeps up to `remembered` tokens of finished outputs, or all of them.
     """
+    sampler = setup.sampler
+    most = setup.draft_top_n
     sampled = method.proposal == "sample" and not sampler.greedy
-    if sampled and draft_top_n:
-        sampler = replace(sampler, top_k=min(draft_top_n, sampler.top_k or draft_top_n))
-    return method.drafting.source(DrafterParts(models, sampler, clock, sampled, capacity, remembered))
+    if sampled and most:
+        sampler = replace(sampler, top_k=min(most, sampler.top_k or most))
+    return method.drafting.source(DrafterParts(models, sampler, clock, sampled, setup.capacity, remembered))
 
 
 def _in_slices(stages: "ProcessStages") -> "Target":
@@ -121,42 +102,32 @@ def pipeline_engine(
     method: Method,
     stages: Stages,
     models: Mapping[str, Runner],
+    setup: DecodingSetup,
     *,
     device: torch.device,
-    sampler: Sampler,
-    seed: int,
-    eos_ids: frozenset[int],
-    batch_size: int,
-    capacity: int,
-    started_s: float = 0.0,
     deployment: Deployment | None = None,
     ends: Sequence[Deployment] = (),
     states: HiddenStates | None = None,
 ) -> PipelineEngine:
     """Return the loop over pipeline stages, with a drafter over `models` if the method has one."""
     assert method.pipeline is not None
-    depth = method.pipeline.stages
-    clock = measuring_clock(device, started_s, [model.device for model in models.values()])
-    parts = DrafterParts(models, sampler, clock, sampled=False, capacity=capacity)
+    clock = measuring_clock(device, setup.started_s, [model.device for model in models.values()])
+    parts = DrafterParts(models, setup.sampler, clock, sampled=False, capacity=setup.capacity)
     drafter = method.drafting.levels(parts) if method.uses_drafter else None
     make = partial(
         PipelineEngine,
         level_policy(method),
         drafter,
         stages,
-        sampler=sampler,
-        depth=depth,
-        seed=seed,
-        eos_ids=eos_ids,
-        batch_size=batch_size,
-        capacity=capacity,
+        setup=setup,
+        depth=method.pipeline.stages,
         name=method.display_name,
         budget=method.pipeline.budget,
     )
     if deployment is None:
         return make(clock)
     require_stages(method, deployment)
-    modelled = ModelledClock(started_s)
+    modelled = ModelledClock(setup.started_s)
     drafts = method.uses_drafter
     time = PipelineTime(deployment, modelled, drafts=drafts, states=states)
     at_ends = [PipelineTimeAtEnd(end, drafts=drafts, states=states) for end in ends]

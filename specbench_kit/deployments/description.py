@@ -11,11 +11,12 @@ from hashlib import sha256
 from itertools import product
 from math import isinf
 
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, LeapModel, TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
 from specbench_kit.profilers import base
+from specbench_kit.runs.document import DeploymentDescription
 
 MODELS: Mapping[str, type[LatencyModel]] = {**base.MODELS, "leaps": LeapModel, "kernels": KernelModel}
 COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
@@ -50,6 +51,11 @@ def describe(deployment: Deployment) -> JsonObject:
     }
 
 
+def described(deployment: Deployment) -> DeploymentDescription:
+    """Return a deployment as it is read from `run.json`."""
+    return convert(DeploymentDescription, describe(deployment))
+
+
 def describe_time(deployment: Deployment | None) -> dict[str, object]:
     """Return what `run.json` says of time: that it was measured here, or the deployment that it was modelled for."""
     if deployment is None:
@@ -63,10 +69,10 @@ def digest(deployment: Deployment) -> str:
     It tells deployments of one name apart. Fields that are zero or null are left out, so that the digest of a
     deployment stays the same when later versions describe it with more fields.
     """
-    described = describe(deployment)
-    parts = {role: {part: described[role][part] for part in TIMED} for role in ("drafter", "verifier")}
-    link = {**described["link"], "seed": None}
-    numbers = {**parts, "link": link, **{name: described[name] for name in ("placement", "predictor_s")}}
+    content = describe(deployment)
+    parts = {role: {part: content[role][part] for part in TIMED} for role in ("drafter", "verifier")}
+    link = {**content["link"], "seed": None}
+    numbers = {**parts, "link": link, **{name: content[name] for name in ("placement", "predictor_s")}}
     return sha256(json.dumps(_without_zeros(numbers), sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 

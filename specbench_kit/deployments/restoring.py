@@ -3,43 +3,23 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.latency import LatencyModel
-from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link, Placement
+from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
 from specbench_kit.deployments.description import STORED_MODELS
-
-Numbers = dict[str, int | float | None]
+from specbench_kit.runs.document import (
+    DeploymentDescription,
+    EndpointDescription,
+    HandOverDescription,
+    LinkDescription,
+)
 
 
 class _StoredLatency(Struct):
     form: Literal["interactions", "context", "work", "served", "rounded", "kernels", "leaps", "table"]
-
-
-class _StoredEndpoint(Struct):
-    device: str
-    price_per_hour: float
-    stages: int
-    origin: str
-    latency: dict[str, object]
-    hand_over: Numbers
-    power_w: float = 0.0
-    range: tuple[dict[str, object], dict[str, object]] | None = None
-
-    def endpoint(self) -> Endpoint:
-        """Return the endpoint that is described."""
-        return Endpoint(
-            device=self.device,
-            latency=_latency(self.latency),
-            price_per_hour=self.price_per_hour,
-            stages=self.stages,
-            origin=self.origin,
-            hand_over=convert(HandOver, _limited(self.hand_over)),
-            power_w=self.power_w,
-            range=(_latency(self.range[0]), _latency(self.range[1])) if self.range else None,
-        )
 
 
 def _latency(described: Mapping[str, object]) -> LatencyModel:
@@ -47,31 +27,17 @@ def _latency(described: Mapping[str, object]) -> LatencyModel:
     return convert(model, described)
 
 
-class _StoredDeployment(Struct):
-    name: str
-    description: str
-    source: str
-    placement: Placement
-    predictor_s: float | None
-    cached_prompts: bool
-    drafter: _StoredEndpoint
-    verifier: _StoredEndpoint
-    link: Numbers
-    predictor_origin: str = ""
-    colocated: _StoredEndpoint | None = None
-
-
-def restore(described: JsonObject) -> Deployment:
+def restore(described: JsonObject | DeploymentDescription) -> Deployment:
     """Return the deployment with every number that decides its time and its price; nothing is read from this machine.
 
     Raise SkitError if the description is damaged.
     """
     try:
-        stored = convert(_StoredDeployment, described)
+        stored = convert(DeploymentDescription, described)
         return Deployment(
             name=stored.name,
-            drafter=stored.drafter.endpoint(),
-            verifier=stored.verifier.endpoint(),
+            drafter=_endpoint(stored.drafter),
+            verifier=_endpoint(stored.verifier),
             link=convert(Link, _limited(stored.link)),
             placement=stored.placement,
             predictor_s=stored.predictor_s,
@@ -79,12 +45,25 @@ def restore(described: JsonObject) -> Deployment:
             description=stored.description,
             source=stored.source,
             predictor_origin=stored.predictor_origin,
-            colocated=stored.colocated.endpoint() if stored.colocated else None,
+            colocated=_endpoint(stored.colocated) if stored.colocated else None,
         )
     except ValueError as error:
         raise SkitError(f"the deployment in run.json is damaged: {error}; run the benchmark again") from error
 
 
-def _limited(numbers: Numbers) -> Numbers:
+def _endpoint(described: EndpointDescription) -> Endpoint:
+    return Endpoint(
+        device=described.device,
+        latency=_latency(described.latency),
+        price_per_hour=described.price_per_hour,
+        stages=described.stages,
+        origin=described.origin,
+        hand_over=convert(HandOver, _limited(described.hand_over)),
+        power_w=described.power_w,
+        range=(_latency(described.range[0]), _latency(described.range[1])) if described.range else None,
+    )
+
+
+def _limited(numbers: LinkDescription | HandOverDescription) -> dict[str, float]:
     """Return the numbers without null, which stands for unlimited, as the defaults of these fields do."""
-    return {name: value for name, value in numbers.items() if value is not None}
+    return {name: value for name, value in structs.asdict(numbers).items() if value is not None}

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.drafting.base import DRAFT, Capability
-from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.deployments import loading
 from specbench_kit.deployments.assembly import round_drafter, round_policy
 from specbench_kit.deployments.placing import environment
@@ -26,7 +26,7 @@ from specbench_kit.models.draft_library import HEAD, find_draft
 from specbench_kit.models.executors.base import make_executor, name_of
 from specbench_kit.models.pair import SLACK, LoadedModel, load_apart, load_draft_tokenizer
 from specbench_kit.models.runner import Runner
-from specbench_kit.models.tokenizers import unshared
+from specbench_kit.models.vocabulary_map import unshared
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 
@@ -69,9 +69,7 @@ class EngineDrafter:
         method = method.prepare(_environment(options, facts, models.hashes))
         clock = EngineClock(next((runner.device for runner in runners.values()), torch.device("cpu")))
         # Sampled drafts would need the engine to know the draft model's probabilities: it takes the tokens alone.
-        drafter = round_drafter(
-            method, runners, clock, sampler=Sampler(), draft_top_n=0, capacity=facts.context, remembered=REMEMBERED
-        )
+        drafter = round_drafter(method, runners, clock, DecodingSetup(capacity=facts.context), REMEMBERED)
         slots = min([facts.batch_size, *(runner.executor.slots for runner in runners.values())])
         limits = Limits(
             facts.longest_draft,

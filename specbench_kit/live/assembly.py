@@ -14,8 +14,7 @@ from specbench_kit.decoding.clock import Clock, MeasuringClock
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.engine import Engine
-from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
@@ -28,14 +27,7 @@ def remote_engine(
     method: Method,
     models: Mapping[str, Runner],
     make_verifier: Callable[[MeasuringClock], RemoteVerifier],
-    *,
-    sampler: Sampler,
-    seed: int,
-    eos_ids: frozenset[int],
-    batch_size: int,
-    capacity: int,
-    started_s: float = 0.0,
-    draft_top_n: int = 0,
+    setup: DecodingSetup,
 ) -> Loop:
     """Return the engine of a method with local draft models and a remote verifier, timed by this machine's clock.
 
@@ -44,8 +36,8 @@ def remote_engine(
     """
     require_rounds(method)
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
-    clock = measuring_clock(device, started_s)
-    drafter = round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
+    clock = measuring_clock(device, setup.started_s)
+    drafter = round_drafter(method, models, clock, setup)
     verifier = make_verifier(clock)
     return Engine(
         round_policy(method),
@@ -53,10 +45,7 @@ def remote_engine(
         AnswerPollingDrafter(drafter, verifier.answer_arrived) if method.overlaps else drafter,
         verifier,
         clock,
-        seed=seed,
-        eos_ids=eos_ids,
-        batch_size=batch_size,
-        capacity=capacity,
+        setup=setup,
         name=method.display_name,
     )
 
@@ -69,18 +58,9 @@ def require_rounds(method: Method) -> None:
         )
 
 
-def streamed_engine(
-    stream: TokenStream,
-    *,
-    seed: int,
-    eos_ids: frozenset[int],
-    batch_size: int,
-    capacity: int,
-    started_s: float = 0.0,
-) -> Loop:
+def streamed_engine(stream: TokenStream, setup: DecodingSetup) -> Loop:
     """Return the engine of a server that decodes by itself, timed by this machine's clock."""
-    clock = MeasuringClock(torch.device("cpu"), started_s)
-    return StreamedLoop(stream, clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
+    return StreamedLoop(stream, MeasuringClock(torch.device("cpu"), setup.started_s), setup)
 
 
 class AnswerPollingDrafter:

@@ -1,12 +1,14 @@
-"""A verifier whose target is in another inference engine: it verifies chains by the target tokens of the engine.
+"""The target in another inference engine, which verifies chains by the engine's own tokens.
 
-Also here: responses that another inference engine decodes by itself, one HTTP stream and one thread per request.
+Also here: responses that the engine decodes by itself, one HTTP stream and one thread per request; and the judge of
+outputs that differ, by the engine's log-probabilities.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from math import exp
 from queue import SimpleQueue
 from threading import Event
 from typing import NamedTuple
@@ -14,16 +16,29 @@ from typing import NamedTuple
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, ScoringRequest
 from specbench_kit.live.streaming import StreamedRound
+from specbench_kit.metrics.evidence import NoEvidence, ScoringCost
+from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness
 
 THREADS = 64
 """Requests to the engine at a time."""
 SEED_BYTES = 4
+PLACES = 8
+"""Places before a divergence at which an engine's rounding is measured."""
+CLEAR_MARGIN = 3.0
+"""Difference of two log-probabilities that rounding in half precision does not explain, whatever was measured.
+
+It makes one token twenty times as probable as the other. Between shapes of forwards in bfloat16, the logits of the
+bundled pair move by up to 0.1 and those of SmolLM2-135M by up to 0.6.
+"""
+MOST_TOTAL = 1.01
+"""The chances of different tokens come to 1, or to somewhat more where they were rounded."""
 
 
 class _Answer(NamedTuple):
@@ -164,3 +179,96 @@ class EngineStream:
                 self._arrived.put(error)
         except Exception as error:  # a plugin's adapter may raise anything, and nobody else would see it
             self._arrived.put(self.engine.unexpected_answer(repr(error)))
+
+
+@dataclass
+class EngineJudge:
+    """Judges differing outputs of another engine by its log-probabilities, and by how far its own rounding moves them.
+
+    At a divergence it asks for the distance between both tokens. How much of that rounding explains is measured where
+    the outputs still agree: see `_measured_noise`.
+    """
+
+    engine: EngineAdapter
+    sampler: Sampler
+    cost: ScoringCost = field(default_factory=ScoringCost)
+
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        """Return the verdict on the first divergence, with its margin in log-probability if the engine states it."""
+        unknown = NoEvidence(reason="the engine gives no log-probabilities of its tokens").judge(
+            record, baseline, position
+        )
+        if not self.sampler.greedy:
+            return replace(
+                unknown, reason="the engine draws the responses that it decodes by itself by other random numbers"
+            )
+        token = record.output_ids[position]
+        expected = baseline.output_ids[position]
+        text = [*record.prompt_ids, *record.output_ids[:position]]
+        began_s = monotonic_s()
+        try:
+            values = self.engine.log_probabilities(text, (token, expected))
+            if values is None:
+                return unknown
+            _require_probabilities(values, (token, expected))
+            noise = self._measured_noise(text, len(record.prompt_ids))
+        except SkitError as error:
+            return replace(unknown, reason=str(error))
+        self.cost.outputs += 1
+        self.cost.seconds += monotonic_s() - began_s
+        margin = abs(values[token] - values[expected])
+        judged = replace(unknown, margin=margin, noise=noise)
+        # Each of the two forwards may have moved the distance between the tokens by the noise.
+        bound = min(2 * noise, CLEAR_MARGIN)
+        if margin <= bound:
+            return replace(judged, verdict="tie", reason="")
+        if margin > CLEAR_MARGIN or (noise and self.engine.has_shapes and margin > CLEARLY_ABOVE * bound):
+            return replace(judged, verdict="error", reason="")
+        return replace(judged, reason="the margin is above the rounding that was measured, and not clearly so")
+
+    def _measured_noise(self, text: Sequence[int], prompt: int) -> float:
+        """Return the largest move of the distance between the two likeliest tokens, at places before the divergence.
+
+        Every place is asked for in the shapes of forwards that a run uses: the text computed as a whole, the last token
+        behind a cached prefix, and that beside all other places at the same time.
+        """
+        first = max(1, min(prompt, len(text) - PLACES))
+        lengths = sorted({first + step * (len(text) - first) // PLACES for step in range(PLACES)})
+        places = [text[:length] for length in lengths]
+        pairs = []
+        alone = []
+        for place in places:
+            likeliest = self._values(place, fresh=True)
+            best, second = sorted(likeliest, key=lambda token: -likeliest[token])[:2]
+            pairs.append((best, second))
+            behind = self._values(place, pairs[-1])
+            alone.append([values[best] - values[second] for values in (likeliest, behind)])
+        with ThreadPoolExecutor(len(places), "judge") as pool:
+            together = list(pool.map(self._values, places, pairs))
+        noise = 0.0
+        for (best, second), distances, values in zip(pairs, alone, together, strict=True):
+            distances.append(values[best] - values[second])
+            noise = max(noise, max(distances) - min(distances))
+        return noise
+
+    def _values(self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False) -> dict[int, float]:
+        values = self.engine.log_probabilities(text, tokens, fresh=fresh)
+        if values is None or len(values) < 2:
+            raise SkitError("the engine gives no log-probabilities of its likeliest tokens")
+        _require_probabilities(values, tokens)
+        return values
+
+
+def _require_probabilities(values: Mapping[int, float], tokens: Sequence[int]) -> None:
+    """Raise SkitError if tokens are missing or the chances of all tokens come to more than 1.
+
+    There are engines that give every token of a speculative answer a log-probability of 0, by which any two tokens
+    would be a tie.
+    """
+    if not values.keys() >= set(tokens):
+        raise SkitError("the engine gives no log-probabilities of the tokens that differ")
+    total = sum(map(exp, values.values()))
+    if not total <= MOST_TOTAL:
+        raise SkitError(
+            f"the engine's log-probabilities cannot be right: the chances of {len(values)} tokens come to {total:.3g}"
+        )

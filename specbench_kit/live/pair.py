@@ -26,7 +26,7 @@ from specbench_kit.models.pair import (
     resolve_device,
     resolve_dtype,
 )
-from specbench_kit.models.tokenizers import unshared
+from specbench_kit.models.vocabulary_map import unshared
 from specbench_kit.runs.provenance import hash_model
 
 

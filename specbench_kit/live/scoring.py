@@ -8,6 +8,13 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.metrics.evidence import ChoiceOfShape, DivergenceEvidence, OutputEvidence
 
 
+def sampling_message(sampler: Sampler, seed: int, request_id: str) -> messages.Sampling:
+    """Return how the target draws the tokens of a request, as a server is told."""
+    return messages.Sampling(
+        temperature=sampler.temperature, top_p=sampler.top_p, top_k=sampler.top_k, seed=seed, request=request_id
+    )
+
+
 def score_frame(
     name: str, record: RequestRecord, baseline: RequestRecord, position: int, sampler: Sampler, seed: int
 ) -> messages.Score:
@@ -16,13 +23,7 @@ def score_frame(
         session=name,
         prompt=record.prompt_ids,
         output=record.output_ids,
-        sampling=messages.Sampling(
-            temperature=sampler.temperature,
-            top_p=sampler.top_p,
-            top_k=sampler.top_k,
-            seed=seed,
-            request=record.request_id,
-        ),
+        sampling=sampling_message(sampler, seed, record.request_id),
         position=position,
         expected=baseline.output_ids[position],
         rounds=[_shape(step) for step in record.rounds],

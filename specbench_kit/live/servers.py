@@ -13,15 +13,13 @@ from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.description import finite
 from specbench_kit.live.assembly import require_rounds
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
+from specbench_kit.live.engine_verifier import EngineJudge, EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
-from specbench_kit.live.judges import EngineJudge, ScoringJudge
 from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.streaming import TokenStream
-from specbench_kit.live.verifier import WireVerifier
+from specbench_kit.live.verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
-from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import RemoteJudge

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
 from specbench_kit.decoding.detail import RoundDetail
-from specbench_kit.decoding.loop import Loop, mark_round
+from specbench_kit.decoding.loop import DecodingSetup, Loop, mark_round
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
@@ -84,13 +84,9 @@ class StreamedLoop(Loop):
         self,
         stream: TokenStream,
         clock: MeasuringClock,
-        *,
-        seed: int,
-        eos_ids: frozenset[int],
-        batch_size: int,
-        capacity: int,
+        setup: DecodingSetup,
     ) -> None:
-        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
+        super().__init__(clock, setup)
         self._stream = stream
         self._latest_s: dict[str, float] = {}
         """When the latest tokens of a request arrived, since the arrival of the request."""

@@ -1,4 +1,7 @@
-"""A verifier whose target is on a `skit serve`: drafts go out as frames, and verdicts come back."""
+"""The target on a `skit serve`: drafts go out as frames and verdicts come back, or the server decodes by itself.
+
+Also here: the judge of outputs that differ, which has the server score them again.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,19 +12,45 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
 from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
-from specbench_kit.live.open_frame import open_frame
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.scoring import read_evidence, sampling_message, score_frame
 from specbench_kit.live.states import from_bytes
+from specbench_kit.live.streaming import StreamedRound
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
+from specbench_kit.metrics.evidence import NoEvidence, ScoringCost
+from specbench_kit.metrics.losslessness import Losslessness
 
 MAX_TRIES = 200
-"""How often a round is sent to a server that refuses it for the time being."""
+"""How often a round is sent, or a generation begun, at a server that refuses it for the time being."""
+SCORING_TIMEOUT_S = 1800.0
+"""How long the scoring of one output may take: some four forwards per token, on the slowest of servers."""
+MAX_RECONNECTIONS = 3
+
+
+def open_frame(
+    session: Session, name: str, sampler: Sampler, seed: int, layers: Sequence[int] = (), silence_s: float = 0.0
+) -> messages.Open:
+    """Return the frame that opens a request's session under a name at the server.
+
+    Its verdicts bring the hidden states of `layers`. Without these, the server goes on by itself after `silence_s`
+    without a draft; 0 never.
+    """
+    prompt = session.request.prompt_ids
+    sampling = sampling_message(sampler, seed, session.request.id)
+    output = session.tokens[len(prompt) :]
+    frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers)
+    if silence_s and not layers:
+        frame.silence_ms = round(silence_s * 1e3)
+        frame.max_tokens = session.request.max_new_tokens
+        frame.ends.extend(sorted(session.eos_ids))
+    return frame
 
 
 @dataclass(slots=True)
@@ -231,3 +260,197 @@ def _add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Sequence[i
         frame.counts.append(len(tokens))
         frame.ids.extend(tokens.tolist())
         frame.probabilities.extend(probabilities[tokens].tolist())
+
+
+@dataclass(slots=True)
+class _Generation:
+    """A request's session at the server, and the number of the latest frame that asked for its response."""
+
+    session: Session
+    name: str
+    round: int = 0
+    refusals: int = 0
+
+
+@dataclass
+class WireStream:
+    """Asks a `skit serve` to decode by itself; a response whose stream is lost goes on where it was.
+
+    The server drafts too if it is given a `method`, which has to be one of those that it offers.
+    """
+
+    connection: Connection
+    sampler: Sampler
+    seed: int
+    method: str = ""
+    _generations: dict[str, _Generation] = field(default_factory=dict)
+    """Generations by the name of their session."""
+    _names: dict[str, str] = field(default_factory=dict)
+    """Names of sessions by request."""
+    _nonce: str = field(default_factory=lambda: token_hex(8))
+    """Keeps the names of sessions apart from those of other devices."""
+    _begun: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.connection.welcome.generates:
+            raise SkitError(
+                f"the server {self.connection.address} cannot decode by itself, which the baseline needs: leave the "
+                "baseline out with --no-baseline"
+            )
+
+    def begin(self, session: Session) -> None:
+        """Open a session for a new request, and ask for its response."""
+        self._begun += 1
+        name = f"{self._nonce}/{self._begun}/{session.request.id}"
+        self._names[session.request.id] = name
+        generation = self._generations[name] = _Generation(session, name)
+        self._open(generation)
+        self._ask(generation)
+
+    def receive(self) -> Sequence[StreamedRound]:
+        """Wait for tokens of any request; reconnect and ask for the rest if the connection is lost."""
+        while True:
+            try:
+                arrived_s, frame = self.connection.receive()
+            except ConnectionLostError:
+                self.connection.reconnect()
+                for generation in self._generations.values():
+                    self._ask(generation)
+                continue
+            kind = frame.WhichOneof("kind")
+            if kind == "generated" and (rounds := self._read(frame.generated, arrived_s)):
+                return rounds
+            if kind == "refused" and (refused := self._generations.get(frame.refused.session)) is not None:
+                self._retry(refused, frame.refused)
+
+    def end(self, session: Session) -> None:
+        """Close the session of a finished request."""
+        name = self._names.pop(session.request.id)
+        del self._generations[name]
+        self.connection.send(Up(close=messages.Close(session=name)))
+
+    def _read(self, frame: messages.Generated, arrived_s: float) -> Sequence[StreamedRound]:
+        """Return the tokens of a frame; none if it belongs to an earlier attempt or repeats what is here."""
+        generation = self._generations.get(frame.session)
+        if generation is None or frame.round != generation.round or frame.base != len(generation.session.tokens):
+            return ()
+        name = generation.session.request.id
+        if frame.status == Status.REBASE:
+            # What was committed while the connection was lost: nobody knows any more in which rounds.
+            return [StreamedRound(name, [token], arrived_s) for token in frame.tokens]
+        streamed = StreamedRound(
+            name,
+            list(frame.tokens),
+            arrived_s,
+            drafted=frame.drafted,
+            submitted=frame.submitted,
+            accepted=frame.accepted,
+            computed=frame.computed,
+            padded=list(frame.padded),
+            queue_s=frame.queue_us / 1e6,
+            draft_s=frame.draft_us / 1e6,
+            # A request's part of the batch, so that the sum over requests is the time in which the server was busy.
+            verify_s=frame.verify_us / 1e6 / max(1, frame.batch_size),
+        )
+        return [streamed] if frame.tokens else ()
+
+    def _retry(self, generation: _Generation, refused: messages.Refused) -> None:
+        """Ask again after a refusal; raise SkitError if the server would refuse again."""
+        if refused.round not in (0, generation.round):
+            return
+        status = Status(refused.status)
+        generation.refusals += 1
+        if status is Status.UNKNOWN_SESSION:
+            self._open(generation)
+        elif status not in RETRYABLE or generation.refusals > MAX_TRIES:
+            raise SkitError(f"the server refused to decode: {status.name}: {refused.reason}")
+        Event().wait(refused.retry_ms / 1000)
+        self._ask(generation)
+
+    def _open(self, generation: _Generation) -> None:
+        frame = open_frame(generation.session, generation.name, self.sampler, self.seed)
+        self.connection.send(Up(open=frame))
+
+    def _ask(self, generation: _Generation) -> None:
+        """Ask for the response from the last token that is here on."""
+        session = generation.session
+        generation.round += 1
+        frame = messages.Generate(
+            session=generation.name,
+            round=generation.round,
+            base=len(session.tokens),
+            max_tokens=session.request.max_new_tokens - session.produced,
+            ends=sorted(session.eos_ids),
+            method=self.method,
+        )
+        self.connection.send(Up(generate=frame))
+
+
+class _NotScoredError(Exception):
+    """Says why an output was not scored."""
+
+
+@dataclass
+class ScoringJudge:
+    """Has a `skit serve` score every differing output again, in the shapes of forwards that produced it."""
+
+    connection: Connection
+    sampler: Sampler
+    seed: int
+    cost: ScoringCost = field(default_factory=ScoringCost)
+    _gone: str = ""
+    """Why no further output is sent, once the server has stayed away."""
+
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        """Return a tie or an error by the server's evidence; without any, `unjudged`."""
+        try:
+            frame = self._score(record, baseline, position)
+        except _NotScoredError as reason:
+            return NoEvidence(self.connection.welcome.bitwise, str(reason)).judge(record, baseline, position)
+        self.cost.outputs += 1
+        self.cost.forwards += frame.forwards
+        self.cost.seconds += frame.score_us / 1e6
+        # The batches of a server are on record, but not when a session lost its KV and was computed anew.
+        return read_evidence(frame).verdict(record, exact=False)
+
+    def _score(self, record: RequestRecord, baseline: RequestRecord, position: int) -> messages.Scored:
+        """Return the server's answer; raise _NotScoredError if there is none."""
+        welcome = self.connection.welcome
+        if self._gone:
+            raise _NotScoredError(self._gone)
+        if not welcome.scored:
+            raise _NotScoredError("the server scores no outputs")
+        if len(record.output_ids) > welcome.scored:
+            raise _NotScoredError(f"the server scores outputs of at most {welcome.scored} tokens")
+        if any(step.steps for step in record.rounds):
+            raise _NotScoredError("the rounds of a pipeline are scored in one process alone")
+        frame = Up(score=score_frame(token_hex(8), record, baseline, position, self.sampler, self.seed))
+        for _ in range(1 + MAX_RECONNECTIONS):
+            try:
+                return self._ask(frame)
+            except ConnectionLostError:
+                try:
+                    self.connection.reconnect()
+                except SkitError as error:
+                    self._gone = str(error)
+                    raise _NotScoredError(self._gone) from error
+        raise _NotScoredError("the connection was lost while the server scored the output")
+
+    def _ask(self, frame: Up) -> messages.Scored:
+        """Send the frame until the server takes it, and wait for the answer."""
+        until_s = monotonic_s() + SCORING_TIMEOUT_S
+        while monotonic_s() < until_s:
+            self.connection.send(frame)
+            refused = None
+            while refused is None:
+                _, answer = self.connection.receive(SCORING_TIMEOUT_S)
+                kind = answer.WhichOneof("kind")
+                if kind == "scored" and answer.scored.session == frame.score.session:
+                    return answer.scored
+                if kind == "refused" and answer.refused.session == frame.score.session:
+                    refused = answer.refused
+            status = Status(refused.status)
+            if status not in RETRYABLE:
+                raise _NotScoredError(f"the server did not score the output: {status.name}: {refused.reason}")
+            Event().wait(refused.retry_ms / 1000)
+        raise _NotScoredError("the server had no time to score the output")

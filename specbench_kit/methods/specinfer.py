@@ -100,18 +100,14 @@ class _SpecInferPolicy(Policy):
             widest = max(self.branching[level] for _, _, level in frontier)
             children = iter(forward.top_tokens(widest))
             rows = iter(range(sum(len(nodes) for _, nodes, _ in frontier)))
-            frontier = [
-                _Frontier(
-                    draft,
-                    [
-                        draft.tree.add(token, node, forward, row)
-                        for node, row, tokens in zip(nodes, rows, children, strict=False)
-                        for token in tokens[: self.branching[level]]
-                    ],
-                    level + 1,
-                )
-                for draft, nodes, level in frontier
-            ]
+            grown = []
+            for draft, nodes, level in frontier:
+                added = list[int]()
+                # Each tree takes as many rows as it has nodes, and leaves the others to the trees behind it.
+                for node, row, tokens in zip(nodes, rows, children, strict=False):
+                    added += [draft.tree.add(token, node, forward, row) for token in tokens[: self.branching[level]]]
+                grown.append(_Frontier(draft, added, level + 1))
+            frontier = grown
 
     def _fits(self, drafter: "Drafter", tree: _Frontier) -> bool:
         """Return True if the shape has another level and the drafter has room for it."""

@@ -18,12 +18,12 @@ instead of t_v: without drafting, it serves 1 + k t_s / t_v times as many client
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import Side, request_seconds
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.units import Units
+from specbench_kit.runs.document import DeploymentDescription
 
 Records = Sequence[RequestRecord]
 
@@ -67,7 +67,7 @@ class Totals:
         return 1 + self.drafting_s / self.verifying_s if self.verifying_s else None
 
 
-def colocation(records: Records, baseline: Records, units: Units, deployment: JsonObject | None) -> Metrics:
+def colocation(records: Records, baseline: Records, units: Units, deployment: DeploymentDescription | None) -> Metrics:
     """Return the metrics that compare an edge with a co-located draft model; empty if nothing was drafted at an edge.
 
     `deployment` is the field of that name in `run.json`, None for a live run, whose round trip is not known.
@@ -80,7 +80,7 @@ def colocation(records: Records, baseline: Records, units: Units, deployment: Js
     if plain_seconds and not edge_seconds.keys() & plain_seconds.keys():
         return {}
     colocated_seconds = {record.key: record.colocated_s for record in timed if record.colocated_s}
-    rtt_s = float(deployment["link"]["rtt_s"]) if deployment else 0.0
+    rtt_s = deployment.link.rtt_s if deployment else 0.0
     totals = _totals(timed, plain_seconds, rtt_s)
     speeds = {"colocated_ratio": paired.speedup(Side(edge_seconds, colocated_seconds), units)}
     windows = {"rtt_window_overlapped_s": totals.overlapped_s}

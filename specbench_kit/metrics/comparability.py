@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from msgspec import structs, to_builtins
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import flat
 from specbench_kit.methods.base import Group, methods
@@ -15,7 +17,6 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.setting import (
-    deployment_name,
     describe_inputs,
     describe_options,
     method_label,
@@ -23,6 +24,7 @@ from specbench_kit.metrics.setting import (
     sampling_sentence,
 )
 from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.runs.document import ModelDescription
 
 LabelledRuns = Sequence[tuple[str, BenchmarkRun]]
 Property = Callable[[BenchmarkRun], str]
@@ -64,17 +66,16 @@ def remarks(runs: LabelledRuns) -> list[str]:
 
 def dataset_name(run: BenchmarkRun) -> str:
     """Return the name of the run's dataset; a fixed text if it has none, whose origin is then not known."""
-    return str(run.dataset.get("name", "unnamed dataset"))
+    return str(run.fields.dataset.name or "unnamed dataset")
 
 
 def _missing_runs(by_dataset: Mapping[str, LabelledRuns]) -> str:
     """Return the methods that did not run on all datasets: several datasets need every method on each of them."""
     labels = {label for runs in by_dataset.values() for label, _ in runs}
-    gaps = [
-        f"{label} did not run on {name}"
-        for name, runs in by_dataset.items()
-        for label in sorted(labels - {present for present, _ in runs})
-    ]
+    gaps = []
+    for name, runs in by_dataset.items():
+        missing = labels - {label for label, _ in runs}
+        gaps += [f"{label} did not run on {name}" for label in sorted(missing)]
     return f"dataset: {', '.join(gaps)}" if gaps else ""
 
 
@@ -88,11 +89,11 @@ def _difference(name: str, runs: LabelledRuns, value: Property) -> str:
     # A label that has several values is given with its dataset.
     labels = {text: {label for label, _ in group} for text, group in by_value.items()}
     repeated = {label for label, _ in runs if sum(label in group for group in labels.values()) > 1}
-    named = {
-        text: [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in group]
-        for text, group in by_value.items()
-    }
-    return f"{name}: {', '.join(f'{text} ({_first_few(names)})' for text, names in named.items())}"
+    parts = []
+    for text, group in by_value.items():
+        names = [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in group]
+        parts.append(f"{text} ({_first_few(names)})")
+    return f"{name}: {', '.join(parts)}"
 
 
 def _stated_difference(name: str, runs: LabelledRuns, value: Property) -> str:
@@ -106,50 +107,49 @@ def _first_few(labels: Sequence[str], most: int = 3) -> str:
 
 
 def _prompts(run: BenchmarkRun) -> str:
-    digest = run.dataset.get("digest")
-    count = run.dataset.get("count")
-    return f"{count} prompts, digest {str(digest)[:12]}"
+    dataset = run.fields.dataset
+    return f"{dataset.count} prompts, digest {str(dataset.digest)[:12]}"
 
 
 def _tokens(run: BenchmarkRun) -> str:
     """Return the hash of the prompts' tokens, which depend on the tokenizer and its chat template."""
-    prompts = run.fields.get("prompts")
+    prompts = run.fields.prompts
     return f"hash {sha256(json.dumps(prompts, sort_keys=True).encode()).hexdigest()[:12]}" if prompts else NOT_STATED
 
 
 def _model(role: str) -> Property:
     def value(run: BenchmarkRun) -> str:
-        model = (run.fields.get("models") or {}).get(role) or {}
-        return f"{_text(model.get('name'))}, hash {_text(model.get('hash'))[:12]}"
+        model = run.fields.models.get(role) or ModelDescription()
+        return f"{_text(model.name)}, hash {_text(model.hash)[:12]}"
 
     return value
 
 
 def _draft_model(run: BenchmarkRun) -> str:
     # A run that names its target and no draft model used a method that needs none.
-    models = run.fields.get("models") or {}
+    models = run.fields.models
     return NOT_STATED if "target" in models and "draft" not in models else _model("draft")(run)
 
 
 def _config(name: str) -> Property:
-    return lambda run: _text((run.fields.get("config") or {}).get(name))
+    return lambda run: _text(getattr(run.fields.config, name))
 
 
 def _effective_batch_size(run: BenchmarkRun) -> str:
-    config = run.fields.get("config") or {}
-    requested = config.get("batch_size")
+    requested = run.fields.config.batch_size
+    effective = run.fields.config.effective_batch_size
     # A batch of one cannot be smaller, so that runs of other tools need not state it.
-    effective = config.get("effective_batch_size", requested if requested == 1 else None)
+    if effective is None and requested == 1:
+        effective = 1
     return "as requested" if effective == requested else f"{_text(effective)} where {requested} was requested"
 
 
 def _hardware(name: str) -> Property:
-    return lambda run: _text((run.fields.get("hardware") or {}).get(name)) if _is_measured(run) else MODELLED
+    return lambda run: _text(getattr(run.fields.hardware, name, None)) if _is_measured(run) else MODELLED
 
 
 def _cores(run: BenchmarkRun) -> str:
-    hardware = run.fields.get("hardware") or {}
-    counts = [f"{hardware[key]} {word}" for key, word in CORES.items() if hardware.get(key)]
+    counts = [f"{count} {word}" for key, word in CORES.items() if (count := getattr(run.fields.hardware, key, None))]
     return ", ".join(counts) or NOT_STATED
 
 
@@ -159,7 +159,7 @@ def _if_measured(value: Property) -> Property:
 
 
 def _version(package: str) -> Property:
-    return lambda run: _text((run.fields.get("versions") or {}).get(package))
+    return lambda run: _text((run.fields.versions or {}).get(package))
 
 
 def _text(value: object) -> str:
@@ -167,19 +167,19 @@ def _text(value: object) -> str:
 
 
 def _is_measured(run: BenchmarkRun) -> bool:
-    return run.fields.get("time_kind") != "modelled"
+    return run.fields.time_kind != "modelled"
 
 
 DECISIVE: dict[str, Property] = {
     "target model": _model("target"),
-    "engine": lambda run: _text((run.fields.get("engine") or {}).get("name")),
+    "engine": lambda run: _text(run.fields.engine and run.fields.engine.name),
     "dtype": _config("dtype"),
     "rounding of products": _config("products"),
     "max_new_tokens": _config("max_new_tokens"),
     "batch size": _config("batch_size"),
     "effective batch size": _effective_batch_size,
-    "sampling": lambda run: sampling_sentence(run.fields.get("config") or {}),
-    "time": lambda run: _text(run.fields.get("time_kind")),
+    "sampling": lambda run: sampling_sentence(run.fields.config),
+    "time": lambda run: _text(run.fields.time_kind),
 }
 """Properties in which runs must agree."""
 NOTABLE: dict[str, Property] = {
@@ -187,7 +187,7 @@ NOTABLE: dict[str, Property] = {
     "CPU": _hardware("cpu"),
     "GPU": _hardware("gpu"),
     "threads": _hardware("torch_threads"),
-    "git commit": lambda run: _text(run.fields.get("git_commit"))[:12],
+    "git commit": lambda run: _text(run.fields.git_commit)[:12],
 }
 """Properties whose differences are reported."""
 CORES = {"physical_cores": "cores", "usable_cpus": "usable"}
@@ -195,11 +195,11 @@ CONDITIONS: dict[str, Property] = {
     "version of specbench-kit": _version("specbench_kit"),
     "version of torch": _version("torch"),
     "version of transformers": _version("transformers"),
-    "uncommitted changes": lambda run: {"True": "yes", "False": "no"}.get(str(run.fields.get("git_dirty")), NOT_STATED),
-    "operating system": _if_measured(lambda run: _text(run.fields.get("platform"))),
+    "uncommitted changes": lambda run: {"True": "yes", "False": "no"}.get(str(run.fields.git_dirty), NOT_STATED),
+    "operating system": _if_measured(lambda run: _text(run.fields.platform)),
     "cores": _if_measured(_cores),
-    "memory in GB": _if_measured(lambda run: _text((run.fields.get("hardware") or {}).get("memory_gb"))),
-    "launch": _if_measured(lambda run: str((run.fields.get("config") or {}).get("launch", "virtual"))),
+    "memory in GB": _if_measured(lambda run: _text(run.fields.hardware and run.fields.hardware.memory_gb)),
+    "launch": _if_measured(lambda run: run.fields.config.launch),
     "repeats": _config("repeats"),
 }
 """Properties whose differences are reported among the runs that state them."""
@@ -207,13 +207,16 @@ CONDITIONS: dict[str, Property] = {
 
 def _deployments(runs: LabelledRuns) -> str:
     """Return the fields in which deployments differ, by name and value."""
-    described = {label: flat(run.fields.get("deployment") or {}) for label, run in runs}
+    described = {label: flat(to_builtins(run.fields.deployment) or {}) for label, run in runs}
     keys = dict.fromkeys(key for fields in described.values() for key in fields)
-    differing = [key for key in keys if len({str(fields.get(key)) for fields in described.values()}) > 1]
-    if not differing:
+    values = []
+    for key in keys:
+        texts = dict.fromkeys(str(fields.get(key)) for fields in described.values())
+        if len(texts) > 1:
+            values.append(f"{key} {' / '.join(texts)}")
+    if not values:
         return ""
-    names = _difference("deployment", runs, lambda run: deployment_name(run.fields) or "none")
-    values = [f"{key} {' / '.join(dict.fromkeys(str(f.get(key)) for f in described.values()))}" for key in differing]
+    names = _difference("deployment", runs, lambda run: run.fields.deployment_name or "none")
     return names or f"deployment: {_first_few(values)}"
 
 
@@ -285,8 +288,8 @@ def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries]:
 
 def _same_method(first: BenchmarkRun, second: BenchmarkRun) -> bool:
     """Compare by name and resolved options, or by the spec if a run does not hold its options."""
-    names = [run.method.partition(":")[0] if "options" in run.fields else run.method for run in (first, second)]
-    return names[0] == names[1] and first.fields.get("options") == second.fields.get("options")
+    names = [run.method.partition(":")[0] if run.fields.options is not None else run.method for run in (first, second)]
+    return names[0] == names[1] and first.fields.options == second.fields.options
 
 
 def _reads_reference(spec: str) -> bool:
@@ -304,7 +307,7 @@ def _derived_baselines(own: Sequence[MethodSeries], baselines: Sequence[MethodSe
         runs = {
             name: replace(
                 run,
-                fields={**run.fields, "method": BASELINE, "options": {}},
+                fields=structs.replace(run.fields, method=BASELINE, options={}),
                 records=run.baseline,
                 baseline=[],
                 problems=(),

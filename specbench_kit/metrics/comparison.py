@@ -16,9 +16,8 @@ from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, lossless_counts, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.run_summary import MethodRow
-from specbench_kit.metrics.units import Units, batch_size, units_of
+from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import is_undecided, may_win
-from specbench_kit.runs.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
 MANY = 10
@@ -154,7 +153,7 @@ def _units(all_sources: Iterable[Sources]) -> dict[str, int]:
         first = 1 + max(units.values(), default=-1)
         # Prompts that an earlier run has too keep their unit. Batches are those of the first run on each dataset:
         # all runs take the prompts in the same order.
-        units = units_of(source.records, batch_size(source.run.fields), first) | units
+        units = units_of(source.records, source.run.fields.decoded_at_once, first) | units
     return units
 
 
@@ -162,12 +161,10 @@ def _divided_tables(
     all_series: Sequence[MethodSeries], sources: Mapping[str, Sources], reference: Reference, units: Units
 ) -> list[ComparisonTable]:
     """Return a table per dataset and one per category, each only if there are several."""
-    pairs = dict.fromkeys(
-        (name, record.category)
-        for by_dataset in sources.values()
-        for name, source in by_dataset.items()
-        for record in source.records
-    )
+    pairs: dict[tuple[str, str], None] = {}
+    for by_dataset in sources.values():
+        for name, source in by_dataset.items():
+            pairs |= dict.fromkeys((name, record.category) for record in source.records)
     datasets, categories = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
     divisions: list[tuple[Kind, str]] = [("dataset", name) for name in datasets] if len(datasets) > 1 else []
     divisions += [("category", name) for name in categories] if len(categories) > 1 else []
@@ -199,7 +196,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
     """Return the series' side of a table; `timed` if the requests are all of their runs, which gives a makespan."""
     sources = list(by_dataset.values())
     run = sources[0].run.fields
-    timed = timed and not any(spans_interruption(source.run.fields) for source in sources)
+    timed = timed and not any(source.run.fields.spans_interruption for source in sources)
     baseline = [record for source in sources for record in source.baseline]
     checked = [may_win(source.run.summary) for source in sources]
     entry = TableEntry(
@@ -209,14 +206,14 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         makespan_s=sum(makespan_s(source.records) for source in sources) if timed else None,
         baseline_makespan_s=sum(makespan_s(source.baseline) for source in sources) if timed and baseline else None,
         cost=_cost(sources) if timed else None,
-        deployment=run.get("deployment"),
+        deployment=run.deployment,
         ties=_with_verdict("tie", by_dataset, has_prefixes=len(series.runs) > 1),
         unjudged=_with_verdict("unjudged", by_dataset, has_prefixes=len(series.runs) > 1),
-        is_sampled=bool((run.get("config") or {}).get("temperature")),
+        is_sampled=bool(run.config.temperature),
         is_bound=series.is_bound,
         is_baseline=series.is_baseline,
         may_win=False if False in checked else None if None in checked else True,
-        looks=max(source.run.fields.get("looks", 1) for source in sources),
+        looks=max(source.run.fields.looks or 1 for source in sources),
         is_undecided=all(may_win(source.run.summary) or is_undecided(source.run.summary) for source in sources)
         and None in checked,
     )
@@ -227,7 +224,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
 def _cost(sources: Sequence[Source]) -> float | None:
     """Return the dollars of all runs; None unless every run has a deployment with prices."""
     costs = [
-        device_cost(source.run.fields["deployment"], source.records) if source.run.fields.get("deployment") else None
+        device_cost(deployment, source.records) if (deployment := source.run.fields.deployment) else None
         for source in sources
     ]
     return None if None in costs else sum(cost or 0.0 for cost in costs)
@@ -235,16 +232,13 @@ def _cost(sources: Sequence[Source]) -> float | None:
 
 def _with_verdict(verdict: Verdict, by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, int]]:
     """Return the requests, by id and repeat, to whose output the run's own check gave a verdict."""
-    return frozenset(
-        (
-            f"{name}/{entry.request_id}" if has_prefixes else entry.request_id,
-            entry.repeat,
-        )
-        for name, source in by_dataset.items()
-        if source.run.summary.lossless
-        for entry in source.run.summary.lossless.divergences
-        if entry.verdict == verdict
-    )
+    requests = set()
+    for name, source in by_dataset.items():
+        lossless = source.run.summary.lossless
+        for entry in lossless.divergences if lossless else ():
+            if entry.verdict == verdict:
+                requests.add((f"{name}/{entry.request_id}" if has_prefixes else entry.request_id, entry.repeat))
+    return frozenset(requests)
 
 
 def _reference(against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries]) -> Reference:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.runs.document import DeploymentDescription
 
 DRAFTING_PHASES = ("prefill", "draft", "policy")
 
@@ -26,12 +26,13 @@ def per_makespan(group: RequestGroup, makespan_s: float | None, slo_tpot_s: floa
     return metrics
 
 
-def device_cost(deployment: JsonObject, records: Sequence[RequestRecord]) -> float | None:
+def device_cost(deployment: DeploymentDescription, records: Sequence[RequestRecord]) -> float | None:
     """Return the dollars of a run by the prices per hour in its `run.json`; None if the deployment has no prices.
 
     The verifier is paid for the makespan, a drafter for the time in which it works.
     """
-    server, edge = (deployment[role]["price_per_hour"] for role in ("verifier", "drafter"))
+    server = deployment.verifier.price_per_hour
+    edge = deployment.drafter.price_per_hour
     if not server and not edge:
         return None
     rounds = RequestGroup(records).rounds
@@ -39,12 +40,12 @@ def device_cost(deployment: JsonObject, records: Sequence[RequestRecord]) -> flo
     return float(server * makespan_s(records) + edge * busy_s) / 3600
 
 
-def idle_shares(deployment: JsonObject, records: Sequence[RequestRecord]) -> Metrics:
+def idle_shares(deployment: DeploymentDescription, records: Sequence[RequestRecord]) -> Metrics:
     """Return the idle share of the verifier over the run and, of drafting devices at the edge, over their requests."""
     rounds = RequestGroup(records).rounds
     edge_s = sum(rounds.sum(f"{phase}_s") for phase in DRAFTING_PHASES)
     busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s(records))}
-    if deployment["placement"] == "edge" and edge_s:
+    if deployment.placement == "edge" and edge_s:
         busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(request_seconds(records).values()))
     return {name: max(0.0, 1 - share) for name, share in busy.items() if share is not None}
 

@@ -47,14 +47,13 @@ def _commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:
     if not any(rounds.commits_s):
         nonempty = committed != 0
         return rounds.request[nonempty], committed[nonempty], ended_s[nonempty]
-    commits = [
-        (request, size, end_s)
-        for request, moments_s, tokens, round_end_s in zip(
-            rounds.request, rounds.commits_s, committed, ended_s, strict=True
-        )
-        for size, end_s in ([(1, moment_s) for moment_s in moments_s] or [(tokens, round_end_s)])
-        if size
-    ]
+    commits: list[tuple[np.number, float, float]] = []
+    by_round = zip(rounds.request, rounds.commits_s, committed, ended_s, strict=True)
+    for owner, round_moments_s, tokens, round_end_s in by_round:
+        if round_moments_s:
+            commits += [(owner, 1, moment_s) for moment_s in round_moments_s]
+        elif tokens:
+            commits.append((owner, tokens, round_end_s))
     request, sizes, moments_s = np.array(commits, dtype=np.float64).reshape(-1, 3).T
     return request, sizes, moments_s
 
@@ -101,12 +100,14 @@ PROMISE = 90
 """The percentile of plain decoding's TPOT that is the SLO (AdaSpec, section 5)."""
 
 
+def _known_tpots_s(group: RequestGroup) -> Array:
+    return np.array([record.tpot_s for record in group.finished if record.tpot_s is not None])
+
+
 def attainment(group: RequestGroup, baseline: Sequence[RequestRecord]) -> Metrics:
     """Return the share of requests whose TPOT meets the SLO, at every scale; empty if no TPOT is known."""
-    tpots_s, baseline_tpots_s = (
-        np.array([record.tpot_s for record in records if record.tpot_s is not None])
-        for records in (group.finished, RequestGroup(baseline).finished)
-    )
+    tpots_s = _known_tpots_s(group)
+    baseline_tpots_s = _known_tpots_s(RequestGroup(baseline))
     if not len(tpots_s) or not len(baseline_tpots_s):
         return {}
     slo_s = float(np.percentile(baseline_tpots_s, PROMISE))

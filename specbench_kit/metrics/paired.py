@@ -95,16 +95,17 @@ def _compare(numerators: Sequence[Seconds], denominators: Sequence[Seconds], uni
     sides = [*numerators, *denominators]
     shared = set(sides[0]).intersection(*sides[1:])
     keys = [key for key in sides[-1] if key in shared]
-    ratio = Ratio.of(*([_sums(side, keys, units) for side in part] for part in (numerators, denominators)))
+    ratio = Ratio.of(
+        [_sums(side, keys, units) for side in numerators], [_sums(side, keys, units) for side in denominators]
+    )
     if ratio is None:
         return None
     logs = unit_logs(numerators, denominators, keys, units)
     typical = Typical.of(logs[np.isfinite(logs)])
     assert typical is not None, "requests with times are units with a ratio"
     prompts = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in keys))}
-    top, bottom = (
-        np.prod([_sums(side, keys, prompts) for side in part], axis=0) for part in (numerators, denominators)
-    )
+    top = np.prod([_sums(side, keys, prompts) for side in numerators], axis=0)
+    bottom = np.prod([_sums(side, keys, prompts) for side in denominators], axis=0)
     advantage = top / bottom - 1
     win_share = float(((advantage > NO_WIDTH) + 0.5 * (np.abs(advantage) <= NO_WIDTH)).mean())
     return PairedSpeed(ratio, typical, len(keys), win_share)
@@ -120,8 +121,9 @@ def unit_logs(
     for row, number in zip(table, repeats, strict=True):
         of_repeat = [key for key in keys if key[1] == number]
         timed = sorted({units[name] for name, _ in of_repeat})
-        sums = [[np.log(_sums(side, of_repeat, units)[timed]) for side in part] for part in (numerators, denominators)]
-        row[timed] = np.sum(sums[0], axis=0) - np.sum(sums[1], axis=0)  # the sum of no sides is 0
+        above = [np.log(_sums(side, of_repeat, units)[timed]) for side in numerators]
+        below = [np.log(_sums(side, of_repeat, units)[timed]) for side in denominators]
+        row[timed] = np.sum(above, axis=0) - np.sum(below, axis=0)  # the sum of no sides is 0
     present = np.flatnonzero(np.isfinite(table).any(axis=0))
     logs = np.full(size, np.nan)
     logs[present] = np.nanmedian(table[:, present], axis=0)

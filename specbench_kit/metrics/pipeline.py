@@ -7,17 +7,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.runs.document import StatesOnLink
 
 
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
     """Return mean and percentiles of the time between tokens (TBT), in seconds."""
     return distribution(inter_token_gaps(RequestGroup(records).rounds))
+
+
+def expected_steps(stages: int, hit_rate: float) -> float:
+    """Return the expected steps per token if the true token is in flight with probability `hit_rate` each time.
+
+    A hit yields its own successor one step later, a miss refills all stages.
+    """
+    return 1 + (1 - hit_rate) * (stages - 1)
+
+
+def published_steps(stages: int, hit_rate: float) -> float:
+    """Return the expected steps per token by SpecPipe's Eq. 2, which counts the step of a miss twice."""
+    return 1 + (1 - hit_rate) * stages
 
 
 def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics:
@@ -45,7 +57,7 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
     }
 
 
-def summarise_states(records: Sequence[RequestRecord], hidden_states: JsonObject) -> Metrics:
+def summarise_states(records: Sequence[RequestRecord], hidden_states: StatesOnLink) -> Metrics:
     """Return the bytes of hidden states that went down the link; `hidden_states` is that field of `run.json`.
 
     A verdict brings the states of the token before the draft and of the accepted tokens, the first verdict also those
@@ -53,11 +65,11 @@ def summarise_states(records: Sequence[RequestRecord], hidden_states: JsonObject
     """
     group = RequestGroup(records)
     rounds = group.rounds
-    bytes_per_token = hidden_states["bytes_per_token"]
+    bytes_per_token = hidden_states.bytes_per_token
     sent_tokens = np.where(rounds["steps"] > 0, rounds["committed"], rounds["accepted"] + 1).sum()
     prompt_bytes = bytes_per_token * sum(len(record.prompt_ids) - 1 for record in group.finished)
     return {
-        "layers": list(hidden_states["layers"]),
+        "layers": list(hidden_states.layers),
         "bytes_per_token": bytes_per_token,
         "bytes": prompt_bytes + bytes_per_token * float(sent_tokens),
         "prompt_bytes": prompt_bytes,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.acceptance import ratio_intervals
@@ -19,6 +18,7 @@ from specbench_kit.metrics.summary import request_metrics
 from specbench_kit.metrics.typical import TypicalFamily
 from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
+from specbench_kit.runs.document import DeploymentDescription
 
 Records = Sequence[RequestRecord]
 Rows = Mapping[str, Metrics]
@@ -43,7 +43,7 @@ class TableEntry:
     makespan_s: float | None = None
     baseline_makespan_s: float | None = None
     cost: float | None = None
-    deployment: JsonObject | None = None
+    deployment: DeploymentDescription | None = None
     ties: frozenset[tuple[str, int]] = frozenset()
     unjudged: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False
@@ -126,9 +126,8 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
     if entry.baseline:
         side = Side.of(entry.records, entry.baseline)
         shared = side.own.keys() & side.baseline.keys()
-        rate, baseline_rate = (
-            _mean_rate([r for r in records if r.key in shared]) for records in (entry.records, entry.baseline)
-        )
+        rate = _mean_rate([record for record in entry.records if record.key in shared])
+        baseline_rate = _mean_rate([record for record in entry.baseline if record.key in shared])
         row |= repeats(entry) | {
             "speedup_request_mean": paired.request_mean(side),
             "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
@@ -172,15 +171,15 @@ def repeats(entry: TableEntry) -> Metrics:
     if count < 2:
         return {}
     prompts = units_of(entry.records)
-    speedups = [
-        paired.speedup(
-            Side.of(*([r for r in side if r.repeat == number] for side in (entry.records, entry.baseline))), prompts
-        )
-        for number in range(count)
-    ]
+    speedups = []
+    for number in range(count):
+        records = [record for record in entry.records if record.repeat == number]
+        baseline = [record for record in entry.baseline if record.repeat == number]
+        speedups.append(paired.speedup(Side.of(records, baseline), prompts))
     # The spread is over the requests that finished in all repeats.
     seconds = paired.request_seconds(entry.records)
-    ids = [name for name in dict.fromkeys(key[0] for key in seconds) if all((name, n) in seconds for n in range(count))]
+    names = dict.fromkeys(key[0] for key in seconds)
+    ids = [name for name in names if all((name, number) in seconds for number in range(count))]
     totals = np.array([sum(seconds[name, number] for name in ids) for number in range(count)])
     return {
         "repeats": count,

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
-from specbench_kit.core.typed_json import JsonObject, parse
+from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.run_summary import RunSummary, read_summary
 from specbench_kit.metrics.summary import summarise_run
-from specbench_kit.metrics.units import batch_size
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.runs.resumption import spans_interruption
+from specbench_kit.runs.document import RunDocument
 
 Records = list[RequestRecord]
 
@@ -28,7 +27,7 @@ class BenchmarkRun:
     """
 
     path: Path
-    fields: JsonObject
+    fields: RunDocument
     records: Records
     baseline: Records
     summary: RunSummary
@@ -42,12 +41,7 @@ class BenchmarkRun:
     @property
     def method(self) -> str:
         """The method's spec."""
-        return str(self.fields["method"])
-
-    @property
-    def dataset(self) -> JsonObject:
-        """The dataset's part of run.json."""
-        return self.fields.get("dataset") or {}
+        return str(self.fields.method)
 
 
 class RunReader:
@@ -58,8 +52,8 @@ class RunReader:
 
     def read(self, path: Path) -> BenchmarkRun:
         """Return the run in a folder; SkitError if nothing of it can be read."""
-        fields = RunDirectory.open(path).run
-        if fields.get("method") is None:
+        fields = RunDirectory.open(path).document
+        if fields.method is None:
             raise SkitError(f"{path / 'run.json'} names no method: it is not a run of skit bench")
         (records, problems), (baseline, baseline_problems) = (self._records(path / f"{name}.jsonl") for name in FILES)
         if not records:
@@ -131,7 +125,7 @@ def _parse_records(content: bytes) -> tuple[Records, list[str]]:
     return list(records.values()), problems
 
 
-def _summary(path: Path, fields: JsonObject, records: Records, baseline: Records) -> tuple[RunSummary, list[str]]:
+def _summary(path: Path, fields: RunDocument, records: Records, baseline: Records) -> tuple[RunSummary, list[str]]:
     """Return the content of summary.json; without a valid one, the metrics of the records, as of a partial run."""
     file = path / "summary.json"
     try:
@@ -147,18 +141,18 @@ def _summary(path: Path, fields: JsonObject, records: Records, baseline: Records
             return read_summary(content), []
         except ValueError as error:
             problem = f"{_short_path(file)} is not a summary of this kit ({error})"
-    planned = fields.get("requests") or len(records)
+    planned = fields.requests or len(records)
     failed = sum(record.finish_reason == "error" for record in records)
     summary = {
-        "method": fields["method"],
+        "method": fields.method,
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
         **summarise_run(
             records,
             baseline or None,
-            fields.get("deployment"),
-            timed=not spans_interruption(fields),
-            batch_size=batch_size(fields),
+            fields.deployment,
+            timed=not fields.spans_interruption,
+            batch_size=fields.decoded_at_once,
         ),
         "lossless": None,
     }

@@ -1,18 +1,19 @@
 """A run's settings in few words: its method, its sampling, its deployment."""
 
-from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.core.typed_json import flat
+from specbench_kit.runs.document import LinkDescription, RunConfig, RunDescription
 
 FEW = 1
 """Number of options in a label, unless more were given: tables and legends have little room."""
 
 
-def method_label(run: JsonObject) -> str:
+def method_label(run: RunDescription) -> str:
     """Return a label such as `fixed-k (k=4)`: the given options and, up to a few, the others that are set.
 
     A run whose resolved options are not known is labelled by its spec.
     """
-    spec = str(run["method"])
-    options = run.get("options")
+    spec = str(run.method)
+    options = run.options
     if not options:
         return spec
     name, _, tail = spec.partition(":")
@@ -23,43 +24,38 @@ def method_label(run: JsonObject) -> str:
     return f"{name} ({', '.join(shown)})" if shown else name
 
 
-def describe_options(run: JsonObject) -> str:
+def describe_options(run: RunDescription) -> str:
     """Return every option of the method with its value, in one line; empty if the run does not say."""
-    return ", ".join(f"{key}={_text(value)}" for key, value in (run.get("options") or {}).items())
+    return ", ".join(f"{key}={_text(value)}" for key, value in (run.options or {}).items())
 
 
-def describe_inputs(run: JsonObject) -> str:
+def describe_inputs(run: RunDescription) -> str:
     """Return what the method was prepared with, such as predictor, threshold or profile, by dotted name."""
-    return ", ".join(f"{name}={_text(value)}" for name, value in flat(run.get("uses") or {}).items())
+    return ", ".join(f"{name}={_text(value)}" for name, value in flat(run.uses).items())
 
 
-def sampling_sentence(config: JsonObject) -> str:
+def sampling_sentence(config: RunConfig) -> str:
     """Return `greedy`, or the sampling parameters that are set."""
-    if config.get("temperature", 0) is None:
+    if config.temperature is None:
         return "sampling not stated"
-    if not config.get("temperature"):
+    if not config.temperature:
         return "greedy"
-    limits = [f", {name.replace('_', '-')} {config[name]:g}" for name in ("top_p", "top_k") if config.get(name)]
-    return f"temperature {config['temperature']:g}{''.join(limits)}, seed {config.get('seed')}"
-
-
-def deployment_name(run: JsonObject) -> str | None:
-    """Return the name of the deployment that time is modelled on; None if time was measured."""
-    name: str | None = (run.get("deployment") or {}).get("name")
-    return name
+    top_p = f", top-p {config.top_p:g}" if config.top_p else ""
+    top_k = f", top-k {config.top_k}" if config.top_k else ""
+    return f"temperature {config.temperature:g}{top_p}{top_k}, seed {config.seed}"
 
 
 STREAMED = "AR at the server, streamed"
 """Plain decoding across a link: the target decodes by itself, and only the first token waits for the link."""
 
 
-def plain_decoding(run: JsonObject) -> str | None:
+def plain_decoding(run: RunDescription) -> str | None:
     """Return how the run's baseline decodes across its link; None if there is no link."""
-    if run.get("server"):
+    if run.server:
         return STREAMED
-    link = (run.get("deployment") or {}).get("link") or {}
-    limits = ("rtt_s", "jitter_s", "up_bytes_per_s", "down_bytes_per_s")
-    return STREAMED if any(link.get(name) for name in limits) else None
+    link = run.deployment.link if run.deployment else LinkDescription()
+    crosses = link.rtt_s or link.jitter_s or link.up_bytes_per_s or link.down_bytes_per_s
+    return STREAMED if crosses else None
 
 
 def _text(value: object) -> str:

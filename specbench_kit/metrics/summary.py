@@ -7,7 +7,6 @@ meaning for the records at hand (an acceptance rate with nothing submitted) is N
 from collections.abc import Sequence
 
 from specbench_kit.core.errors import require
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.acceptance import acceptance_by_position, counts, pooled, ratio_intervals
@@ -18,6 +17,7 @@ from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, by_category
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.metrics.units import Units, units_of
+from specbench_kit.runs.document import DeploymentDescription
 
 
 def summarise(
@@ -67,7 +67,7 @@ def summarise(
 def summarise_run(
     records: Sequence[RequestRecord],
     baseline: Sequence[RequestRecord] | None,
-    deployment: JsonObject | None,
+    deployment: DeploymentDescription | None,
     oracle_throughput: float | None = None,
     timed: bool = True,
     batch_size: int = 1,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 
 Units = Mapping[str, int]
@@ -23,9 +22,3 @@ def units_of(records: Sequence[RequestRecord], batch_size: int = 1, first: int =
     if all(record.finished_s is not None for record in records if record.finish_reason != "error"):
         names.sort(key=admitted_s.__getitem__)
     return {name: first + position // max(1, batch_size) for position, name in enumerate(names)}
-
-
-def batch_size(run: JsonObject) -> int:
-    """Return how many requests were decoded at once according to `run.json`; 1 if it does not say."""
-    config = run.get("config") or {}
-    return int(config.get("effective_batch_size") or config.get("batch_size") or 1)

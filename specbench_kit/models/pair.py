@@ -14,8 +14,14 @@ from transformers.utils import logging
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.draft_library import HEAD, find, find_draft
-from specbench_kit.models.drafts.reduced import is_reduced, is_reduced_draft, load_draft, load_draft_for
-from specbench_kit.models.early_exit import exit_early, exit_layer
+from specbench_kit.models.drafts.reduced import (
+    exit_early,
+    exit_layer,
+    is_reduced,
+    is_reduced_draft,
+    load_draft,
+    load_draft_for,
+)
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import end_tokens, ignored_settings
@@ -26,8 +32,14 @@ from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.shell import OWN_KERNELS, hold_scale, make_shell, scaled_from
 from specbench_kit.models.synthetic import load_synthetic
-from specbench_kit.models.tokenizers import differ, require_room, unshared
-from specbench_kit.models.vocabulary_map import TranslatingRunner, VocabularyMap, map_vocabulary
+from specbench_kit.models.vocabulary_map import (
+    TranslatingRunner,
+    VocabularyMap,
+    differ,
+    map_vocabulary,
+    require_room,
+    unshared,
+)
 from specbench_kit.models.weights.stored import with_weights
 
 ONE_DEVICE = Placement()

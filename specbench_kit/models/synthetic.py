@@ -35,7 +35,8 @@ class SyntheticModel:
         self.body = body
         self.device: torch.device = body.device if body is not None else torch.device("cpu")
         self.dtype: torch.dtype = body.dtype if body is not None else torch.float32
-        self.config = SyntheticConfig(vocab_size=vocabulary, hidden_size=1, max_position_embeddings=CONTEXT)
+        context = CONTEXT if body is None else int(body.config.max_position_embeddings)
+        self.config = SyntheticConfig(vocab_size=vocabulary, hidden_size=1, max_position_embeddings=context)
         self.config._commit_hash = name
         self.generation_config = GenerationConfig(eos_token_id=[])
 
@@ -61,6 +62,8 @@ def load_synthetic(source: ModelSource, vocabulary: int, make_body: MakeBody | N
         raise SkitError(f"the target is {SYNTHETIC}, with no option but {SHAPE}NAME: give {draft} as the draft")
     agreement = None if is_target else from_options(name, Agreement, ",".join(options))
     shape = shape_of(source.location)
+    if not shape and SHAPE in tail:
+        raise SkitError(f"{source.location}: {SHAPE} needs a name, like {SHAPE}qwen3-0.6b")
     if shape and make_body is None:
         raise SkitError(f"{SHAPE}{shape} has no effect here, since nothing is timed: leave it out")
     body = make_body(shape) if shape and make_body is not None else None

@@ -1,27 +1,28 @@
 """A run's folder: what was run, one line per finished request, and the summary and reports made from them.
 
-Also here: the fields of `run.json` that reports, comparisons and reruns rely on, with their types.
+Errors name the damaged file and line. Also here: one writer per folder, by a lock that the operating system releases
+when its process ends, however it ends.
 """
 
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from msgspec import Meta, Struct
+from filelock import FileLock, Timeout
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import one_line_texts
-from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
+from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import KEY_DIGITS, content_hash, encode, folder_candidates, slug, to_json
-from specbench_kit.runs.reading import complete_lines, read_details, read_object, read_records, reported
 
 SCHEMA_VERSION = 1
 """The version of the format. It rises when an older kit would misread a run; new fields, which readers skip, do not
@@ -42,6 +43,9 @@ _DEFINING = (
 RESUME_HINT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
 """The advice for a run directory that cannot be written."""
 _SLUG_LENGTH = 60
+_LOCK = ".lock"
+_locks: dict[Path, FileLock] = {}
+"""The locks that this process has, by folder."""
 
 
 def config_key(run: JsonObject) -> str:
@@ -97,8 +101,9 @@ class RunDirectory:
                 f"{path} was written by a newer specbench-kit (schema {version}, this one reads up to "
                 f"{SCHEMA_VERSION}): upgrade specbench-kit"
             )
-        check_description(path / "run.json", run)
-        return cls(path, run)
+        directory = cls(path, run)
+        _ = directory.document  # a damaged description is refused before anything is done with the run
+        return directory
 
     @classmethod
     def find(cls, path: Path) -> "RunDirectory":
@@ -109,6 +114,14 @@ class RunDirectory:
         if len(folders) > 1:
             raise SkitError(f"{path} holds {len(folders)} runs: name one of them, such as {folders[0]}")
         return cls.open(folders[0])
+
+    @property
+    def document(self) -> RunDocument:
+        """The content of `run.json` by its types; SkitError names a field of a wrong type."""
+        try:
+            return RunDocument.read(self.run)
+        except ValueError as error:
+            raise SkitError(f"{self.path / 'run.json'}: {error}: it is not a run of skit bench") from error
 
     @property
     def is_partial(self) -> bool:
@@ -235,135 +248,94 @@ def _cut_partial_line(file: BinaryIO) -> None:
         file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def doc(text: str) -> Meta:
-    """Return the description that a field has in the JSON Schema."""
-    return Meta(description=text)
-
-
-class ModelDescription(Struct):
-    """A model of the run."""
-
-    name: Annotated[str | None, doc("name or folder of the model")] = None
-    hash: Annotated[str | None, doc("SHA-256 over configuration, tokenizer and weights")] = None
-    gguf_sha256: Annotated[str | None, doc("SHA-256 of the GGUF file that the model was converted from")] = None
-    parameters: Annotated[Count | None, doc("number of parameters")] = None
-
-
-class NumberFormat(Struct):
-    """The number formats of a model's weights."""
-
-    computed: Annotated[str | None, doc("format in which the model computed")] = None
-    published: Annotated[str | None, doc("format that its own configuration states; null if it states none")] = None
-
-
-class DatasetDescription(Struct):
-    """The prompts of the run."""
-
-    name: Annotated[str | None, doc("name of the dataset")] = None
-    source: Annotated[str | None, doc("where it was read from: hub, local, file, sample, bundled, imported")] = None
-    location: Annotated[str | None, doc("repository or file that holds it")] = None
-    digest: Annotated[str | None, doc("SHA-256 over the prompts of the run")] = None
-    count: Annotated[Count | None, doc("prompts that the run used")] = None
-    total: Annotated[Count | None, doc("prompts of the whole dataset")] = None
-    left_out: Annotated[list[str] | None, doc("ids of prompts that were left out")] = None
-
-
-class RunConfig(Struct):
-    """The settings that were asked for."""
-
-    device: Annotated[str | None, doc("torch device")] = None
-    dtype: Annotated[str | None, doc("number format of the weights")] = None
-    executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = None
-    products: Annotated[str | None, doc("how products are rounded, if not by the dtype alone")] = None
-    max_new_tokens: Annotated[int | None, doc("most output tokens per request")] = None
-    batch_size: Annotated[int | None, doc("requests that may be decoded at once")] = None
-    effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None
-    repeats: Annotated[int | None, doc("times that each request is decoded")] = None
-    seed: Annotated[int | None, doc("seed of all random numbers")] = None
-    temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy")] = None
-    top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None
-    top_k: Annotated[int | None, doc("top-k sampling; 0 disables it")] = None
-
-
-class HardwareDescription(Struct):
-    """The machine that decoded."""
-
-    cpu: Annotated[str | None, doc("processor")] = None
-    memory_gb: Annotated[Number | None, doc("memory in GB (1e9 bytes)")] = None
-
-
-class DeploymentReference(Struct):
-    """The deployment that time is modelled on; null where it was measured."""
-
-    name: Annotated[str | None, doc("name of the deployment")] = None
-
-
-class EngineReference(Struct):
-    """The inference engine that verified, with the kit's policy as its drafter; null where the kit's loop decoded."""
-
-    name: Annotated[str | None, doc("name of the engine")] = None
-    version: Annotated[str | None, doc("version of the engine")] = None
-
-
-class EngineOverhead(Struct):
-    """The work of a policy inside another engine, summed over all calls."""
-
-    calls: Annotated[Count, doc("calls of the drafter, one per step")] = 0
-    policy_s: Annotated[Number, doc("seconds of the policy's decisions")] = 0.0
-    draft_s: Annotated[Number, doc("seconds of drafting")] = 0.0
-    total_s: Annotated[Number, doc("seconds inside of the drafter, bookkeeping included")] = 0.0
-    engine_s: Annotated[Number, doc("seconds of the engine's own steps")] = 0.0
-
-
-class PredictorUse(Struct):
-    """The predictor that the method loaded, and how it used it."""
-
-    threshold: Annotated[Number | None, doc("score below which drafting stops")] = None
-    max_draft: Annotated[int | None, doc("longest draft in tokens")] = None
-    deployment: Annotated[str | None, doc("deployment that the threshold was tuned for")] = None
-    rule: Annotated[str | None, doc("how the threshold was chosen")] = None
-
-
-class PreparedInputs(Struct):
-    """The predictor, thresholds and profiles that the method was prepared with."""
-
-    predictor: PredictorUse | None = None
-
-
-class RunDocument(Struct):
-    """The content of `run.json`: what was run, on what, where and how. Every field but the version may be missing."""
-
-    schema_version: Annotated[int, doc("version of the format")]
-    method: Annotated[str | None, doc("spec of the method, such as fixed-k:k=4")] = None
-    options: Annotated[JsonObject | None, doc("every option of the method with its value")] = None
-    uses: PreparedInputs | None = None
-    dataset: DatasetDescription | None = None
-    models: Annotated[dict[str, ModelDescription | None] | None, doc("target and draft model, by role")] = None
-    number_formats: Annotated[
-        dict[str, NumberFormat] | None, doc("number formats of the models that ran here, by role")
-    ] = None
-    config: RunConfig | None = None
-    time_kind: Annotated[str | None, doc("measured or modelled")] = None
-    deployment: DeploymentReference | None = None
-    engine: EngineReference | None = None
-    overhead: EngineOverhead | None = None
-    requests: Annotated[Count | None, doc("requests that were planned")] = None
-    prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = None
-    left_out: Annotated[JsonObject | None, doc("prompts that were left out, by reason")] = None
-    seen_prompts: Annotated[int | None, doc("prompts that a predictor had been trained on")] = None
-    trace: Annotated[JsonObject | None, doc("the trace that was replayed")] = None
-    imported: Annotated[JsonObject | None, doc("the file of another tool that the run was made from")] = None
-    resumptions: Annotated[list[JsonObject] | None, doc("each time that the run was resumed")] = None
-    started_at: Annotated[str | None, doc("start in UTC, ISO 8601")] = None
-    argv: Annotated[list[str] | None, doc("command line")] = None
-    git_commit: Annotated[str | None, doc("commit of specbench-kit")] = None
-    versions: Annotated[JsonObject | None, doc("versions of the packages")] = None
-    hardware: HardwareDescription | None = None
-
-
-def check_description(path: Path, run: JsonObject) -> None:
-    """Raise SkitError if the `run.json` at `path` has a field of a wrong type."""
+def read_object(path: Path) -> JsonObject:
+    """Return the JSON object that a file holds."""
+    with reported(f"cannot read {path}", "name a run directory that skit bench made"):
+        content = path.read_bytes()
     try:
-        convert(RunDocument, run)
+        document: object = parse(content)
     except ValueError as error:
-        raise SkitError(f"{path}: {error}: it is not a run of skit bench") from error
+        raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
+    if not isinstance(document, dict):
+        raise SkitError(f"{path} holds no JSON object: it was not written by skit bench")
+    return document
+
+
+def read_records(path: Path) -> list[RequestRecord]:
+    """Return the records of all complete lines; a line that repeats an earlier one counts once.
+
+    A missing file has no records. Two different records of one request raise SkitError.
+    """
+    records: dict[tuple[str, int], RequestRecord] = {}
+    for number, line in enumerate(complete_lines(path), 1):
+        try:
+            record = RequestRecord.from_json(line)
+        except ValueError as error:
+            raise SkitError(
+                f"{path}:{number}: not a request record ({error}): remove the line and use --resume"
+            ) from error
+        if records.setdefault(record.key, record) != record:
+            repeat = f", repeat {record.repeat}," if record.repeat else ""
+            raise SkitError(
+                f"{path}:{number}: request '{record.request_id}'{repeat} is recorded twice with different content: "
+                "remove one of the lines"
+            )
+    return list(records.values())
+
+
+def read_details(path: Path) -> list[RequestDetail]:
+    """Return the token trees of all complete lines; a missing file has none."""
+    details = []
+    for number, line in enumerate(complete_lines(path), 1):
+        try:
+            details.append(RequestDetail.from_json(line))
+        except ValueError as error:
+            raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
+    return details
+
+
+def complete_lines(path: Path) -> list[bytes]:
+    """Return the lines that end in a newline: what a kill cut short at the end of the file is left out."""
+    with reported(f"cannot read {path}", "fix its permissions"):
+        content = path.read_bytes() if path.exists() else b""
+    return content.split(b"\n")[:-1]
+
+
+@contextmanager
+def reported(problem: str, hint: str) -> Iterator[None]:
+    """Turn an OSError into a SkitError of one line: the problem, its cause and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SkitError(f"{problem}: {error.strerror or error}; {hint}") from error
+
+
+def lock(folder: Path) -> None:
+    """Make this process the only writer of `folder`; raise SkitError if another process is.
+
+    Does nothing if this process has the lock already.
+    """
+    path = folder.resolve()
+    if path in _locks:
+        return
+    # Runs are locked in one thread and may be released in another.
+    file = FileLock(path / _LOCK, blocking=False, thread_local=False)
+    try:
+        file.acquire()
+    except Timeout as error:
+        raise SkitError(f"{folder} is being written by another skit: wait until it has ended, then --resume") from error
+    except OSError as error:
+        raise SkitError(f"cannot write in {folder}: {error.strerror}; {RESUME_HINT}") from error
+    _locks[path] = file
+
+
+def unlock(folder: Path) -> None:
+    """Let other processes write to `folder` again, and remove the lock file; do nothing if it is not locked here."""
+    file = _locks.pop(folder.resolve(), None)
+    if file is None:
+        return
+    # The file goes before the lock does: a process that opens it in between sees that it was removed, and tries again.
+    # Some systems do not remove a file that is open.
+    with suppress(OSError):
+        (folder / _LOCK).unlink()
+    file.release()

@@ -6,12 +6,13 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
@@ -49,21 +50,25 @@ def collect(argv: Sequence[str], *, arithmetic: bool = False) -> dict[str, Any]:
         "argv": shareable(argv),
         "git_commit": commit,
         "git_dirty": dirty,
-        "versions": versions(),
+        "versions": dict(versions()),
         "platform": platform.platform(),
         "hardware": {} if arithmetic else hardware(),
     }
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python, of the kit, of the packages that it requires, and of its plug-ins."""
+@cache
+def versions() -> Mapping[str, str]:
+    """Return the versions of Python, of the kit, of the packages that it requires, and of its plug-ins.
+
+    They are looked up once: the metadata of forty packages are read for it, and a process keeps what it has imported.
+    """
     needed = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in _requirements() if "extra ==" not in line]
     added = [point.dist.name for group in _PLUGINS for point in entry_points(group=group) if point.dist is not None]
     found_versions = {"python": platform.python_version()}
     for name in sorted({_KIT, *_INDIRECT, *needed, *added}):
         with suppress(PackageNotFoundError):  # a requirement of another platform is not installed
             found_versions[name.replace("-", "_")] = version(name)
-    return found_versions
+    return MappingProxyType(found_versions)
 
 
 def _requirements() -> Sequence[str]:

@@ -1,12 +1,10 @@
 """Resuming an interrupted run: what must be as before, and what the run remembers of it."""
 
-from collections.abc import Sequence
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, flat
-
-ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
-"""The fields of `run.json` that describe the software and the machine."""
+from specbench_kit.runs.document import ENVIRONMENT, RunDocument
 
 
 def require_same_environment(name: str, run: JsonObject, environment: JsonObject) -> None:
@@ -17,6 +15,17 @@ def require_same_environment(name: str, run: JsonObject, environment: JsonObject
             f"{name} was begun under other conditions ({', '.join(changes)}): start it anew without --resume, or mix "
             "the two with --force"
         )
+
+
+def resumption_changes(run: RunDocument) -> list[str]:
+    """Return a line for every field of the environment that differed when the run was resumed, each line once."""
+    begun = to_builtins(run)
+    changes: dict[str, None] = {}
+    for resumption in run.resumptions:
+        now = to_builtins(resumption)
+        now |= {"git_commit": resumption.commit, "git_dirty": resumption.dirty}
+        changes |= dict.fromkeys(environment_changes(begun, now))
+    return list(changes)
 
 
 def environment_changes(run: JsonObject, environment: JsonObject) -> list[str]:
@@ -42,25 +51,6 @@ def resumption_entry(environment: JsonObject, done: int) -> dict[str, object]:
         "threads": environment["hardware"]["torch_threads"],
         "done": done,
     }
-
-
-def environment_of(resumption: JsonObject) -> dict[str, object]:
-    """Return the environment of an entry of `resumptions`, with the names of `run.json`."""
-    names = {"git_commit": "commit", "git_dirty": "dirty"}
-    return {name: resumption.get(names.get(name, name)) for name in ENVIRONMENT}
-
-
-def resumptions(run: JsonObject) -> Sequence[JsonObject]:
-    """Return an entry for every time that the run was resumed, in order."""
-    return run.get("resumptions") or ()
-
-
-def spans_interruption(run: JsonObject) -> bool:
-    """Return True if the run's clock has a gap, so that nothing may be divided by its makespan.
-
-    A run on modelled time is decoded again from its start when it is resumed, and has no gap.
-    """
-    return bool(resumptions(run)) and run.get("time_kind") != "modelled"
 
 
 def _short(value: object) -> str:

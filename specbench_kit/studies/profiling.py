@@ -22,7 +22,7 @@ from specbench_kit.profilers.saving import (
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import require_architecture
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.runs.machine.limits import disturbances
+from specbench_kit.runs.machine.limits import disturbances, read_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
     folder = finished.folder
     run = finished.run
     policy = finished.policy
-    disturbed = disturbances(run.get("machine", []))
+    disturbed = disturbances(read_machine(run.get("machine")))
     profiles = [
         marked(complete_profile(result, run, policy), disturbed, forced=settings.force) for result in finished.results
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.clock import Clock, ModelledClock
@@ -10,6 +11,7 @@ from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, parse_drafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
+from specbench_kit.decoding.loop import UNLIMITED, DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
@@ -27,12 +29,14 @@ from specbench_kit.deployments.placing import (
     states_on_the_way,
 )
 from specbench_kit.methods.base import Method
+from specbench_kit.models.catalogue import ModelSource, locate, read_config
+from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
+from specbench_kit.runs.provenance import hash_model
 from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, replay_chains
 from specbench_kit.traces.replay_drafter import HybridReplayDrafter, ReplayDrafter
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
-UNLIMITED = 1 << 40
 CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 DISTRIBUTIONS = "a trace holds no whole distributions, so a method that changes them cannot be replayed: run it live"
 MODEL = "model"
@@ -187,10 +191,7 @@ def replay(
     engine = Engine(
         policy,
         *add_modelled_time(method, drafter, verifier, modelled, clock, states, ends),
-        seed=seed,
-        eos_ids=frozenset(),
-        batch_size=batch_size,
-        capacity=UNLIMITED,
+        setup=DecodingSetup(seed=seed, batch_size=batch_size),
         name=method.display_name,
     )
     clock.timeline = timeline
@@ -267,3 +268,28 @@ def _source(
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
     reason = f"a trace holds drafts of '{header.drafter}', so drafter '{drafting.spec}' cannot be replayed"
     raise SkitError(f"{method.display_name}: {reason}: run it live")
+
+
+def identify_pair(target: str, draft: str) -> PairHashes:
+    """Return the content hashes of two models by name; for models of the hub, their commits."""
+    source = locate(target, "target")
+    return PairHashes(_hash(source), _hash(find_draft(draft, source)))
+
+
+def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
+    """Raise SkitError if the trace was recorded with another pair."""
+    models = trace.header.run.get("models") or {}
+    recorded = [models.get(role) or {} for role in ("target", "draft")]
+    if [model.get("hash") for model in recorded] != [pair.target, pair.draft]:
+        names = " and ".join(str(model.get("name", "an unnamed model")) for model in recorded)
+        raise SkitError(
+            f"the trace {trace.path} was recorded with other models ({names}): "
+            "name them with --target and --draft, or record a trace with these"
+        )
+
+
+def _hash(source: ModelSource) -> str:
+    if source.synthetic:
+        return source.location
+    folder = Path(source.location)
+    return hash_model(folder) if folder.is_dir() else str(read_config(source)._commit_hash)

@@ -1,26 +1,187 @@
-"""Records the candidates that methods which draft trees ask for, at every place of an answer."""
+"""Records the draft model's candidates that methods which draft trees ask for, at every place of an answer."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import torch
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import RequestRandom
+from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.methods.base import Method
-from specbench_kit.models.runner import Runner
-from specbench_kit.traces.candidate_trees import CandidateColumns, CandidateSource
-from specbench_kit.traces.growing_candidates import KEPT, GrowingCandidates
+from specbench_kit.models.runner import Append, Runner
+from specbench_kit.traces.candidate_trees import (
+    NO_CANDIDATES,
+    CandidateColumns,
+    Candidates,
+    CandidateSource,
+    follows_trunk,
+)
 from specbench_kit.traces.recorded_forward import RecordedForward
 from specbench_kit.traces.replay import ReplayVerifier
 from specbench_kit.traces.replay_drafter import ReplayDrafter
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
+
+KEPT = 160
+"""The candidates of a node that are kept while a request is recorded: as many as any bundled tree may ask for."""
+NODES_AT_ONCE = 128
+"""Nodes of one forward, which bounds the memory for their logits."""
+
+
+@dataclass(slots=True)
+class _Node:
+    parent: int
+    token: int
+    children: dict[int, int] = field(default_factory=dict)
+    logprob: float = 0.0
+    """The log-probability of the text from the prompt down to the node."""
+    known: Candidates | None = None
+    told: int = 0
+    """The candidates that a method was told of."""
+    kv_node: int = -1
+    """The provisional node in the draft model's slot."""
+
+
+class GrowingCandidates:
+    """The candidates of one request while it is recorded; every node is computed once."""
+
+    recorded_for: Sequence[str] = ("no method",)
+
+    def __init__(self, draft: Runner, trace: RequestTrace) -> None:
+        self._draft = draft
+        self._prompt = trace.prompt_ids
+        self._text = [*trace.output_ids, *trace.continuation]
+        self._nodes = [_Node(place - 1, token) for place, token in enumerate([self._prompt[-1], *self._text[:-1]])]
+        self._slot = draft.acquire()
+        self._read_prompt()
+        self.compute(range(len(self._text)))
+        for place, token in enumerate(self._text[:-1]):
+            self._nodes[place + 1].logprob = self._nodes[place].logprob + self._step(place, token)
+
+    def release(self) -> None:
+        """Free the draft model's slot."""
+        self._draft.release(self._slot)
+
+    def candidates(self, node: int) -> Candidates:
+        """Return the likeliest next tokens of a node; none if it was not computed."""
+        return self._nodes[node].known or NO_CANDIDATES
+
+    def is_new(self, node: int) -> bool:
+        """Return whether a node was not computed yet."""
+        return self._nodes[node].known is None
+
+    def child(self, node: int, token: int) -> int:
+        """Return the node for a token after another node."""
+        if follows_trunk(node, token, self._text):
+            return node + 1
+        children = self._nodes[node].children
+        if token not in children:
+            children[token] = len(self._nodes)
+            self._nodes.append(_Node(node, token, logprob=self.logprob(node) + self._step(node, token)))
+        return children[token]
+
+    def logprob(self, node: int) -> float:
+        """Return the log-probability of the text from the prompt down to a node."""
+        return self._nodes[node].logprob
+
+    def _step(self, node: int, token: int) -> float:
+        """Return the log-probability of a token after a node."""
+        known = self.candidates(node)
+        return float(known.logprobs[known.tokens == token].sum()) if token in known.tokens else known.rest
+
+    def told(self, node: int, count: int) -> None:
+        """Note that a method was told of the first `count` candidates of a node."""
+        self._nodes[node].told = max(self._nodes[node].told, count)
+
+    def compute(self, nodes: Sequence[int]) -> None:
+        """Let the draft model compute those nodes that are new."""
+        new = list(filter(self.is_new, dict.fromkeys(nodes)))
+        rows = self._not_in_slot(new)
+        if self._room < len(rows):
+            self._read_prompt()
+            rows = self._not_in_slot(new)
+        if self._room < len(rows) and len(new) > 1:
+            self.compute(new[: len(new) // 2])
+            self.compute(new[len(new) // 2 :])
+            return
+        for first in range(0, len(rows), NODES_AT_ONCE):
+            self._forward(rows[first : first + NODES_AT_ONCE])
+
+    def columns(self) -> CandidateColumns:
+        """Return what methods were told, with nodes in the order of their candidates."""
+        order = list(range(len(self._text)))
+        expanded = list[bool]()
+        for node in order:  # grows meanwhile
+            for token in self.candidates(node).tokens[: self._nodes[node].told].tolist():
+                child = self._nodes[node].children.get(token)
+                expanded.append(child is not None and not self.is_new(child))
+                if child is not None and not self.is_new(child):
+                    order.append(child)
+        kept = [(self.candidates(node), self._nodes[node].told) for node in order]
+        return CandidateColumns(
+            counts=np.array([len(known.tokens[:told]) for known, told in kept], np.int32),
+            rest=np.array([_rest(known, told) for known, told in kept], np.float32),
+            tokens=np.concatenate([known.tokens[:told] for known, told in kept]),
+            logprobs=np.concatenate([known.logprobs[:told] for known, told in kept]),
+            expanded=np.array(expanded, np.bool_),
+        )
+
+    def _forward(self, rows: Sequence[int]) -> None:
+        """Forward nodes whose parents are in the slot or come before them."""
+        base = self._draft.provisional(self._slot)
+        for kv_node, node in enumerate(rows, base):
+            self._nodes[node].kv_node = kv_node
+        tokens = [self._nodes[node].token for node in rows]
+        parents = [-1 if not node else self._nodes[self._nodes[node].parent].kv_node for node in rows]
+        forward = DraftForward(self._draft.forward([Append(self._slot, tokens, parents, keep=len(rows))]), Sampler())
+        for row, node in enumerate(rows):
+            if self._nodes[node].known is None:
+                self._nodes[node].known = _best_of(forward, row)
+
+    @property
+    def _room(self) -> int:
+        return self._draft.capacity - self._draft.length(self._slot) - self._draft.provisional(self._slot)
+
+    def _not_in_slot(self, nodes: Sequence[int]) -> list[int]:
+        """Return nodes and those above them that the slot does not hold, parents before children."""
+        missing = set[int]()
+        for node in nodes:
+            while node >= 0 and node not in missing and self._nodes[node].kv_node < 0:
+                missing.add(node)
+                node = self._nodes[node].parent
+        return sorted(missing)
+
+    def _read_prompt(self) -> None:
+        """Begin with an empty slot, which then holds the prompt without its last token."""
+        self._draft.release(self._slot)
+        self._slot = self._draft.acquire()
+        for node in self._nodes:
+            node.kv_node = -1
+        if len(self._prompt) > 1:
+            self._draft.forward([Append(self._slot, self._prompt[:-1])])
+            self._draft.commit(self._slot, range(len(self._prompt) - 1))
+
+
+def _best_of(forward: DraftForward, row: int) -> Candidates:
+    """Return the likeliest tokens of one row."""
+    best = forward.likeliest([row], [0.0], KEPT + 1, KEPT + 1)
+    tokens = np.array([token for _, _, token in best], np.int32)
+    logprobs = np.array([score for score, _, _ in best], np.float32)
+    return Candidates(tokens[:KEPT], logprobs[:KEPT], float(logprobs[KEPT]) if len(best) > KEPT else -inf)
+
+
+def _rest(known: Candidates, told: int) -> float:
+    """Return the log-probability of the best token behind the first `told` ones."""
+    return float(known.logprobs[told]) if told < len(known.logprobs) else known.rest
+
 
 NO_DRAFTS = np.zeros((0, 1), np.int32)
 NO_STATISTICS = np.zeros((0, 1, 5), np.float32)

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from specbench_kit.cli import commands
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.errors import SkitError
-from specbench_kit.traces.unfinished import UnfinishedTrace
+from specbench_kit.traces.writing import UnfinishedTrace
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -1,6 +1,7 @@
 """Options declared once: as fields of settings they are options of a command, keys of a file, and keywords."""
 
 import json
+import re
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -206,7 +207,8 @@ def test_a_number_with_a_unit_is_shown() -> None:
     asked = ["load", "--server", "localhost:1", "--trace", "t.parquet", "--duration", "40ms"]
     done = RUNNER.invoke(app, asked)
     assert done.exit_code == 2
-    assert "Invalid value for '--duration': Input should be a valid number, not '40ms'" in done.output
+    # How it goes on depends on the version of Typer.
+    assert re.search(r"Invalid value for '--duration': .*'40ms'", done.output)
 
 
 @pytest.mark.parametrize("asked", [["record"], ["tune", "--replay", "t.parquet", "--method", "fixed-k"]])

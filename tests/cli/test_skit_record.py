@@ -12,7 +12,7 @@ import torch
 from command_line import Rows, TinyPair, error_line, read_object, read_rows, skit, skit_here, write_rows
 from tiny_predictors import confidence_predictor
 
-from specbench_kit.studies.training.pair import identify
+from specbench_kit.traces.replay import identify_pair
 from specbench_kit.traces.trace import TraceFile
 
 METHODS = ("fixed-k:k=2", "threshold:threshold=0.1,max_draft=4", "oracle:max_draft=4")
@@ -44,7 +44,7 @@ def trace(recorded: subprocess.CompletedProcess[str], prompts: Path) -> Path:
 @pytest.fixture(scope="module")
 def predictor(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Expects acceptance where the draft model is not wholly unsure, so that it stops now and then."""
-    pair = identify(str(tiny.target), str(tiny.draft))
+    pair = identify_pair(str(tiny.target), str(tiny.draft))
     return confidence_predictor(tmp_path_factory.mktemp("predictor"), pair, threshold=0.03)
 
 
@@ -81,7 +81,7 @@ def test_the_header_says_where_the_trace_is_from_and_nothing_of_the_machines_fol
     trace: Path, tiny: TinyPair
 ) -> None:
     header = TraceFile(trace).header
-    pair = identify(str(tiny.target), str(tiny.draft))
+    pair = identify_pair(str(tiny.target), str(tiny.draft))
     assert [header.run["models"][role]["hash"] for role in ("target", "draft")] == [pair.target, pair.draft]
     assert {"dataset", "config", "argv", "versions", "git_commit", "hardware", "started_at"} <= set(header.run)
     assert header.max_draft == len(header.verify_s) - 1 == 4

@@ -17,7 +17,7 @@ from specbench_kit.methods.predictor_based import load_predictor
 from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import PairHashes, entries, find
 from specbench_kit.predictors.thresholds import THRESHOLD_RULES
-from specbench_kit.studies.training.pair import identify
+from specbench_kit.traces.replay import identify_pair
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def folder(document: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(tiny: TinyPair) -> PairHashes:
-    return identify(str(tiny.target), str(tiny.draft))
+    return identify_pair(str(tiny.target), str(tiny.draft))
 
 
 @pytest.fixture

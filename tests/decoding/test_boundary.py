@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import AUTOREGRESSIVE, GREEDY, decode, disturbed, make_requests, make_runner, tiny_llama
+from tiny_models import AUTOREGRESSIVE, decode, disturbed, make_requests, make_runner, tiny_llama
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.assembly import live_engine
@@ -198,7 +199,7 @@ def test_a_request_may_come_again_under_its_id(spec: str, runners: Runners) -> N
     """In the same engine, whose policy has seen it: the second time is like the first."""
     target = tiny_llama(0)
     agreeing = make_runner(target, 1, 60), make_runner(disturbed(target, 0.001), 1, 60)
-    engine = live_engine(parse_method(spec), *agreeing, sampler=GREEDY, seed=0, eos_ids=frozenset(), batch_size=1)
+    engine = live_engine(parse_method(spec), *agreeing, setup=DecodingSetup())
     counts = []
     for length in (3, 4, 5, 14, 14):
         (request,) = make_requests([[1, 2, 3]], length)

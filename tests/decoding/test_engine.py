@@ -20,6 +20,7 @@ from tiny_models import (
 
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -72,9 +73,7 @@ def runners(target: Any) -> Runners:
 
 
 def make_engine(method: Method, runners: Runners, *, batch_size: int = 1, started_s: float = 0.0) -> Engine:
-    return live_engine(
-        method, *runners, sampler=GREEDY, seed=0, eos_ids=frozenset(), batch_size=batch_size, started_s=started_s
-    )
+    return live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size, started_s=started_s))
 
 
 def drain(engine: Engine) -> list[RequestRecord]:
@@ -89,7 +88,9 @@ def drain(engine: Engine) -> list[RequestRecord]:
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_records_add_up(method: Method, sampler: Sampler, batch_size: int, runners: Runners) -> None:
     engine = live_engine(
-        method, *runners, sampler=sampler, seed=0, eos_ids=frozenset({3, 4}), batch_size=batch_size, started_s=7.0
+        method,
+        *runners,
+        setup=DecodingSetup(sampler=sampler, eos_ids=frozenset({3, 4}), batch_size=batch_size, started_s=7.0),
     )
     prompts = random_prompts([5, 1, 70, 12, 30, 2, 9], 64)
     for request in make_requests(prompts, 20):
@@ -228,6 +229,16 @@ def test_engines_take_turns_on_the_same_runners(target: Any, runners: Runners) -
             text |= {record.request_id: record.output_ids for record in engine.step()}
             assert other.clock.now_s() == before
     assert texts[0] == texts[1] != {}
+
+
+@pytest.mark.parametrize(("capacity", "longest"), [(20, 20), (200, 100)])
+def test_a_request_reaches_what_both_the_setup_and_the_runners_allow(
+    capacity: int, longest: int, runners: Runners
+) -> None:
+    engine = live_engine(parse_method("fixed-k"), *runners, setup=DecodingSetup(capacity=capacity))
+    engine.submit(Request("long", "test", (1, 2, 3), 500))
+    (record,) = drain(engine)
+    assert (len(record.prompt_ids) + len(record.output_ids), record.finish_reason) == (longest, "length")
 
 
 @pytest.mark.parametrize("capacities", [(60, 100), (100, 60)])

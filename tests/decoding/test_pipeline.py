@@ -25,11 +25,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.latency import ContextModel, TableModel
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput, TreeSlot, VirtualStages
 from specbench_kit.decoding.pipeline.stream import RequestStream
-from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -40,6 +40,7 @@ from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, Ha
 from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.latency import inter_token_gaps
+from specbench_kit.metrics.pipeline import expected_steps, published_steps
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.models.runner import Append, Runner
 
@@ -64,13 +65,19 @@ def traced(
     prompts: Sequence[Sequence[int]],
     length: int,
     details: DetailCollector | None = None,
+    deployment: Deployment | None = None,
     **options: Any,
 ) -> Any:
     """The records of a run and what every stage held in every step."""
-    defaults: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": 1}
-    settings = defaults | options
-    places = {"device": runners[0].device, "capacity": CAPACITY}
-    engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), {"draft": runners[1]}, **places, **settings)
+    setup = DecodingSetup(capacity=CAPACITY, **options)
+    engine = pipeline_engine(
+        parse_method(spec),
+        VirtualStages(runners[0]),
+        {"draft": runners[1]},
+        setup,
+        device=runners[0].device,
+        deployment=deployment,
+    )
     engine.trace = []
     if details is not None:
         engine.on_round = details.note
@@ -411,11 +418,8 @@ def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, 
         Echo(),
         Counting(),
         MeasuringClock(torch.device("cpu")),
-        sampler=Sampler(),
+        setup=DecodingSetup(capacity=2 * tokens),
         depth=stages,
-        seed=0,
-        eos_ids=frozenset(),
-        capacity=2 * tokens,
         name="coin",
     )
     (request,) = make_requests([[3]], tokens)
@@ -456,15 +460,7 @@ def modelled(
     deployment: Deployment,
     timeline: Timeline | None = None,
 ) -> RequestRecord:
-    engine = live_engine(
-        parse_method(spec),
-        *runners,
-        sampler=Sampler(),
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=1,
-        deployment=deployment,
-    )
+    engine = live_engine(parse_method(spec), *runners, setup=DecodingSetup(), deployment=deployment)
     engine.clock.timeline = timeline
     (request,) = make_requests([prompt], length)
     engine.submit(request)

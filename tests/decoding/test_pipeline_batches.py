@@ -1,8 +1,8 @@
 """A batch in a pipeline: what enters with each step, how the rows are shared, and what that gives."""
 
 import random
-from collections.abc import Sequence
-from math import log
+from collections.abc import Callable, Sequence
+from math import ceil, log
 from typing import Any
 
 import pytest
@@ -12,15 +12,15 @@ from tiny_models import clear_prompts, disturbed, make_requests, make_runner, ra
 
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.pipeline.time import expected_steps, microbatch_tbt
 from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.pipeline import time_between_tokens
+from specbench_kit.metrics.pipeline import expected_steps, time_between_tokens
 
 # Shares.
 
@@ -145,13 +145,9 @@ def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: Step
         Echo() if drafts else None,
         Counting(),
         clock,
-        sampler=Sampler(),
+        setup=DecodingSetup(capacity=2 * tokens, batch_size=requests),
         depth=STAGES,
-        seed=0,
-        eos_ids=frozenset(),
-        capacity=2 * tokens,
         name="fixture",
-        batch_size=requests,
         budget=budget,
         time=PipelineTime(STEP_S, clock, drafts=drafts),
     )
@@ -163,6 +159,15 @@ def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: Step
     mean_s = time_between_tokens(records)["mean"]
     assert mean_s is not None
     return mean_s, records
+
+
+def microbatch_tbt(stages: int, requests: int, step: Callable[[int], float]) -> float:
+    """The time between tokens without drafts, with the requests in as many groups as there are stages.
+
+    `step` gives a stage's seconds for a group's number of rows.
+    """
+    groups = min(stages, requests)
+    return stages * step(ceil(requests / groups))
 
 
 def test_the_laws_of_a_batch() -> None:

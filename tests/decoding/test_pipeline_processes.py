@@ -26,7 +26,7 @@ from tiny_models import (
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, Workers, telling_line
 from specbench_kit.decoding.records import RequestRecord
@@ -80,8 +80,8 @@ def run(
     spec: str, runners: Runners, requests: Sequence[Request], stages: ProcessStages | None, sampler: Sampler, batch: int
 ) -> Any:
     method = parse_method(spec)
-    options: Any = {"sampler": sampler, "seed": 3, "eos_ids": frozenset(), "batch_size": batch, "stages": stages}
-    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), **options)
+    setup = DecodingSetup(sampler=sampler, seed=3, batch_size=batch)
+    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
     assert isinstance(engine, PipelineEngine)
     engine.trace = []
     for request in requests:
@@ -132,8 +132,8 @@ def test_rounds_pass_through_the_processes(
     spec: str, runners: Runners, requests_: list[Request], stages: ProcessStages
 ) -> None:
     method = parse_method(spec)
-    options: Any = {"sampler": Sampler(), "seed": 3, "eos_ids": frozenset(), "batch_size": 2, "stages": stages}
-    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), **options)
+    setup = DecodingSetup(seed=3, batch_size=2)
+    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
     for request in requests_:
         engine.submit(request)
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
@@ -169,7 +169,7 @@ def test_drafting_goes_on_between_sending_and_hearing_the_answer(
     noting(stages, "receive_output")
     noting(runners[1], "forward")
     method = parse_method("specedge:depth=3,proactive_depth=2")
-    engine = live_engine(method, *runners, sampler=Sampler(), seed=3, eos_ids=frozenset(), batch_size=1, stages=stages)
+    engine = live_engine(method, *runners, setup=DecodingSetup(seed=3), stages=stages)
     engine.submit(requests_[0])
     (record,) = drain(engine).values()
     monkeypatch.undo()
@@ -185,9 +185,7 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
 ) -> None:
     """Last of those that use the stages."""
     first, second = stage_processes()
-    engine = live_engine(
-        parse_method(SPEC), *runners, sampler=Sampler(), seed=3, eos_ids=frozenset(), batch_size=1, stages=stages
-    )
+    engine = live_engine(parse_method(SPEC), *runners, setup=DecodingSetup(seed=3), stages=stages)
     engine.submit(requests_[0])
     engine.step()
     first.send_signal(signal.SIGKILL)

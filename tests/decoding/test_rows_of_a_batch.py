@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.loop import Admission
 from specbench_kit.decoding.pipeline.stream import RequestStream
@@ -51,10 +51,7 @@ def test_a_round_that_brings_any_prompt_in_is_not_typical() -> None:
         ModelDrafter(runner, sampler, clock, sample=False, capacity=CAPACITY),
         ModelVerifier(runner, sampler),
         clock,
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=2,
-        capacity=CAPACITY,
+        setup=DecodingSetup(batch_size=2, capacity=CAPACITY),
         name="autoregressive",
     )
     for request, tokens in zip(make_requests(random_prompts([4, 5, 6], 64), 1), (2, 5, 2), strict=True):
@@ -136,10 +133,12 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
     target = tiny_llama(0)
     hand_over = HandOver(0.01, prune_s=0.002, batching_s=0.003)
     deployment = replace(SCENE, verifier=replace(SCENE.verifier, stages=2, hand_over=hand_over))
-    options: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": batch_size}
     runners = make_runner(target, 3, CAPACITY), make_runner(tiny_llama(1), 3, CAPACITY)
     engine = live_engine(
-        parse_method("specpipe:stages=2,width=2,children=2"), *runners, deployment=deployment, **options
+        parse_method("specpipe:stages=2,width=2,children=2"),
+        *runners,
+        deployment=deployment,
+        setup=DecodingSetup(batch_size=batch_size),
     )
     charged: defaultdict[Phase, float] = defaultdict(float)
     charge = engine.clock.charge  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.colocated import colocate
-from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.description import describe, described
 from specbench_kit.deployments.placing import can_be_colocated
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.methods.spec import parse_method
@@ -98,7 +98,7 @@ def totals(trace: TraceFile, rtt_s: float) -> tuple[float, float, float, dict[st
     """Seconds of all requests: at the edge, co-located, decoded plainly; and the metrics that hold them together."""
     deployment = placed(rtt_s)
     edge, plain = run(trace, "fixed-k:k=4", deployment), list(replay(PLAIN, trace.header, trace, deployment=deployment))
-    metrics = colocation(edge, plain, units_of(edge), describe(deployment))
+    metrics = colocation(edge, plain, units_of(edge), described(deployment))
     sums = [
         sum(seconds or 0.0 for seconds in side) for side in zip(*((r.e2e_s, r.colocated_s) for r in edge), strict=True)
     ]
@@ -145,7 +145,7 @@ def test_the_paper_s_windows_come_out(plain_ms: float, windows_ms: tuple[int | N
 def test_an_equal_drafter_never_wins_at_the_edge(trace: TraceFile) -> None:
     deployment = replace(placed(0.001), colocated=None)
     edge = run(trace, "fixed-k:k=4", deployment)
-    metrics = colocation(edge, [], units_of(edge), describe(deployment))
+    metrics = colocation(edge, [], units_of(edge), described(deployment))
     assert metrics["rtt_window_s"] == pytest.approx(0, abs=1e-12)
     assert metrics["colocated_ratio"] < 1
     assert "colocated_speedup" not in metrics

@@ -19,6 +19,7 @@ from specbench_kit.engines.vllm import Drafts
 from specbench_kit.models.catalogue import locate
 from specbench_kit.reports.run.report import setting
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.document import RunDocument
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json.gz"))
 
@@ -103,7 +104,7 @@ def test_a_proposer_drafts_what_it_drafted_in_vllm(path: Path, tmp_path: Path, m
     }
     assert outputs == expected
     assert run.run["engine"]["name"] == "vllm"
-    facts = dict(setting(run.run))
+    facts = dict(setting(RunDocument.read(run.run)))
     assert "ms per step; the drafter takes" in facts["engine"]
     assert run.run["overhead"]["accepted"] > 0
 

@@ -23,9 +23,8 @@ from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, Sc
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.states import to_bytes
 from specbench_kit.live.streaming import StreamedRound
-from specbench_kit.live.verifier import WireVerifier
+from specbench_kit.live.verifier import WireStream, WireVerifier
 from specbench_kit.live.wire import Down, Status, Up
-from specbench_kit.live.wire_stream import WireStream
 
 LOST = ConnectionLostError("away")
 

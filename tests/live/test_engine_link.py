@@ -11,6 +11,7 @@ from live_server import CAPACITY, VOCABULARY, decode_here, draft_runner, run
 from tiny_models import GREEDY, make_requests, outputs, random_prompts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.assembly import remote_engine, streamed_engine
@@ -38,11 +39,7 @@ def decode_over(server: EngineServer, spec: str, batch_size: int = 1) -> dict[st
         parse_method(spec),
         {"draft": draft_runner(batch_size)},
         lambda clock: server.verifier(GREEDY, 0, clock),
-        sampler=GREEDY,
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=batch_size,
-        capacity=CAPACITY,
+        DecodingSetup(batch_size=batch_size, capacity=CAPACITY),
     )
     return run(loop, REQUESTS)
 
@@ -90,7 +87,7 @@ def test_a_streamed_response_crosses_the_link_once(monkeypatch: pytest.MonkeyPat
     with engine_server() as base:
         server = served(base, "sglang")
         stream = server.stream(GREEDY, 0)
-        records = run(streamed_engine(stream, seed=0, eos_ids=frozenset(), batch_size=2, capacity=CAPACITY), REQUESTS)
+        records = run(streamed_engine(stream, DecodingSetup(batch_size=2, capacity=CAPACITY)), REQUESTS)
         assert isinstance(server.engine.link, CountingTransport)
         assert server.engine.link.count == len(REQUESTS)
     assert outputs(records) == outputs(decode_here(parse_method("autoregressive"), REQUESTS))

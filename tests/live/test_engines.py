@@ -6,13 +6,13 @@ from live_server import CAPACITY, TARGET, VOCABULARY, decode_here, draft_runner,
 from tiny_models import GREEDY, make_requests, outputs, plain_logits, random_prompts
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.assembly import remote_engine, streamed_engine
-from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
+from specbench_kit.live.engine_verifier import CLEAR_MARGIN, EngineJudge, EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.engines.llama_cpp import LlamaCpp
-from specbench_kit.live.judges import CLEAR_MARGIN, EngineJudge
 from specbench_kit.live.pair import DraftModels, ServedHeads
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.servers import connect
@@ -32,11 +32,7 @@ def decode_with(engine: str, spec: str, sampler: Sampler = GREEDY) -> dict[str, 
             method,
             {"draft": draft_runner(2)},
             lambda _: EngineVerifier(adapter, sampler, 0),
-            sampler=sampler,
-            seed=0,
-            eos_ids=frozenset(),
-            batch_size=2,
-            capacity=CAPACITY,
+            DecodingSetup(sampler=sampler, batch_size=2, capacity=CAPACITY),
         )
         for request in REQUESTS:
             loop.submit(request)
@@ -63,7 +59,7 @@ def test_what_the_engine_draws_is_what_it_draws_in_plain_decoding(engine: str) -
 def generate_with(engine: str, sampler: Sampler = GREEDY, eos_ids: frozenset[int] = frozenset()) -> Records:
     with engine_server() as base:
         stream = EngineStream(engines.get(engine)(base), sampler, 0)
-        return run(streamed_engine(stream, seed=0, eos_ids=eos_ids, batch_size=2, capacity=CAPACITY), REQUESTS)
+        return run(streamed_engine(stream, DecodingSetup(eos_ids=eos_ids, batch_size=2, capacity=CAPACITY)), REQUESTS)
 
 
 @pytest.mark.parametrize("engine", list(engines.all()))
@@ -92,7 +88,7 @@ def test_an_engine_that_is_away_is_one_line_and_no_endless_wait() -> None:
     adapter = engines.get("completions")("http://127.0.0.1:9")
     adapter.__dict__["_model"] = "tiny"
     stream = EngineStream(adapter, GREEDY, 0)
-    loop = streamed_engine(stream, seed=0, eos_ids=frozenset(), batch_size=1, capacity=CAPACITY)
+    loop = streamed_engine(stream, DecodingSetup(capacity=CAPACITY))
     with pytest.raises(SkitError, match=r"http://127.0.0.1:9/v1/completions broke off: "):
         run(loop, REQUESTS)
 

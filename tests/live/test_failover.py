@@ -20,6 +20,7 @@ from live_server import (
 from tiny_models import GREEDY, make_requests, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.connection import Connection
@@ -94,11 +95,7 @@ def test_a_server_goes_on_while_a_device_is_silent(sampler: Sampler, tmp_path: P
             CHAIN,
             {"draft": draft_runner(1)},
             lambda clock: WireVerifier(connection, sampler, 0, clock, silence_s=0.2),
-            sampler=sampler,
-            seed=0,
-            eos_ids=frozenset(),
-            batch_size=1,
-            capacity=CAPACITY,
+            DecodingSetup(sampler=sampler, capacity=CAPACITY),
         )
         loop.submit(REQUESTS[0])
         loop.step()

@@ -105,16 +105,21 @@ def test_a_cancelled_generation_ends_and_its_session_takes_drafts() -> None:
     assert answer.verdict.status == Status.OK
 
 
-def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
+def generation_without_network(max_tokens: int) -> tuple[FrameHandler, DeviceStream, SimpleQueue[list[VerifiedRound]]]:
+    """Begin a generation with a credit of eight; its verified batches wait in the queue until the test answers them."""
     handler = make_server(limits=ServerLimits(context=CAPACITY, credit=8)).handler
     stream, batches = DeviceStream(handler), SimpleQueue[list[VerifiedRound]]()
-    runner = handler.batch_runner
-    runner.deliver = batches.put
-    runner.start()
+    handler.batch_runner.deliver = batches.put
+    handler.batch_runner.start()
     stream.receive(Up(open=messages.Open(session="s", prompt=PROMPTS[0])))
     stream.answers.get_nowait()
-    stream.receive(Up(generate=messages.Generate(session="s", round=1, base=len(PROMPTS[0]), max_tokens=100)))
-    session = own_session(handler)
+    stream.receive(Up(generate=messages.Generate(session="s", round=1, base=len(PROMPTS[0]), max_tokens=max_tokens)))
+    return handler, stream, batches
+
+
+def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
+    handler, stream, batches = generation_without_network(max_tokens=100)
+    runner, session = handler.batch_runner, own_session(handler)
     generation = session.generation
     assert generation is not None
     while not generation.parked:
@@ -137,14 +142,7 @@ def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
 
 def test_a_busy_event_loop_holds_generations_back() -> None:
     """Else tokens would come for as long as it is busy, until there are too many for a stream."""
-    handler = make_server(limits=ServerLimits(context=CAPACITY, credit=8)).handler
-    stream, batches = DeviceStream(handler), SimpleQueue[list[VerifiedRound]]()
-    runner = handler.batch_runner
-    runner.deliver = batches.put
-    runner.start()
-    stream.receive(Up(open=messages.Open(session="s", prompt=PROMPTS[0])))
-    stream.answers.get_nowait()
-    stream.receive(Up(generate=messages.Generate(session="s", round=1, base=len(PROMPTS[0]), max_tokens=40)))
+    handler, stream, batches = generation_without_network(max_tokens=40)
     session = own_session(handler)
     tokens: list[int] = []
     while session.in_flight:
@@ -159,7 +157,7 @@ def test_a_busy_event_loop_holds_generations_back() -> None:
             assert isinstance(answer, Down)
             tokens += answer.generated.tokens
             stream.written(answer)
-    runner.stop()
+    handler.batch_runner.stop()
     (plain,) = decode_here(PLAIN, make_requests(PROMPTS[:1], 40)).values()
     assert tokens == plain.output_ids
 

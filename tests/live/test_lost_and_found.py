@@ -22,6 +22,7 @@ from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.wire import SERVICE
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.document import RunDescription
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 30)
 CHAIN = parse_method("fixed-k:k=3")
@@ -93,7 +94,7 @@ def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
         records = decode_remotely(CHAIN, Connection(address, CALLER, Link(rtt_s=0.03)), REQUESTS[:1])
     links_s = [round_.link_s for record in records.values() for round_ in record.rounds]
     assert min(links_s) >= 0.03
-    (line,) = setting_cautions({"shaped_link": finite(Link(rtt_s=0.03))})
-    (lost,) = setting_cautions({"reconnections": 2})
+    (line,) = setting_cautions(RunDescription.read({"shaped_link": finite(Link(rtt_s=0.03))}))
+    (lost,) = setting_cautions(RunDescription(reconnections=2))
     assert lost.startswith("RECONNECTED: the connection to the server was lost 2 times;")
     assert line.startswith("SHAPED LINK: this machine delayed messages as a link with rtt_s=0.03 would")

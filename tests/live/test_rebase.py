@@ -10,6 +10,7 @@ from live_server import CAPACITY, DRAFT, TARGET, VOCABULARY, decode_here, run
 from tiny_models import GREEDY, make_requests, make_runner, outputs, random_prompts, tiny_llama
 
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.protocol import verification_pb2 as messages
@@ -71,11 +72,7 @@ def decode_behind(server: AheadServer, drafter: Any, spec: str, batch_size: int 
         parse_method(spec),
         {"draft": make_runner(drafter, batch_size, CAPACITY)},
         lambda clock: WireVerifier(server, GREEDY, 0, clock),  # type: ignore[arg-type]
-        sampler=GREEDY,
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=batch_size,
-        capacity=CAPACITY,
+        DecodingSetup(batch_size=batch_size, capacity=CAPACITY),
     )
     return run(engine, REQUESTS)
 

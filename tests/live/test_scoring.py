@@ -17,11 +17,11 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.live.connection import ClientIdentity, Connection
-from specbench_kit.live.judges import ScoringJudge
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import score_frame
 from specbench_kit.live.server import verifiers
 from specbench_kit.live.server.service import VerificationService
+from specbench_kit.live.verifier import ScoringJudge
 from specbench_kit.live.wire import Status, Up
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks

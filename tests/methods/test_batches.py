@@ -15,6 +15,7 @@ from tiny_models import decode, disturbed, make_requests, make_runner, outputs, 
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import InteractionModel, TableModel
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.assembly import live_engine
@@ -268,10 +269,7 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
             method,
             target,
             draft,
-            sampler=Sampler(temperature=1.0),
-            seed=0,
-            eos_ids=frozenset(),
-            batch_size=batch_size,
+            setup=DecodingSetup(sampler=Sampler(temperature=1.0), batch_size=batch_size),
             others={"smaller": smaller},
         )
         for request in requests:
@@ -294,10 +292,7 @@ def test_forwards_of_a_drafter_with_two_models_take_time_at_the_ends_of_a_range_
         parse_method("fixed-k:k=4,drafter=cascade.second=smaller+k2=2+second_s=0.002"),
         target,
         draft,
-        sampler=Sampler(),
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=2,
+        setup=DecodingSetup(batch_size=2),
         deployment=DEPLOYMENT,
         ends=[DEPLOYMENT] * 2,
         others={"smaller": smaller},

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from report_builders import deployment_description, run_document
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from specbench_kit.core.errors import SkitError
@@ -13,6 +14,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.setting import STREAMED, plain_decoding
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports.sections import baseline
+from specbench_kit.runs.document import LinkDescription
 
 
 def test_only_the_first_streamed_token_waits_for_the_link() -> None:
@@ -41,11 +43,12 @@ def test_it_is_a_method_of_links_and_no_baseline() -> None:
 
 
 def test_a_report_says_what_its_speedups_are_relative_to() -> None:
-    link = {"rtt_s": 0.04, "jitter_s": 0.0, "up_bytes_per_s": None, "down_bytes_per_s": None}
-    modelled = {"deployment": {"link": link}, "config": {"baseline": True}}
-    live = {"server": {"baseline": "streamed"}, "config": {"baseline": True}}
-    here = {"config": {"baseline": True}}
-    pipeline = {"deployment": {"link": {**link, "rtt_s": 0.0}}}
+    modelled = run_document({"config": {"baseline": True}})
+    modelled.deployment = deployment_description(link=LinkDescription(rtt_s=0.04))
+    live = run_document({"server": {"baseline": "streamed"}, "config": {"baseline": True}})
+    here = run_document({"config": {"baseline": True}})
+    pipeline = run_document({})
+    pipeline.deployment = deployment_description(link=LinkDescription())
     assert [plain_decoding(run) for run in (modelled, live, here, pipeline)] == [STREAMED, STREAMED, None, None]
     assert baseline.words(live) == "autoregressive decoding at the server, streamed"
     ((_, text),) = baseline.facts(modelled)

@@ -29,6 +29,7 @@ from specbench_kit.predictors.dense import Dense
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import PUBLISHED_RULE, TunedThreshold
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.document import RunDescription
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceHeader
 
@@ -243,7 +244,9 @@ def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(f
     sending = prepared(f"wisp:predictor={folder},send_last=true").uses()
     assert sending["predictor"]["rule"] == "the rule as published"
     (line,) = [
-        entry for entry in setting_cautions({"method": "wisp", "uses": sending}) if entry.startswith("OTHER RULE")
+        entry
+        for entry in setting_cautions(RunDescription(method="wisp", uses=sending))
+        if entry.startswith("OTHER RULE")
     ]
     assert line == "OTHER RULE: the predictor of wisp has a threshold for the rule as published only; train it again."
     own = prepared(f"wisp:predictor={folder},send_last=true,operating_point=0.3").uses()["predictor"]

@@ -5,8 +5,7 @@ from random import Random
 import pytest
 
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
-from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
-from specbench_kit.metrics.ab.saturation import over_saturation
+from specbench_kit.metrics.ab.comparison import Plan, over_saturation, saturation, summarise
 from specbench_kit.reports.pages import ab
 
 TURNS, REQUESTS = 8, 40

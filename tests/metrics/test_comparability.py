@@ -99,7 +99,7 @@ def test_runs_of_one_method_are_told_apart_by_their_dataset(tmp_path):
     changes = {"dataset": BASE["dataset"] | {"name": "alpaca"}, "config": BASE["config"] | {"dtype": None}}
     write_run(tmp_path, "wisp", records, **changes)
     with pytest.raises(SkitError, match=r"dtype: float32 \(wisp on gsm8k\), not stated \(wisp on alpaca\)"):
-        compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.dataset["name"], reverse=True))
+        compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields.dataset.name, reverse=True))
 
 
 def test_machines_are_not_compared_with_models(tmp_path):
@@ -180,7 +180,7 @@ def test_a_default_that_changed_and_a_predictor_trained_again_are_named(tmp_path
     records = in_turn(records_of(4, 0.7, 8, 24))
     for k, created in ((4, "May"), (5, "June")):
         write_run(tmp_path, "fixed-k", records, options={"k": k}, uses={"predictor": {"created": created}})
-    assert list(compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields["options"]["k"])).remarks) == [
+    assert list(compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields.options["k"])).remarks) == [
         "options of fixed-k: k=4 (fixed-k (k=4)), k=5 (fixed-k (k=5))",
         "inputs of fixed-k: predictor.created=May (fixed-k (k=4)), predictor.created=June (fixed-k (k=5))",
     ]

@@ -6,7 +6,7 @@ from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.condition import Condition, require_readable, violations
+from specbench_kit.metrics.gate import Condition, require_readable, violations
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.run_data import load_runs
 

@@ -1,19 +1,9 @@
 """What a run costs by its deployment's prices."""
 
-from typing import Any
-
 import pytest
-from report_builders import make_record, make_round
+from report_builders import make_record, make_round, priced
 
 from specbench_kit.metrics.summary import summarise_run
-
-
-def priced(server: float, edge: float) -> dict[str, Any]:
-    return {
-        "placement": "edge",
-        "verifier": {"price_per_hour": server},
-        "drafter": {"price_per_hour": edge},
-    }
 
 
 def test_specedge_server_only_figure() -> None:

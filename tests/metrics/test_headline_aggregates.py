@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from metric_records import record, round_of
 from msgspec.structs import replace
+from report_builders import priced
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
@@ -30,7 +31,7 @@ def test_a_drafting_device_is_paid_for_prompt_draft_and_decisions() -> None:
     # 10 s at 4 an hour for the server, 1 + 2 + 3 s at 2 an hour for the device; nothing else is the device's work.
     busy = {"prefill_s": 1.0, "draft_s": 2.0, "policy_s": 3.0, "link_s": 0.5, "queue_s": 0.5, "verify_s": 2.5}
     request = replace(record("a", round_of(4, accepted=4, end_s=10.0, **busy)), finished_s=10.0)
-    prices = {"placement": "edge", "verifier": {"price_per_hour": 4.0}, "drafter": {"price_per_hour": 2.0}}
+    prices = priced(4.0, 2.0)
     metrics = summarise_run([request], None, prices)["overall"]
     assert metrics["cost_efficiency"] == pytest.approx(5 / ((4 * 10 + 2 * 6) / 3600))
     assert metrics["edge_idle_share"] == pytest.approx(1 - 6 / 10)
@@ -41,7 +42,7 @@ def test_a_baseline_has_its_own_makespan_price_and_idle_share() -> None:
     # The method: 6 tokens in 2 s, verified in 1 s. The baseline: 6 tokens in 4 s, all of it verification.
     fast = replace(record("a", round_of(5, accepted=5, end_s=2.0, verify_s=1.0)), finished_s=2.0)
     slow = replace(record("a", *(round_of(0, end_s=4.0, verify_s=4.0 / 6) for _ in range(6))), finished_s=4.0)
-    prices = {"placement": "server", "verifier": {"price_per_hour": 3600.0}, "drafter": {"price_per_hour": 0.0}}
+    prices = priced(3600.0, 0.0, "server")
     summary = summarise_run([fast], [slow], prices, oracle_throughput=4.5)
     method, baseline = summary["overall"], summary["baseline"]["overall"]
     assert (method["makespan_s"], baseline["makespan_s"]) == (2.0, 4.0)

@@ -1,20 +1,12 @@
 """What drafting while the target verifies brings: metrics, and what the report says of them."""
 
-from typing import Any
-
 import pytest
-from report_builders import autoregressive_like, make_record, make_round, make_run, summary_of
+from report_builders import autoregressive_like, make_record, make_round, make_run, priced, summary_of
 from report_builders import render_run as render
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise, summarise_run
 from specbench_kit.metrics.vocabulary import OVERLAP
-
-NO_PRICE = {"price_per_hour": 0.0}
-
-
-def deployment(placement: str) -> dict[str, Any]:
-    return {"placement": placement, "drafter": NO_PRICE, "verifier": NO_PRICE}
 
 
 @pytest.fixture
@@ -67,7 +59,7 @@ def test_idle_shares_need_a_deployment_and_an_edge(records: list[RequestRecord])
     plain = autoregressive_like(records)
     measured = summarise_run(records, plain, None)
     assert not {"edge_idle_share", "server_idle_share"} & set(measured["overall"])
-    edge, server = (summarise_run(records, plain, deployment(placement)) for placement in ("edge", "server"))
+    edge, server = (summarise_run(records, plain, priced(0.0, 0.0, placement)) for placement in ("edge", "server"))
     # The verifier worked 5 x 0.2 s of 2 s; the edges 5 x 0.1 s and 0.06 s of 0.9 s + 0.8 s.
     assert edge["overall"]["server_idle_share"] == server["overall"]["server_idle_share"] == pytest.approx(0.5)
     assert edge["overall"]["edge_idle_share"] == pytest.approx(1 - 0.56 / 1.7)

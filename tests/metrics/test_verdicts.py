@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from report_builders import render_comparison as render
 from report_builders import run_summary, summary_of
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.condition import Condition, violations
+from specbench_kit.metrics.gate import Condition, violations
 from specbench_kit.metrics.paired import Side, relative_speed
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import SamplingCheck
@@ -227,9 +227,9 @@ def test_a_batch_is_one_unit_in_the_order_of_admission():
 
 def test_batches_are_resampled_whole(tmp_path, sides):
     records, baseline = sides
-    config = load_runs([write_run(tmp_path / "one", "wisp", records, baseline)])[0][0].fields["config"]
-    narrow = write_run(tmp_path / "two", "wisp", records, baseline, config=config | {"batch_size": 2})
-    wide = write_run(tmp_path / "three", "wisp", records, baseline, config=config | {"batch_size": 3})
+    config = load_runs([write_run(tmp_path / "one", "wisp", records, baseline)])[0][0].fields.config
+    narrow = write_run(tmp_path / "two", "wisp", records, baseline, config=asdict(config) | {"batch_size": 2})
+    wide = write_run(tmp_path / "three", "wisp", records, baseline, config=asdict(config) | {"batch_size": 3})
     rows = [compare(load_runs([path])[0]).overall["wisp"] for path in (narrow, wide)]
     assert [row.speedup_units for row in rows] == [6, 4]
     assert rows[0].intervals["speedup"] is not None

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.early_exit import exit_early
+from specbench_kit.models.drafts.reduced import exit_early
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Append
 

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -19,6 +18,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.models import gguf as gguf_reader
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.gguf import RECORD, converted_folder
+from specbench_kit.models.gguf_content import open_gguf
 from specbench_kit.models.pair import LoadedModel, load_model, load_pair
 
 ONES = np.ones(64, np.float32)
@@ -105,7 +105,7 @@ def test_the_factors_of_llama_3_become_its_scaling(path: Path, original: LoadedM
 
 
 def test_parts_of_a_model_are_joined(path: Path, tmp_path: Path) -> None:
-    names = [tensor.name for tensor in gguf.GGUFReader(path).tensors]
+    names = [tensor.name for tensor in open_gguf(path).tensors]
     folder = tmp_path / "parts"
     folder.mkdir()
     halves = [names[8:], names[:8]]
@@ -127,7 +127,7 @@ def test_parts_of_a_model_are_joined(path: Path, tmp_path: Path) -> None:
 )
 def test_every_type_is_dequantised_as_the_format_says(path: Path, tmp_path: Path, kind: str) -> None:
     file = rewrite(path, tmp_path / f"{kind}.gguf", quantised(kind))
-    expected = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(file).tensors}
+    expected = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in open_gguf(file).tensors}
     weights = load_file(converted_folder(file) / "model.safetensors")
     down = torch.from_numpy(np.array(expected["blk.0.ffn_down.weight"])).bfloat16()
     assert torch.equal(weights["model.layers.0.mlp.down_proj.weight"], down)

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from benchmarks import gguf_file, gguf_types, llama_library
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.gguf import converted_folder
+from specbench_kit.models.gguf_content import open_gguf
 from specbench_kit.models.pair import LoadedModel
 
 ROWS = json.loads(Path(__file__).with_name("recorded").joinpath("ggml_rows.json").read_text())["rows"]
@@ -100,7 +101,7 @@ def test_logits_agree_with_those_of_llama_cpp(
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
     llama_library.quantise(wide, tmp_path / f"{kind}.gguf", kind)
-    types = {tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / f"{kind}.gguf").tensors}
+    types = {tensor.tensor_type.name for tensor in open_gguf(tmp_path / f"{kind}.gguf").tensors}
     assert types == {kind, "F32"}  # the vectors stay f32
     result = gguf_types.compare(tmp_path / f"{kind}.gguf", prompts, tmp_path)
     assert result.reading.divergence < gguf_types.READING

@@ -25,6 +25,7 @@ from specbench_kit.models.catalogue import locate
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import executors, held_bytes, make_executor
 from specbench_kit.models.executors.native_rounded import NativeBlocksExecutor
+from specbench_kit.models.gguf_content import open_gguf
 from specbench_kit.models.pair import LoadedModel, load_pair
 from specbench_kit.models.runner import Append
 from specbench_kit.models.weights.blocks import BLOCKS, blocks_of
@@ -122,7 +123,7 @@ def use_build(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
     """The transformers model with the file's weights in fp32, and activations rounded before every matrix."""
     loaded = load_pair(str(path), None, executor="transformers").target.model
-    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    tensors = {tensor.name: tensor for tensor in open_gguf(path).tensors}
     names = {
         "q_proj": "attn_q",
         "k_proj": "attn_k",
@@ -300,7 +301,7 @@ def test_a_scale_that_is_not_a_number_is_noticed(wide: Path, tmp_path: Path) -> 
 
 def test_the_size_before_loading_is_that_of_the_files_matrices(mixed: Path) -> None:
     shell = load_pair(str(mixed), None).target.shell
-    tensors = gguf.GGUFReader(mixed).tensors
+    tensors = open_gguf(mixed).tensors
     assert held_bytes(shell) == sum(int(tensor.n_bytes) for tensor in tensors)
     assert held_bytes(shell, "native") > 2 * held_bytes(shell)
 

@@ -23,6 +23,7 @@ from specbench_kit.models.named import NAMED_PAIRS
 from specbench_kit.models.pair import SLACK, load_pair, resolve_device, resolve_dtype
 from specbench_kit.models.runner import Append
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.document import RunDescription
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyP
     assert torch.equal(drafted[:, 258], drafted.amin(-1))
     assert pair.describe(lambda _: "0")["draft"]["masked_tokens"] == 1
     caution = "TOKENIZERS DIFFER in 1 added tokens: they are never drafted, but the target may emit its own."
-    assert caution in setting_cautions({"models": pair.describe(lambda _: "0")})
+    assert caution in setting_cautions(RunDescription.read({"models": pair.describe(lambda _: "0")}))
 
 
 @pytest.mark.parametrize("spoiled", ["target", "draft"])
@@ -135,7 +136,7 @@ def test_generation_settings_that_are_ignored_are_named(asked: object, named: di
     (folder / "generation_config.json").write_text(json.dumps(asked))
     models = load_pair(str(folder), str(folder), device="cpu").describe(lambda _: "0")
     assert models["target"].get("ignored_settings", {}) == named
-    cautions = setting_cautions({"models": models})
+    cautions = setting_cautions(RunDescription.read({"models": models}))
     assert len(cautions) == bool(named)
     assert all(f"{name} {value}" in cautions[0] for name, value in named.items())
 

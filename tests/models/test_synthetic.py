@@ -13,11 +13,12 @@ from emulated_card import emulated_cards
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.agreement import Agreement
-from specbench_kit.models.executors.base import Row, make_executor
+from specbench_kit.models.executors.base import Forward, Row, make_executor
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.models.synthetic import SyntheticModel
@@ -187,6 +188,25 @@ def test_random_weights_take_time_and_change_nothing(device: str, spec: str, sha
     assert accepted[0] == accepted[1]
 
 
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.7), Sampler(0.7, top_p=0.9, top_k=50)], ids=str)
+def test_probabilities_are_the_same_on_every_processor(sampler: Sampler) -> None:
+    """A processor decides in which order a vocabulary is summed: any order gives the same bits."""
+    _, draft = runners(Agreement((0.6, 0.2, 0.1), spread=0.8))
+    slot = draft.acquire()
+    logits = draft.forward([Append(slot, list(range(60)), keep=60)]).logits
+    order = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(1))
+    tokens = list(range(60))
+
+    def known(logits: torch.Tensor) -> DraftForward:
+        return DraftForward(Forward([logits]), sampler)
+
+    mine, other = known(logits), known(logits[:, order])
+    assert torch.equal(mine.probabilities[:, order], other.probabilities)
+    assert [mine.stats(row, 0) for row in tokens] == [other.stats(row, order.tolist().index(0)) for row in tokens]
+    single = logits.float()
+    assert not torch.equal(known(single).probabilities[:, order], known(single[:, order]).probabilities)
+
+
 def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str]) -> None:
     """Every forward, and every move of KV, is one of the body too."""
     pair = load_pair(*shaped, device="cpu", random_model=random_model)
@@ -203,6 +223,7 @@ def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str
     torch.testing.assert_close(following, expected, atol=1e-4, rtol=1e-4)
     assert pair.target.describe(str)["parameters"] == pair.target.shell.body.num_parameters()
     assert pair.target.source.label == "synthetic/target:shape=large"
+    assert pair.target.context == pair.target.shell.body.config.max_position_embeddings == 1024
 
 
 def test_a_report_says_that_weights_were_random(shaped: tuple[str, str], tmp_path: Path) -> None:
@@ -219,6 +240,7 @@ def test_a_report_says_that_weights_were_random(shaped: tuple[str, str], tmp_pat
         (["--deployment", "specedge"], "shape=qwen3-0.6b has no effect here, since nothing is timed: leave it out"),
         (["--target", "synthetic:shape=qwen3-0.6b,ranks=0.8"], "give synthetic:ranks=0.8 as the draft"),
         (["--target", "synthetic:shape=nonsense"], "unknown architecture 'nonsense'"),
+        (["--target", "synthetic:shape="], "shape= needs a name, like shape=qwen3-0.6b"),
     ],
 )
 def test_shapes_that_nothing_can_be_done_with(arguments: list[str], said: str, tmp_path: Path) -> None:

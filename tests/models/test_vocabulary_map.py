@@ -22,6 +22,7 @@ from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Append
 from specbench_kit.models.vocabulary_map import TranslatingRunner, VocabularyMap, map_vocabulary
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.document import RunDescription
 
 NAMES = ("target", "draft")
 
@@ -100,7 +101,7 @@ def test_a_renumbered_draft_model_drafts_as_before(spec: str, pairs: tuple[Pair,
 def test_the_run_says_what_part_is_shared(pairs: tuple[Pair, Pair]) -> None:
     described = pairs[1].describe(lambda _: "0")
     assert described["draft"]["shared_vocabulary"] == 1.0
-    cautions = setting_cautions({"models": described})
+    cautions = setting_cautions(RunDescription.read({"models": described}))
     assert any("shares 100.0% of the target's tokens" in caution for caution in cautions)
 
 

@@ -5,7 +5,8 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from report_builders import make_run, run_summary, summary_of
+from msgspec.structs import replace
+from report_builders import deployment_description, make_run, run_document, run_summary, summary_of
 from run_builders import in_turn, plain, records_of, write_run
 
 from specbench_kit.methods.spec import describe_method, parse_method, resolved_options
@@ -19,6 +20,7 @@ from specbench_kit.reports.comparison.scene import styles_of
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.run import report as run_report
 from specbench_kit.reports.sections import methods
+from specbench_kit.runs.document import RunConfig, RunDescription, RunDocument
 
 
 @pytest.mark.parametrize(
@@ -35,18 +37,18 @@ from specbench_kit.reports.sections import methods
     ],
 )
 def test_a_label_holds_what_was_given_and_what_matters_first(spec: str, expected: str) -> None:
-    assert method_label({"method": spec, "options": resolved_options(spec)}) == expected
+    assert method_label(RunDescription(method=spec, options=resolved_options(spec))) == expected
 
 
 def test_a_run_of_an_older_kit_keeps_its_spec() -> None:
-    assert method_label({"method": "fixed-k:k=3"}) == "fixed-k:k=3"
+    assert method_label(RunDescription(method="fixed-k:k=3")) == "fixed-k:k=3"
 
 
 def test_every_option_and_everything_found_is_written_out() -> None:
-    run = {
-        "options": resolved_options("wisp:max_draft=3"),
-        "uses": {"predictor": {"family": "logistic", "threshold": 0.25}, "stages": [1, 2]},
-    }
+    run = RunDescription(
+        options=resolved_options("wisp:max_draft=3"),
+        uses={"predictor": {"family": "logistic", "threshold": 0.25}, "stages": [1, 2]},
+    )
     assert (
         describe_options(run)
         == "predictor=auto, max_draft=3, operating_point=none, send_last=false, score=token, force=false"
@@ -93,16 +95,19 @@ def test_one_setting_named_in_two_ways_is_one_method_over_two_datasets(tmp_path)
     }
 
 
-def link_run(spec: str, *, seen: bool, drafted: int = 3, **changes: object) -> tuple[dict[str, Any], RunSummary]:
+def link_run(
+    spec: str, *, seen: bool, drafted: int = 3, placement: str = "edge", **changes: Any
+) -> tuple[RunDocument, RunSummary]:
     """The run.json and the summary of a latency-aware method beyond a link."""
     latencies = {"draft": {}, "verify": {}, **({"link": {"rtt_s": 0.04}} if seen else {})}
-    run = {"method": spec, "options": {}, "uses": {"latencies": latencies}, "deployment": {"placement": "edge"}}
+    run = run_document({"method": spec, "options": {}, "uses": {"latencies": latencies}, **changes})
+    run.deployment = deployment_description(placement=placement)
     summary = run_summary(summary_of([]))
     summary.overall.drafted = drafted
-    return run | changes, summary
+    return run, summary
 
 
-def notes_on(*runs: tuple[dict[str, Any], RunSummary]) -> str:
+def notes_on(*runs: tuple[RunDocument, RunSummary]) -> str:
     return " ".join(methods.link_notes([run for run, _ in runs], [summary for _, summary in runs]))
 
 
@@ -115,15 +120,15 @@ def test_a_report_says_which_methods_counted_the_link() -> None:
     assert "`adaspec` drafts nothing, since no draft pays for its way over the link" in notes_on(
         *runs[:1], link_run("adaspec", seen=True, drafted=0)
     )
-    assert notes_on(link_run("goodput", seen=False, deployment={"placement": "server"})) == ""
+    assert notes_on(link_run("goodput", seen=False, placement="server")) == ""
     assert notes_on(link_run("fixed-k", seen=False, uses={})) == ""
 
 
 def test_a_report_names_the_methods_that_take_the_likeliest_tokens_under_sampling() -> None:
-    runs = [{"method": "adaspec", "proposal": "top", "config": {"temperature": 0.7}}, {"method": "fixed-k"}]
-    (line,) = methods.proposal_notes(runs)
+    adaspec = run_document({"method": "adaspec", "proposal": "top", "config": {"temperature": 0.7}})
+    (line,) = methods.proposal_notes([adaspec, run_document({"method": "fixed-k"})])
     assert line.startswith("Drafted tokens: `adaspec` takes the likeliest ones")
-    assert methods.proposal_notes([{**run, "config": {"temperature": 0.0}} for run in runs]) == []
+    assert methods.proposal_notes([replace(adaspec, config=RunConfig(temperature=0.0))]) == []
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,7 @@ def test_the_line_about_drafts_after_a_pause_shows_both_shares() -> None:
     goodput.overall.acceptance_after_pause = 0.25
     goodput.overall.acceptance_at_conditional = [0.75, 0.5]
     fixed.overall.acceptance_at_conditional = [0.7]
-    runs = [{"method": "goodput"}, {"method": "fixed-k"}]
+    runs = [run_document({"method": name}) for name in ("goodput", "fixed-k")]
     (line,) = methods.pause_notes(runs, [goodput, fixed])
     assert line.endswith("accepted there (and after any round): `goodput` 25% (75%).")
     assert methods.pause_notes(runs[1:], [fixed]) == []

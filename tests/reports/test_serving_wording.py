@@ -3,10 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from report_builders import deployment_description
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.reports.sections.cautions import impossible_times
 from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
+from specbench_kit.runs.document import RunDescription
 
 CAPACITY: dict[str, Any] = {"command": "capacity"}
 SIMULATION: dict[str, Any] = {"command": "simulate"}
@@ -134,13 +137,13 @@ def test_what_is_no_speed(name: str) -> None:
 
 
 def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
-    fine = {"device": "A100", "origin": "measured"}
-    fast = {"device": "A100", "origin": "published; IMPOSSIBLE: faster than its device can be; SLOW: 6 times"}
-    run = {"deployments": {"one": {"name": "one", "drafter": fine, "verifier": fast}}}
-    (line,) = impossible_times(run)
+    fine = deployment_description(name="one")
+    origin = "published; IMPOSSIBLE: faster than its device can be; SLOW: 6 times"
+    fast = replace(fine, verifier=replace(fine.verifier, device="A100", origin=origin))
+    (line,) = impossible_times(RunDescription(deployments={"one": fast}))
     assert line.startswith("IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows")
-    assert impossible_times({"deployment": {"name": "two", "drafter": fine, "verifier": fine}}) == []
-    assert impossible_times({"deployment": None}) == []
+    assert impossible_times(RunDescription(deployment=fine)) == []
+    assert impossible_times(RunDescription()) == []
 
 
 def series(method: str, submitted: float, acceptance: str | None = None) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.runs import lock as run_lock
+from specbench_kit.runs.directory import lock, unlock
 
 HOLDER = (
     "import sys; from pathlib import Path\n"
-    "from specbench_kit.runs import lock as run_lock\n"
-    "run_lock.acquire(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"
+    "from specbench_kit.runs.directory import lock\n"
+    "lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"
 )
 
 
@@ -23,13 +23,13 @@ def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) ->
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(SkitError, match="is being written by another skit: wait until it has ended"):
-            run_lock.acquire(tmp_path)
+            lock(tmp_path)
         holder.send_signal(signal.SIGKILL)
-    run_lock.acquire(tmp_path)
-    run_lock.acquire(tmp_path)
+    lock(tmp_path)
+    lock(tmp_path)
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
     assert "SkitError" in done.stderr
-    run_lock.release(tmp_path)
+    unlock(tmp_path)
     assert list(tmp_path.iterdir()) == []
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("held\n", 0)

@@ -32,8 +32,7 @@ from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
-from specbench_kit.traces.drafter_recording import DrafterTraceRecorder
-from specbench_kit.traces.redaction import Redactor
+from specbench_kit.traces.recording import DrafterTraceRecorder, Redactor
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import NO_TOKEN, RequestTrace, TraceFile, TraceHeader
 from specbench_kit.traces.writing import TraceWriter

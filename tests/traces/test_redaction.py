@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import TinyPair, error_line, skit_here, write_rows
+from report_builders import run_document
 from trace_builders import made_request, made_requests, write_trace
 
 from specbench_kit.deployments.loading import load
@@ -14,7 +15,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports.run.report import setting
 from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.studies.training.offsets import read_offsets
-from specbench_kit.traces.redaction import Redactor
+from specbench_kit.traces.recording import Redactor
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile
 
@@ -94,7 +95,7 @@ def test_a_report_names_the_licence(pair_of_traces: tuple[TraceFile, TraceFile])
     _, shared = pair_of_traces
     described = shared.describe()
     line = f"shared.parquet, sha256 {described['sha256'][:12]}, licence CC-BY-4.0"
-    assert ("trace", line) in setting({"trace": described, "time_kind": "modelled"})
+    assert ("trace", line) in setting(run_document({"trace": described, "time_kind": "modelled"}))
 
 
 def test_a_predictor_is_trained_for_a_pair_that_is_not_here(tmp_path: Path) -> None:

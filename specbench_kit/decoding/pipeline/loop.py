@@ -5,28 +5,41 @@ Also here: the clock's phases, divided among the requests that go through a pipe
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import get_args
+from typing import Protocol, get_args
 
 from torch import Tensor
 
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.clock import Clock, Phase
-from specbench_kit.decoding.loop import Loop, mark_round
+from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.loop import DecodingSetup, Loop, mark_round
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.drafter import LevelSource
 from specbench_kit.decoding.pipeline.flight import PipelineRound
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Stages
 from specbench_kit.decoding.pipeline.stream import RequestStream
-from specbench_kit.decoding.pipeline.time import StepTime
 from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.records import RoundRecord
-from specbench_kit.decoding.sampling import Sampler, draw
+from specbench_kit.decoding.sampling import draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.runner import refuse_nan_in
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 StageWork = tuple[int, int, list[int]]
 """A step, a stage, and the ids of the nodes that it worked on."""
+
+
+class StepTime(Protocol):
+    """Lets the time pass that the pipeline's steps would take on modelled hardware."""
+
+    def admit(self, session: Session) -> None:
+        """Begin with a new request."""
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+
+    def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None) -> None:
+        """Let the time of one step pass; `forwards` are the drafter's, None if it forwards the levels fed."""
 
 
 class PipelineEngine(Loop):
@@ -44,27 +57,23 @@ class PipelineEngine(Loop):
         stages: Stages,
         clock: Clock,
         *,
-        sampler: Sampler,
+        setup: DecodingSetup,
         depth: int,
-        seed: int,
-        eos_ids: frozenset[int],
-        capacity: int,
         name: str,
-        batch_size: int = 1,
         budget: StepBudget | None = None,
         time: StepTime | None = None,
     ) -> None:
-        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
+        super().__init__(clock, setup)
         self.policy = CheckedLevels(policy, name)
         self.drafter = drafter
         self.stages = stages
         self.trace: list[StageWork] | None = None
         """Collects what every stage works on, if it is set to a list."""
-        self._sampler = sampler
+        self._sampler = setup.sampler
         self._depth = depth
         self._time = time
         self._state_layers = () if drafter is None else drafter.state_layers
-        self._admission = Admission(budget or StepBudget(), batch_size)
+        self._admission = Admission(budget or StepBudget(), setup.batch_size)
         self._phases = PhaseShares(clock)
         self._streams: dict[str, RequestStream] = {}
         self._steps = 0
@@ -125,7 +134,7 @@ class PipelineEngine(Loop):
     def _children(self, stream: RequestStream, probabilities: Tensor | None) -> list[Child]:
         """Return the nodes that the policy adds below the stream's last level, as far as the context has room."""
         flight = stream.flight
-        room = self._capacity - len(stream.session.tokens) + 1 - len(flight)
+        room = self.setup.capacity - len(stream.session.tokens) + 1 - len(flight)
         if probabilities is None or room < 1:
             return []
         children = self.policy.next_level(probabilities, [flight.scores[node] for node in flight.bottom], room)

@@ -9,6 +9,7 @@ import torch
 from specbench_kit.core.errors import require
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.assembly import round_drafter, round_policy
@@ -51,9 +52,8 @@ class ServerDrafter:
     def __init__(self, method: Method, models: Mapping[str, Runner], sampler: Sampler, capacity: int) -> None:
         device = next((runner.device for runner in models.values()), torch.device("cpu"))
         self.clock = MeasuringClock(device)
-        self._drafter = round_drafter(
-            method, models, self.clock, sampler=sampler, draft_top_n=0, capacity=capacity, remembered=REMEMBERED
-        )
+        setup = DecodingSetup(sampler=sampler, capacity=capacity)
+        self._drafter = round_drafter(method, models, self.clock, setup, REMEMBERED)
         self._policy = CheckedPolicy(round_policy(method), method.display_name, self.clock)
         self.sessions: set[ServerSession] = set()
 

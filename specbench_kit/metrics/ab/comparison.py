@@ -1,4 +1,7 @@
-"""Two servers compared over all loads: paired ratios, whose intervals hold together."""
+"""Two servers compared over all loads: paired ratios, whose intervals hold together.
+
+Also here: the load from which on a server is over-saturated: it gets more requests than it can answer.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +11,6 @@ import numpy as np
 from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, StreamedAnswer
 from specbench_kit.metrics.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
 from specbench_kit.metrics.ab.outputs import check_outputs
-from specbench_kit.metrics.ab.saturation import over_saturation
 from specbench_kit.metrics.ab.speculation import (
     acceptance_ratio,
     is_constant,
@@ -25,7 +27,7 @@ from specbench_kit.metrics.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
-from specbench_kit.metrics.statistics import Array, Ratio, simultaneous_level
+from specbench_kit.metrics.statistics import Array, Ratio, interval_of_estimate, simultaneous_level
 from specbench_kit.metrics.verdicts import FASTER, SLOWER, as_allowed, verdict
 
 MAY_WIN: Mapping[Gate, bool | None] = {
@@ -87,22 +89,25 @@ def summarise(
     plan: Plan, records: Sequence[AnswerRecord], changes: Sequence[CounterChange] = (), cautions: Sequence[str] = ()
 ) -> AbSummary:
     """Return the summary of a run from its records, of which there is one for each key."""
-    by_load = {load: [record for record in records if record.key.load == load] for load in plan.loads}
+    by_load: dict[str, list[AnswerRecord]] = {load: [] for load in plan.loads}
+    for record in records:
+        if record.key.load in by_load:
+            by_load[record.key.load].append(record)
     by_load = {load: own for load, own in by_load.items() if own}
-    by_change = {load: [change for change in changes if change.load == load] for load in by_load}
+    by_change: dict[str, list[CounterChange]] = {load: [] for load in by_load}
+    for change in changes:
+        if change.load in by_change:
+            by_change[change.load].append(change)
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
-    level = _level({load: [r for r in of_load.values() if r] for load, of_load in ratios.items()})
+    level = _level([list(filter(None, of_load.values())) for of_load in ratios.values()])
     loads = []
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
-        figures = {
-            name: server_figures(
-                [record for record in own if record.key.server == name],
-                plan.targets,
-                [change for change in by_change[load] if change.server == name],
-            )
-            for name in plan.names
-        }
+        figures = {}
+        for name in plan.names:
+            answers = [record for record in own if record.key.server == name]
+            counters = [change for change in by_change[load] if change.server == name]
+            figures[name] = server_figures(answers, plan.targets, counters)
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
         comparisons = [_compared(figure, ratio, level, outputs, is_doubtful) for figure, ratio in ratios[load].items()]
         turns = {record.turn for record in own}
@@ -174,12 +179,13 @@ def _acceptance(
     names: Sequence[str], records: Sequence[AnswerRecord], changes: Sequence[CounterChange], rows: int
 ) -> Ratio | None:
     """Return the ratio of acceptance lengths where both servers speculate and say so in the same way."""
-    answered = {name: {r.key.request for r in records if r.answer and r.key.server == name} for name in names}
-    both = set.intersection(*answered.values())
-    by_answer = [
-        rounds_of_answers([r for r in records if r.key.server == name and r.key.request in both]) for name in names
-    ]
-    by_counters = [rounds_of_counters([change for change in changes if change.server == name]) for name in names]
+    by_server = [[record for record in records if record.key.server == name] for name in names]
+    both = set.intersection(*({record.key.request for record in own if record.answer} for own in by_server))
+    by_answer = []
+    by_counters = []
+    for name, own in zip(names, by_server, strict=True):
+        by_answer.append(rounds_of_answers([record for record in own if record.key.request in both]))
+        by_counters.append(rounds_of_counters([change for change in changes if change.server == name]))
     # Answers and counters do not count the same tokens, so that one of a kind is not held against the other.
     first, second = by_answer if any(by_answer) else by_counters
     return acceptance_ratio(first, second, rows)
@@ -221,17 +227,18 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
         return None
     turns = [turn for _, turn in places]
     rows = 1 + max(record.turn for record in records)
-    span_sums, token_sums = (
-        [np.bincount(turns, weights=[side[place] for place in places], minlength=rows) for side in columns]
-        for columns in (seconds, tokens)
-    )
-    return Ratio.of([token_sums[1], span_sums[0]], [token_sums[0], span_sums[1]])
+
+    def by_turn(values: Mapping[tuple[int, int], float]) -> Array:
+        sums = np.bincount(turns, weights=[values[place] for place in places], minlength=rows)
+        return np.asarray(sums, dtype=np.float64)
+
+    return Ratio.of([by_turn(tokens[1]), by_turn(seconds[0])], [by_turn(tokens[0]), by_turn(seconds[1])])
 
 
-def _level(ratios: Mapping[str, Sequence[Ratio]]) -> float:
+def _level(ratios: Sequence[Sequence[Ratio]]) -> float:
     """Return the level of each interval at which those of all comparisons hold, from the ratios of each load."""
     # The figures of one load share its turns, so that a slow turn moves all of them; other loads have other turns.
-    blocks = [np.column_stack([ratio.residuals for ratio in of_load]) for of_load in ratios.values() if of_load]
+    blocks = [np.column_stack([ratio.residuals for ratio in of_load]) for of_load in ratios if of_load]
     rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
     residuals = np.zeros((rows, columns))
     row = 0
@@ -240,7 +247,7 @@ def _level(ratios: Mapping[str, Sequence[Ratio]]) -> float:
         residuals[row : row + block.shape[0], column : column + block.shape[1]] = block
         row = row + block.shape[0]
         column = column + block.shape[1]
-    freedom = min((ratio.freedom for of_load in ratios.values() for ratio in of_load), default=1.0)
+    freedom = min((ratio.freedom for of_load in ratios for ratio in of_load), default=1.0)
     return simultaneous_level(residuals, freedom)
 
 
@@ -257,3 +264,87 @@ def _compared(
     else:
         shown = as_allowed(shown, MAY_WIN[outputs.gate])
     return FigureComparison(figure, ratio.value, bounds, ratio.units, shown)
+
+
+MOST_GROWTH = 0.1
+"""Seconds by which answers may take longer for every second that requests arrive later, as they do in a warm-up."""
+LEAST_GAIN = 0.1
+"""Share of a proportional gain in throughput that more requests in flight must bring."""
+
+
+def over_saturation(
+    records: Sequence[AnswerRecord], load: str, concurrencies: Mapping[str, int], lower: str | None
+) -> str | None:
+    """Return why a server is over-saturated at a load; None if that is not shown, with 95% confidence.
+
+    `records` are those of one server at all loads. `concurrencies` are the requests in flight at each load; a load that
+    is not among them has arrivals at fixed times. `lower` is the next lower load.
+    """
+    own = [record for record in records if record.key.load == load]
+    if load not in concurrencies:
+        growth = _growth(own)
+        if growth is None or growth[1] <= MOST_GROWTH:
+            return None
+        return f"answers take {growth[0]:.2g} s longer for every second that requests arrive later"
+    if lower is None:
+        return None
+    gain = _gain([record for record in records if record.key.load == lower], own)
+    needed = 1 + LEAST_GAIN * (concurrencies[load] / concurrencies[lower] - 1)
+    if gain is None or gain[1] >= needed:
+        return None
+    return f"its throughput is {gain[0]:.2f} times that at {lower}"
+
+
+def _growth(records: Sequence[AnswerRecord]) -> tuple[float, float] | None:
+    """Return the slope of end-to-end times over times of arrival within turns, and the lower end of its interval.
+
+    A server that keeps up answers late requests of a turn as fast as early ones; at one that does not they queue.
+    """
+    groups: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for record in records:
+        if record.answer is not None and record.key.dialogue_turn == 0:
+            place = record.key.repeat, record.turn
+            groups.setdefault(place, []).append((record.sent_s - record.late_s, record.answer.e2e_s))
+    rows = 1 + max((turn for _, turn in groups), default=0)
+    products = np.zeros(rows)
+    squares = np.zeros(rows)
+    for (_, turn), points in groups.items():
+        arrived_s, took_s = np.array(points).T
+        arrived_s = arrived_s - arrived_s.mean()
+        products[turn] += float(arrived_s @ took_s)
+        squares[turn] += float(arrived_s @ arrived_s)
+    if not squares.any() or (squares == squares.sum()).any():
+        return None
+    slope = float(products.sum() / squares.sum())
+    without: Array = (products.sum() - products) / (squares.sum() - squares)
+    bounds = interval_of_estimate(slope, without, squares)
+    return (slope, bounds[0]) if bounds else None
+
+
+def _gain(lower: Sequence[AnswerRecord], higher: Sequence[AnswerRecord]) -> tuple[float, float] | None:
+    """Return how many times higher the throughput at the higher load is, and the upper end of its interval."""
+    first = _mean_throughput(lower)
+    second = _mean_throughput(higher)
+    if first is None or second is None:
+        return None
+    # Both loads have turns of their own, whose errors are taken to be independent.
+    both = Ratio(
+        second.value / first.value,
+        np.concatenate([second.residuals, -first.residuals]),
+        min(first.units, second.units),
+        min(first.freedom, second.freedom),
+    )
+    bounds = both.interval()
+    return (both.value, bounds[1]) if bounds else None
+
+
+def _mean_throughput(records: Sequence[AnswerRecord]) -> Ratio | None:
+    """Return the tokens per second in turns; the repeats of a turn are one unit."""
+    rows = 1 + max((record.turn for record in records), default=0)
+    tokens = np.zeros(rows)
+    seconds = np.zeros(rows)
+    for record in records:
+        tokens[record.turn] += record.answer.tokens if record.answer else 0
+    for (_, turn), (begin_s, end_s) in turn_spans(records).items():
+        seconds[turn] += end_s - begin_s
+    return Ratio.of([tokens], [seconds])

@@ -35,11 +35,11 @@ def dialogues_of(records: Iterable[AnswerRecord], load: str, server: str) -> Dia
         answer = record.answer
         if answer is not None and answer.text is not None and (key.load, key.server) == (load, server):
             turns.setdefault((key.request_id, key.repeat), {})[key.dialogue_turn] = answer
-    return {
-        place: [answers[turn] for turn in takewhile(answers.__contains__, count())]
-        for place, answers in turns.items()
-        if 0 in answers
-    }
+    dialogues = {}
+    for place, answers in turns.items():
+        if 0 in answers:
+            dialogues[place] = [answers[turn] for turn in takewhile(answers.__contains__, count())]
+    return dialogues
 
 
 def check_outputs(
@@ -47,16 +47,14 @@ def check_outputs(
 ) -> OutputCheck:
     """Compare all outputs under one load: greedy ones one by one, and sampled ones by their distributions."""
     first, second = (dialogues_of(records, load, name) for name in names)
-    other_loads = {
-        name: agreement(
-            (own[place], elsewhere[place])
-            for other in loads
-            if other != load
-            for own, elsewhere in [(dialogues_of(records, load, name), dialogues_of(records, other, name))]
-            for place in own.keys() & elsewhere.keys()
-        )
-        for name in names
-    }
+    other_loads = {}
+    for name, own in zip(names, (first, second), strict=True):
+        same_prompts: list[tuple[Dialogue, Dialogue]] = []
+        for other in loads:
+            if other != load:
+                elsewhere = dialogues_of(records, other, name)
+                same_prompts += [(own[place], elsewhere[place]) for place in own.keys() & elsewhere.keys()]
+        other_loads[name] = agreement(same_prompts)
     pairs = {place: (first[place], second[place]) for place in first if place in second}
     if sampled:
         test = compare_samples(_by_prompt(pairs), CHANCE / len(loads))
@@ -214,7 +212,10 @@ def _token_differences(pairs: Sequence[tuple[Dialogue, Dialogue]], signs: Array)
 
 def _length_differences(pairs: Sequence[tuple[Dialogue, Dialogue]]) -> Array:
     """Return [pairs]: the difference of the lengths of both answers, in standard deviations of all of them."""
-    sizes = np.array([[sum(answer.tokens for answer in dialogue) for dialogue in pair] for pair in pairs], np.float64)
+    sizes = np.zeros((len(pairs), 2))
+    for row, pair in enumerate(pairs):
+        for side, dialogue in enumerate(pair):
+            sizes[row, side] = sum(answer.tokens for answer in dialogue)
     return np.asarray((sizes[:, 0] - sizes[:, 1]) / (sizes.std() or 1.0), dtype=np.float64)
 
 

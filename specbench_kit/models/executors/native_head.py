@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench_kit.models.drafts.reduced import expand_logits, is_reduced
 from specbench_kit.models.executors.base import Forward, Row, executors
-from specbench_kit.models.executors.head_states import HeadStates
+from specbench_kit.models.executors.head import HeadStates
 from specbench_kit.models.executors.native import NativeExecutor, NativeForward
 from specbench_kit.models.executors.native_weights import computable, is_llama_like
 from specbench_kit.models.heads.model import HeadModel

@@ -95,14 +95,14 @@ class SyntheticExecutor(Executor):
         return kv[positions.stop - row.keep : positions.stop]
 
     def _logits(self, states: Sequence[_State]) -> Tensor:
-        """Return the logits [states, vocabulary]."""
+        """Return the logits [states, vocabulary], float64 so that probabilities are the same on every processor."""
         if self._agreement is None:
-            rows = torch.zeros(len(states), self._size)
+            rows = torch.zeros(len(states), self._size, dtype=torch.float64)
             rows[range(len(states)), [self._answer(state) for state in states]] = CERTAIN
             return rows.to(self.device)
         tokens, logits, others = zip(*(self._ranked(state, self._agreement) for state in states), strict=True)
-        rows = torch.tensor(others)[:, None].repeat(1, self._size)
-        return rows.scatter_(1, torch.tensor(tokens), torch.tensor(logits)).to(self.device)
+        rows = torch.tensor(others, dtype=torch.float64)[:, None].repeat(1, self._size)
+        return rows.scatter_(1, torch.tensor(tokens), torch.tensor(logits, dtype=torch.float64)).to(self.device)
 
     def _ranked(self, state: _State, agreement: Agreement) -> tuple[list[int], list[float], float]:
         """Return the draft's likeliest tokens and one more with their logits, and the logit of every other token."""

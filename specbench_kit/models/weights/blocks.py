@@ -67,16 +67,16 @@ class StoredBlocks:
 
 def tensor_table(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[str, dict[str, object]]:
     """Return what a converted folder keeps of the places of a file's tensors; `tensors` are those of gguf's reader."""
-    return {
-        name: {
+    table: dict[str, dict[str, object]] = {}
+    for name, tensor in tensors.items():
+        table[name] = {
             "type": int(tensor.tensor_type),
             "offset": int(tensor.data_offset),
             "shape": [int(size) for size in reversed(tensor.shape)],
             "bytes": int(tensor.n_bytes),
             "heads": heads.get(name, 0),
         }
-        for name, tensor in tensors.items()
-    }
+    return table
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         paragraphs(reachable_gap(comparison)),
         differences(comparison),
         answers_section(judged),
-        colocation.section(comparison.overall, fields[0].get("deployment")),
+        colocation.section(comparison.overall, fields[0].deployment),
         categories(comparison, look),
         averages(comparison),
         repeats(comparison),
@@ -154,7 +154,7 @@ def setting(comparison: Comparison) -> Blocks:
             if name not in ("dataset", "warm-up"):
                 values.setdefault(name, {})[value] = None
     rows = [
-        ("dataset", wording.dataset_sentence(datasets[name].dataset))
+        ("dataset", wording.dataset_sentence(datasets[name].fields.dataset))
         for name in comparison.datasets
         if name in datasets
     ]
@@ -302,9 +302,9 @@ def runs(comparison: Comparison) -> Blocks:
         (
             code(series.label),
             name,
-            code(str(run.dataset.get("digest"))[:12]),
+            code(str(run.fields.dataset.digest)[:12]),
             code(run.name),
-            run.fields.get("started_at") or ABSENT,
+            run.fields.started_at or ABSENT,
         )
         for series in comparison.series
         if not series.is_derived

@@ -2,7 +2,6 @@
 
 from msgspec.structs import replace
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.gate import resolution
 from specbench_kit.metrics.setting import sampling_sentence
@@ -19,6 +18,7 @@ from specbench_kit.reports.sections.cautions import (
     shorter_drafts,
 )
 from specbench_kit.reports.writing.formatting import count, interval, share, times
+from specbench_kit.runs.document import LoweredLimit
 
 UNSTEADY = 0.1
 """Spread of repeats from which a reader is warned."""
@@ -27,10 +27,10 @@ UNSTEADY = 0.1
 def cautions(comparison: Comparison) -> list[str]:
     """Return everything that must be known before a number is quoted."""
     lines = [f"FORCED COMPARISON: these runs differ in {difference}." for difference in comparison.overruled]
-    limits: dict[str, JsonObject] = {}
+    limits: dict[str, LoweredLimit] = {}
     for run in comparison.runs:
-        limits |= run.fields.get("lowered_limits") or {}
-        lines += setting_cautions({**run.fields, "lowered_limits": {}, "machine": []})
+        limits |= run.fields.lowered_limits
+        lines += setting_cautions(replace(run.fields, lowered_limits={}, machine=[]))
     lines += [*shorter_drafts(limits), *machine.cautions(*(run.fields for run in comparison.runs))]
     lines += _partial_runs(comparison)
     for series in comparison.series:
@@ -86,15 +86,15 @@ def _on_the_server(comparison: Comparison) -> list[str]:
 def decision_words(comparison: Comparison) -> str:
     """Return when a benchmark that goes on until it is decided was, or that it was not."""
     run = comparison.runs[0].fields
-    looks = run.get("looks")
-    decided = run.get("decided")
+    looks = run.looks
+    decided = run.decided
     if not looks:
         return ""
     if not decided:
         return f"Not decided: all prompts were decoded, and the verdicts hold together over {looks} looks at them."
     return (
-        f"Decided after {count(decided['requests'])} of {count(decided['planned'])} requests: every method is shown to "
-        f"differ from the fastest or to lie within {share(decided['share'])} of it, and the verdicts hold together "
+        f"Decided after {count(decided.requests)} of {count(decided.planned)} requests: every method is shown to "
+        f"differ from the fastest or to lie within {share(decided.share)} of it, and the verdicts hold together "
         f"over {looks} looks."
     )
 
@@ -158,12 +158,11 @@ def reachable_gap(comparison: Comparison) -> str:
 def where(comparison: Comparison) -> str:
     """Return what was measured on what, in one line for every figure."""
     run = comparison.runs[0].fields
-    config = run.get("config") or {}
-    models = [str(model.get("name")) for model in (run.get("models") or {}).values() if model]
+    models = [str(model.name) for model in run.models.values() if model]
     finished = max((row.finished or 0 for row in comparison.overall.values()), default=0)
     parts = [", ".join(comparison.datasets), f"{count(finished)} requests", " + ".join(models)]
-    parts += [sampling_sentence(config), wording.batch_sentence(config)]
-    if run.get("time_kind") == "measured":
-        parts.append(wording.hardware_sentence(run.get("hardware") or {}))
+    parts += [sampling_sentence(run.config), wording.batch_sentence(run.config)]
+    if run.time_kind == "measured":
+        parts.append(wording.hardware_sentence(run.hardware))
     parts.append(" and ".join(dict.fromkeys(wording.time_kind(run.fields) for run in comparison.runs)))
     return ("FORCED: these runs differ. " if comparison.overruled else "") + "; ".join(filter(None, parts))

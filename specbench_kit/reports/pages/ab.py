@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import field
+
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import last_part
+from specbench_kit.metrics.ab.answers import ServerDescription
 from specbench_kit.metrics.ab.summary import (
     FIGURES,
     AbSummary,
@@ -33,7 +36,6 @@ from specbench_kit.reports.document import (
     Heading,
     Note,
     Paragraph,
-    RunFile,
     Table,
     caution,
     code,
@@ -45,6 +47,7 @@ from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, times
 from specbench_kit.reports.writing.palette import COLOURS, GREY
+from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
@@ -54,7 +57,15 @@ LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "end to end"}
 PERCENTILES = ("p50", "p95", "p99")
 
 
-def build(run: RunFile, summary: AbSummary, picture: Figure | None = None) -> Document:
+class AbDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a comparison of two servers."""
+
+    servers: list[ServerDescription] = field(default_factory=list)
+    requests: int | None = None
+    order: str | None = None
+
+
+def build(run: AbDescription, summary: AbSummary, picture: Figure | None = None) -> Document:
     """Return the report."""
     first, second = summary.names
     opening: Blocks = [Paragraph(headline(summary)), *([picture] if picture else [])]
@@ -176,42 +187,31 @@ def _quoted(text: str) -> str:
     return code(text) if text else "the end"
 
 
-def _dialogues(run: RunFile) -> str:
+def _dialogues(run: AbDescription) -> str:
     """Return how many requests the prompts make, where some are dialogues of several turns."""
-    requests = run.get("requests")
-    prompts = (run.get("dataset") or {}).get("count")
-    return f" dialogues of {count(requests)} turns, each a request" if requests and requests != prompts else ""
+    dialogues = run.requests and run.requests != run.dataset.count
+    return f" dialogues of {count(run.requests)} turns, each a request" if dialogues else ""
 
 
-def _setting(run: RunFile, summary: AbSummary) -> Blocks:
-    config = run.get("config") or {}
-    dataset = run.get("dataset") or {}
-    repeats = config.get("repeats")
+def _setting(run: AbDescription, summary: AbSummary) -> Blocks:
+    config = run.config
+    repeats = config.repeats
     servers = [
         (
-            code(entry["name"]),
-            ", ".join(
-                str(value)
-                for value in (
-                    entry["dialect"],
-                    entry["address"],
-                    last_part(entry.get("model") or ""),
-                    entry.get("version"),
-                )
-                if value
-            ),
+            code(server.name),
+            ", ".join(filter(None, (server.dialect, server.address, last_part(server.model or ""), server.version))),
         )
-        for entry in run.get("servers") or ()
+        for server in run.servers
     ]
     turns = [f"{load.load}: {count(load.turns)} of {count(load.turn_requests)}" for load in summary.loads]
     rows = [
         *servers,
-        ("prompts", f"{dataset.get('name')}, {count(dataset.get('count'))}{_dialogues(run)}"),
-        ("most output tokens", count(config.get("max_new_tokens"))),
-        ("sampling", sampling_sentence(config) if config else ABSENT),
+        ("prompts", f"{run.dataset.name}, {count(run.dataset.count)}{_dialogues(run)}"),
+        ("most output tokens", count(config.max_new_tokens)),
+        ("sampling", sampling_sentence(config)),
         ("asked", f"{'once' if repeats == 1 else f'{count(repeats)} times'} at each server" if repeats else ABSENT),
         ("turns (of requests each)", "; ".join(turns)),
-        ("order", run.get("order") or ABSENT),
+        ("order", run.order or ABSENT),
     ]
     return [Heading("What was run"), facts(rows)]
 
@@ -219,7 +219,7 @@ def _setting(run: RunFile, summary: AbSummary) -> Blocks:
 PLOTS = "plots"
 
 
-def write(folder: Path, run: RunFile, summary: AbSummary) -> Path:
+def write(folder: Path, run: AbDescription, summary: AbSummary) -> Path:
     """Write the report into the run's folder and return the path of its Markdown."""
     figure = None
     drawings = {}
@@ -237,12 +237,8 @@ def write(folder: Path, run: RunFile, summary: AbSummary) -> Path:
     return folder / "report.md"
 
 
-def _where(run: RunFile) -> str:
-    dataset = run.get("dataset") or {}
-    config = run.get("config") or {}
-    return (
-        f"{dataset.get('count')} prompts of {dataset.get('name')}, up to {config.get('max_new_tokens')} output tokens"
-    )
+def _where(run: AbDescription) -> str:
+    return f"{run.dataset.count} prompts of {run.dataset.name}, up to {run.config.max_new_tokens} output tokens"
 
 
 BLUE, _, GREEN, RED = COLOURS[:4]

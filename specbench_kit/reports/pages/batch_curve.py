@@ -12,12 +12,13 @@ from specbench_kit.metrics.comparison import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.scene import legend, legend_in, short
-from specbench_kit.reports.document import Blocks, Document, Figure, Paragraph, Row, RunFile, Table, caution, code
+from specbench_kit.reports.document import Blocks, Document, Figure, Paragraph, Row, Table, caution, code
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.formatting import ABSENT, rate, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
+from specbench_kit.runs.document import RunDocument
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,25 +26,25 @@ if TYPE_CHECKING:
 NOTE = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
 
 
-def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:
+def render(rows: Sequence[Row], run: RunDocument, pictures: Sequence[str]) -> str:
     """Return the report as Markdown."""
     return render_markdown.render(build(rows, run, pictures))
 
 
-def build(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> Document:
+def build(rows: Sequence[Row], run: RunDocument, pictures: Sequence[str]) -> Document:
     """Return the report; `pictures` are files in `plots/` beside it."""
-    title = f"Batch sizes on {(run.get('dataset') or {}).get('name')}"
+    title = f"Batch sizes on {run.dataset.name}"
     figures = [Figure("Throughput against TPOT", f"plots/{picture}", NOTE) for picture in pictures]
-    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *caution(setting_cautions(dict(run)))]
+    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *caution(setting_cautions(run))]
     return Document.of(title, result, figures[:1], _table(rows, run), figures[1:])
 
 
-def terminal(rows: Sequence[Row], run: RunFile) -> Blocks:
+def terminal(rows: Sequence[Row], run: RunDocument) -> Blocks:
     """Return what the command prints: the sentence, the table and what limits them."""
-    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *caution(setting_cautions(dict(run)))]
+    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *caution(setting_cautions(run))]
 
 
-def _table(rows: Sequence[Row], run: RunFile) -> Blocks:
+def _table(rows: Sequence[Row], run: RunDocument) -> Blocks:
     """Return the speeds by method and batch size, and what they mean."""
     sizes = sorted({row["batch_size"] for row in rows})
     points = {(row["method"], row["batch_size"]): row for row in rows}
@@ -55,7 +56,7 @@ def _table(rows: Sequence[Row], run: RunFile) -> Blocks:
         limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
         cells.append((code(label), *speeds, limit))
     text = (
-        f"{run.get('requests')} requests per size, {time_kind(dict(run))}. Tokens per second of the batch, and mean "
+        f"{run.requests} requests per size, {time_kind(run)}. Tokens per second of the batch, and mean "
         "time per token of a request. A method pays off where its tokens per second exceed those of autoregressive "
         "decoding at the same batch size."
     )
@@ -87,10 +88,10 @@ def _largest_faster(rows: Sequence[Row | None], baselines: Sequence[Row | None])
     return largest
 
 
-def draw_curves(rows: Sequence[Row], run: RunFile) -> dict[str, bytes]:
+def draw_curves(rows: Sequence[Row], run: RunDocument) -> dict[str, bytes]:
     """Return figures by file name: one of all methods, or one per group if there are many."""
     labels = list(dict.fromkeys(row["method"] for row in rows))
-    where = f"{(run.get('dataset') or {}).get('name')}, {run.get('requests')} requests, {time_kind(dict(run))}"
+    where = f"{run.dataset.name}, {run.requests} requests, {time_kind(run)}"
     files: dict[str, bytes] = {}
     for group, members in group_labels(labels).items():
         picture = _picture([row for row in rows if row["method"] in members], members, group)

@@ -32,6 +32,7 @@ from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.profiles import score
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
+from specbench_kit.runs.document import RunDescription
 
 Values = Mapping[str, float | None]
 """The figures of a row by the titles of their columns."""
@@ -106,7 +107,7 @@ def load_report(run: RunFile, summary: Summary, figures: Sequence[Figure] = ()) 
         "Load on",
         run,
         [Paragraph(f"**{load_headline(run, summary)}**")],
-        caution(machine.warnings(run), severe=True),
+        caution(machine.warnings(RunDescription.read(run)), severe=True),
         caution(load_cautions(run, summary["rows"])),
         [*figures, *with_more_columns(table, LOAD_COLUMNS)],
         _answers(summary),
@@ -193,7 +194,7 @@ def validation_report(run: RunFile, result: Summary, figures: Sequence[Figure] =
         "Validation of",
         run,
         [Paragraph(f"**{validation_headline(result)}**")],
-        caution(machine.warnings(run), severe=True),
+        caution(machine.warnings(RunDescription.read(run)), severe=True),
         caution(load_cautions(run, [row["measured"] for row in result["rows"]])),
         [*figures, _judged_table(result), Paragraph(note)],
         [Heading("All figures"), Table((*POINT, "", *COLUMNS), rows)],
@@ -258,7 +259,9 @@ def _document(subject: str, run: RunFile, *sections: Blocks) -> Document:
         ("times of the devices", run["deployment"]["drafter"]["origin"]),
     ]
     setting: Blocks = [Heading("What was run"), facts(rows)]
-    return Document.of(f"{subject} {code(config['scheduler'])}", *sections, setting, provenance(run))
+    return Document.of(
+        f"{subject} {code(config['scheduler'])}", *sections, setting, provenance(RunDescription.read(run))
+    )
 
 
 LATE_S = 0.05
@@ -269,7 +272,7 @@ MOST_APART = 1.25
 
 def load_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
     """Return what limits the figures of a load, less what the machine's disturbances void."""
-    lines = setting_cautions(run)
+    lines = setting_cautions(RunDescription.read(run))
     for row in rows:
         if row["late_s"][1] > LATE_S:
             lines.append(f"LATE DRAFTS at {label(row)}: the machine that generates the load was too slow.")

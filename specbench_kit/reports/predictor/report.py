@@ -7,7 +7,7 @@ classification, calibration, latency and WISP's Theorem 1.
 
 from typing import TYPE_CHECKING
 
-from specbench_kit.papers import wisp
+from specbench_kit.papers.quoted import WISP_MLP_CONFUSION
 from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Blocks,
@@ -21,7 +21,6 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
-    RunFile,
     Summary,
     Table,
     caution,
@@ -30,6 +29,7 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.wording import TrainingDescription
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
@@ -54,23 +54,23 @@ DEFINITIONS = (
 SPEED_NOTE = "Tokens per modelled second, relative to the best fixed length, on test prompts; bars are 95% intervals."
 
 
-def render(run: RunFile, summary: Summary) -> str:
+def render(run: TrainingDescription, summary: Summary) -> str:
     """Return the report as Markdown."""
     return render_markdown.render(build(run, summary))
 
 
-def build(run: RunFile, summary: Summary) -> Document:
+def build(run: TrainingDescription, summary: Summary) -> Document:
     """Return the report; its plots are expected in `plots/` beside it."""
     setting = [
-        ("dataset", dataset_sentence(run["dataset"])),
-        *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
+        ("dataset", dataset_sentence(run.dataset)),
+        *((f"{role} model", model_sentence(model)) for role, model in run.models.items() if model),
         ("drafts", f"up to {summary['max_draft']} tokens, greedy"),
         ("thresholds and lengths", summary["rule"]),
         ("time", wording.time_sentence(run)),
-        ("hardware", hardware_sentence(run.get("hardware") or {})),
+        ("hardware", hardware_sentence(run.hardware)),
     ]
     return Document.of(
-        f"Rejection predictors on {run['dataset'].get('name', 'a trace')}",
+        f"Rejection predictors on {run.dataset.name or 'a trace'}",
         caution(machine.warnings(run), severe=True),
         paragraphs(f"**{advice(summary)}**"),
         caution([*wording.cautions(run, summary), *setting_cautions(run)]),
@@ -98,7 +98,7 @@ def build(run: RunFile, summary: Summary) -> Document:
     )
 
 
-def print_training(console: "Console", run: RunFile, summary: Summary) -> None:
+def print_training(console: "Console", run: TrainingDescription, summary: Summary) -> None:
     """Print every stopping criterion on the test prompts, then the conclusions."""
     columns = (
         "stopping criterion",
@@ -411,7 +411,7 @@ def classification_section(summary: Summary) -> Blocks:
         )
         counts.append((wording.label(name, kinds[name]), *(metrics["confusion"][cell] for cell in COUNTS)))
     published = "WISP's MLP, published"
-    confusion = wisp.MLP_CONFUSION
+    confusion = WISP_MLP_CONFUSION
     rows.append((published, ABSENT, ABSENT, *(getattr(confusion, rate_name) for rate_name in RATES), ABSENT))
     counts.append((published, *(getattr(confusion, cell) for cell in COUNTS)))
     note = (

@@ -2,9 +2,25 @@
 
 from collections.abc import Callable, Sequence
 
-from specbench_kit.metrics.setting import deployment_name
-from specbench_kit.reports.document import RunFile, Summary
+from msgspec import Struct, field
+
+from specbench_kit.reports.document import Summary
 from specbench_kit.reports.writing.formatting import interval, rate, seconds, share, significant, times
+from specbench_kit.runs.document import RunDescription
+
+
+class TraceRequests(Struct):
+    """The requests that a trace holds, and those that did not fit the context."""
+
+    recorded: int = 0
+    failed: int = 0
+
+
+class TrainingDescription(RunDescription, kw_only=True):
+    """What `run.json` says of the training of predictors."""
+
+    requests: TraceRequests = field(default_factory=TraceRequests)
+
 
 FEW_PROMPTS = 20
 """Test prompts below which a reader is warned."""
@@ -57,20 +73,20 @@ def potential_gain(summary: Summary) -> str:
     )
 
 
-def time_sentence(run: RunFile) -> str:
+def time_sentence(run: TrainingDescription) -> str:
     """Return where the durations come from."""
-    name = deployment_name(run)
+    name = run.deployment_name
     if name in (None, "recorded"):
         return "modelled: as measured while the trace was recorded; scores take what they took in training"
     return f"modelled: by the deployment '{name}', at the trace's mean context; prompts take no time"
 
 
-def to_measure(run: RunFile, summary: Summary) -> str:
+def to_measure(run: TrainingDescription, summary: Summary) -> str:
     """Return the command that measures the recommended predictor by a clock."""
     leaders = summary["leaders"]
     methods = (f"wisp:predictor={leaders['rule']}", leaders["threshold"], leaders["fixed"])
     command = " ".join(["skit bench", *(f"--method {spec}" for spec in methods)])
-    bundled = all(str(model.get("name")).startswith("bundled/") for model in run["models"].values())
+    bundled = all(str(model.name).startswith("bundled/") for model in run.models.values() if model)
     models = "" if bundled else ", with the same `--target` and `--draft`,"
     return f"All these speeds are modelled; `{command}`{models} measures them."
 
@@ -85,10 +101,10 @@ def contender(summary: Summary, name: str) -> Summary:
     return next(contender for contender in summary["contenders"] if contender["name"] == name)
 
 
-def cautions(run: RunFile, summary: Summary) -> list[str]:
+def cautions(run: TrainingDescription, summary: Summary) -> list[str]:
     """Return what a reader must know before quoting a number."""
     lines = []
-    failed = run["requests"]["failed"]
+    failed = run.requests.failed
     if summary["split"]["test"]["prompts"] < FEW_PROMPTS:
         lines.append(f"FEW PROMPTS: all results come from {test_prompts(summary)}; record more before you conclude.")
     fixed = [

@@ -30,6 +30,7 @@ from specbench_kit.reports.sections import profiles as wording
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share, significant
+from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,22 +79,23 @@ DEFINITIONS = (
 
 def build(run: RunFile, summary: Summary) -> Document:
     """Return the report; its plots are expected in `plots/` beside it."""
+    described = RunDescription.read(run)
     profiles = list(summary["profiles"].values())
     sentences = paragraphs(*(f"**{headlines.of_profile(profile)}**" for profile in profiles))
     cautions = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
-    sections: list[Blocks] = [caution(machine.warnings(run), severe=True), sentences, caution(cautions)]
+    sections: list[Blocks] = [caution(machine.warnings(described), severe=True), sentences, caution(cautions)]
     # The first screen shows what the sentence is about: times where they were derived, else how well they were fitted.
     for profile in profiles:
         sections += [[_first_figure(profile)], _coefficients(profile), _accuracy(profile), _limit(profile)]
-    sections.append(_setting(run, profiles))
-    sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(run)]
+    sections.append(_setting(run, described, profiles))
+    sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(described)]
     title = f"Latency profile: {' and '.join(profile['role'] for profile in profiles)}"
     return Document.of(title, *sections)
 
 
 def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
     """Print coefficients, accuracy and cautions of every profile."""
-    blocks: list[Block] = [*caution(machine.warnings(run), severe=True)]
+    blocks: list[Block] = [*caution(machine.warnings(RunDescription.read(run)), severe=True)]
     for profile in summary["profiles"].values():
         derived = profile["source"] in DERIVED
         table = _times_table(profile, with_range=False) if derived else _coefficient_table(profile)
@@ -111,15 +113,15 @@ def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
     render_terminal.show(console, blocks)
 
 
-def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
-    measured = run["time_kind"] == "measured"
-    config = run["config"]
+def _setting(run: RunFile, described: RunDescription, profiles: Sequence[Summary]) -> Blocks:
+    measured = described.time_kind == "measured"
     rows = [
-        (f"{role} model", model_sentence(model) + (", random weights" if model.get("weights") == "random" else ""))
-        for role, model in run["models"].items()
+        (f"{role} model", model_sentence(model) + (", random weights" if model.weights == "random" else ""))
+        for role, model in described.models.items()
+        if model is not None
     ]
     time = "measured by this machine's clock" if measured else "derived; nothing was run on the device"
-    rows += [("device", config["device"]), ("dtype", config["dtype"]), ("time", time)]
+    rows += [("device", described.config.device or ABSENT), ("dtype", described.config.dtype or ABSENT), ("time", time)]
     for profile in profiles:
         factor = significant(run["workload"][profile["role"]]["factor"])
         counts = f"{profile['train']['count']} configurations to fit and {profile['test']['count']} to test"
@@ -130,11 +132,12 @@ def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
             facts(rows),
             *(Paragraph(ESTIMATES[profile["source"]]) for profile in profiles),
         ]
-    rows.append(("hardware", hardware_sentence(run.get("hardware") or {})))
+    rows.append(("hardware", hardware_sentence(described.hardware)))
+    runs = run["config"]["runs"]
     protocol = [
-        f"Ten untimed forwards, then {config['runs']} passes through the workload, each in its own order and with its "
-        "own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and their "
-        f"argmax; short forwards are repeated, after a first one that is not counted. {RULE}"
+        f"Ten untimed forwards, then {runs} passes through the workload, each in its own order and with "
+        "its own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and "
+        f"their argmax; short forwards are repeated, after a first one that is not counted. {RULE}"
     ]
     for profile in profiles:
         variation = profile["variation"]

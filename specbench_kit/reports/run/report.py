@@ -13,7 +13,6 @@ from specbench_kit.reports.document import (
     Figure,
     Heading,
     Paragraph,
-    RunFile,
     caution,
     code,
     facts,
@@ -40,10 +39,11 @@ from specbench_kit.reports.sections.cautions import (
 )
 from specbench_kit.reports.sections.columns import all_numbers
 from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.runs.document import EngineOverhead, EngineReference, RunDocument
 
 
 def build(
-    run: RunFile,
+    run: RunDocument,
     summary: RunSummary,
     records: Sequence[RequestRecord],
     decode: sections.Decode | None = None,
@@ -56,12 +56,12 @@ def build(
     `exports` are the files in the run's folder that it links to, `further` blocks precede the example, and `problems`
     are lines on what could not be read.
     """
-    name = method_label({"method": summary.method, **run})
+    name = method_label(run)
     overall = summary.overall
     sides: dict[str, MetricValues] = {name: overall}
     if summary.baseline:
         sides[BASELINE] = summary.baseline.overall
-    sent_states = [] if run.get("deployment") else deployment.states_row(summary.hidden_states)
+    sent_states = [] if run.deployment else deployment.states_row(summary.hidden_states)
     cautions = [
         *result_cautions(summary),
         *no_draft_accepted({code(name): overall}),
@@ -74,7 +74,7 @@ def build(
     first = next((block for block in further if isinstance(block, Figure)), None)
     table, *more_columns = sections.results(sides)
     return Document.of(
-        f"{code(name)} on {(run.get('dataset') or {}).get('name', 'unnamed dataset')}",
+        f"{code(name)} on {run.dataset.name or 'unnamed dataset'}",
         caution(machine.warnings(run), severe=True),
         [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
         [first] if first else [],
@@ -85,7 +85,7 @@ def build(
         lossless_section(run, summary),
         answers_section({name: summary}),
         sections.latency(run, sides),
-        colocation.section({name: overall}, run.get("deployment")),
+        colocation.section({name: overall}, run.deployment),
         sections.categories(summary),
         sections.positions(overall),
         sections.drafters(records),
@@ -101,45 +101,39 @@ def build(
     )
 
 
-def engine_sentence(run: RunFile) -> str:
+def engine_sentence(engine: EngineReference, overhead: EngineOverhead) -> str:
     """Return the engine in which the policy drafted, and what a call of it took there."""
-    engine = run["engine"]
-    overhead = run.get("overhead") or {}
-    name = f"{engine.get('name')} {engine.get('version')}"
-    if not overhead.get("calls"):
+    name = f"{engine.name} {engine.version}"
+    if not overhead.calls:
         return name
     policy, draft, total, step = (
-        f"{overhead.get(key, 0.0) / overhead['calls'] * 1e3:.2f} ms"
-        for key in ("policy_s", "draft_s", "total_s", "engine_s")
+        f"{spent_s / overhead.calls * 1e3:.2f} ms"
+        for spent_s in (overhead.policy_s, overhead.draft_s, overhead.total_s, overhead.engine_s)
     )
     return f"{name}, which takes {step} per step; the drafter takes {total}, of it {policy} policy and {draft} drafting"
 
 
-def setting(run: RunFile) -> list[tuple[str, str]]:
+def setting(run: RunDocument) -> list[tuple[str, str]]:
     """Return what was run on what, as rows of a table of facts."""
-    config = run.get("config") or {}
-    models = run.get("models") or {}
-    computed = [config.get(key) for key in ("device", "dtype")]
-    executors = config.get("executors") or {}
-    limits = f"{config.get('max_new_tokens')} new tokens per request, {wording.batch_sentence(config)}"
-    repeats = f", every request asked {config['repeats']} times" if (config.get("repeats") or 1) > 1 else ""
+    config = run.config
+    computed = (config.device, config.dtype)
+    executors = config.executors or {}
+    limits = f"{config.max_new_tokens} new tokens per request, {wording.batch_sentence(config)}"
+    repeats = f", every request asked {config.repeats} times" if (config.repeats or 1) > 1 else ""
     return [
-        ("dataset", wording.dataset_sentence(run.get("dataset") or {})),
-        *((f"{role} model", wording.model_sentence(model)) for role, model in models.items() if model),
-        *([("trace", wording.trace_sentence(run["trace"]))] if run.get("trace") else []),
+        ("dataset", wording.dataset_sentence(run.dataset)),
+        *((f"{role} model", wording.model_sentence(model)) for role, model in run.models.items() if model),
+        *([("trace", wording.trace_sentence(run.trace))] if run.trace else []),
         ("sampling", sampling_sentence(config)),
         ("limits", limits + repeats),
         *baseline.facts(run),
         ("time", wording.time_sentence(run)),
-        *([("engine", engine_sentence(run))] if run.get("engine") else []),
+        *([("engine", engine_sentence(run.engine, run.overhead))] if run.engine else []),
         *wording.warm_up([run]),
-        ("device" if config.get("device") else "number format", ", ".join(filter(None, computed))),
-        *([("number formats", wording.formats_sentence(formats))] if (formats := run.get("number_formats")) else []),
-        *([("products", config["products"])] if config.get("products") else []),
+        ("device" if config.device else "number format", ", ".join(filter(None, computed))),
+        *([("number formats", wording.formats_sentence(run.number_formats))] if run.number_formats else []),
+        *([("products", config.products)] if config.products else []),
         *([("executors", ", ".join(f"{role}: {name}" for role, name in executors.items()))] if executors else []),
-        ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
-        *(
-            (f"left out: {', '.join(map(code, names))}", reason)
-            for reason, names in by_reason(run.get("left_out") or {}).items()
-        ),
+        ("hardware", wording.hardware_sentence(run.hardware)),
+        *((f"left out: {', '.join(map(code, names))}", reason) for reason, names in by_reason(run.left_out).items()),
     ]

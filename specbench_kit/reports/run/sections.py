@@ -30,7 +30,7 @@ from specbench_kit.metrics.vocabulary import (
     DistributionValues,
     MetricValues,
 )
-from specbench_kit.papers.specpipe import GAINS
+from specbench_kit.papers.quoted import SPECPIPE_GAINS
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -42,7 +42,6 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
-    RunFile,
     Table,
     caution,
     code,
@@ -62,6 +61,7 @@ from specbench_kit.reports.writing.formatting import (
     significant,
     times,
 )
+from specbench_kit.runs.document import NumberFormat, RunDocument
 
 Decode = Callable[[list[int]], str]
 
@@ -103,7 +103,7 @@ def _name(label: str) -> str:
     return label if label == BASELINE else code(label)
 
 
-def latency(run: RunFile, sides: Mapping[str, MetricValues]) -> Blocks:
+def latency(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
     """Return TTFT, TPOT and ITL of each side, and the SLO attainment if it is known."""
     rows = [
         (distribution.name.upper(), _name(label), *astuple(getattr(row, distribution.name)))
@@ -115,7 +115,7 @@ def latency(run: RunFile, sides: Mapping[str, MetricValues]) -> Blocks:
         "method",
         *(Column(name, "seconds") for name in DistributionValues.__struct_fields__),
     ]
-    blocks: list[Block] = [Heading(f"Latency ({run.get('time_kind')})"), Table(columns, rows)]
+    blocks: list[Block] = [Heading(f"Latency ({run.time_kind})"), Table(columns, rows)]
     if shares := next(iter(sides.values())).slo_attainment:
         text = ", ".join(f"{share(attained)} at {scale:g}x" for attained, scale in zip(shares, SCALES, strict=True))
         slo = f"SLO attainment; the SLO is a factor times the {PROMISE}th percentile of TPOT in autoregressive decoding"
@@ -167,7 +167,7 @@ def drafters(records: Sequence[RequestRecord]) -> Blocks:
     return [Heading("By drafter"), Table(columns, rows)] if rows else []
 
 
-def phases(run: RunFile, sides: Mapping[str, MetricValues]) -> Blocks:
+def phases(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
     """Return the busy time of each phase."""
     rows = []
     for phase in PHASES:
@@ -175,10 +175,10 @@ def phases(run: RunFile, sides: Mapping[str, MetricValues]) -> Blocks:
         if any(busy_s for busy_s, _ in busy):
             rows.append((phase, *(f"{seconds(busy_s)} ({share(part)})" for busy_s, part in busy)))
     table = Table(("phase", *map(_name, sides)), rows)
-    return [Heading(f"Where the time goes ({run.get('time_kind')})"), table] if rows else []
+    return [Heading(f"Where the time goes ({run.time_kind})"), table] if rows else []
 
 
-def overlap(run: RunFile, summary: RunSummary) -> Blocks:
+def overlap(run: RunDocument, summary: RunSummary) -> Blocks:
     """Return what drafting while the target verifies gains, for a method that does so."""
     if not summary.overlaps:
         return []
@@ -233,7 +233,7 @@ MOST_ROWS = 20
 """Rows of a list; the number of all others follows it."""
 
 
-def lossless_section(run: RunFile, summary: RunSummary) -> Blocks:
+def lossless_section(run: RunDocument, summary: RunSummary) -> Blocks:
     """Return the verdict, with all outputs that diverge and what the judgement of them rests on."""
     sampling = summary.sampling
     lossless = sampling if sampling and sampling.rule == "match" else summary.lossless
@@ -297,12 +297,12 @@ def _tokens(divergence: Divergence) -> tuple[int | None, int | None]:
     return divergence.method_token, divergence.baseline_token
 
 
-def _published_format_sentence(run: RunFile) -> str:
+def _published_format_sentence(run: RunDocument) -> str:
     """Return how to compare outputs with transformers' own, if the target computed in another format than published."""
-    formats = (run.get("number_formats") or {}).get("target") or {}
-    computed = formats.get("computed")
-    published = formats.get("published")
-    if published not in LOADED_AS_PUBLISHED or published == computed or (run.get("config") or {}).get("temperature"):
+    formats = run.number_formats.get("target", NumberFormat())
+    computed = formats.computed
+    published = formats.published
+    if published not in LOADED_AS_PUBLISHED or published == computed or run.config.temperature:
         return ""
     return (
         f"The target computed in {computed} and was published in {published}, in which transformers loads it by "
@@ -340,7 +340,7 @@ def capped_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     return [Table(header, rows[:MOST_ROWS]), *paragraphs(f"and {more} more." if more > 0 else "")]
 
 
-def pipeline_section(run: RunFile, summary: RunSummary) -> Blocks:
+def pipeline_section(run: RunDocument, summary: RunSummary) -> Blocks:
     """Return the section, or nothing if the method fills no pipeline."""
     steps = summary.pipeline
     if not steps:
@@ -366,10 +366,10 @@ def pipeline_section(run: RunFile, summary: RunSummary) -> Blocks:
     return [Heading("Pipeline"), Paragraph(_stages_sentence(run)), facts(rows)]
 
 
-def _stages_sentence(run: RunFile) -> str:
-    if run.get("time_kind") == "modelled":
+def _stages_sentence(run: RunDocument) -> str:
+    if run.time_kind == "modelled":
         return "All stages work in parallel in the deployment's modelled time."
-    if (run.get("config") or {}).get("launch") == "processes":
+    if run.config.launch == "processes":
         return "Every stage was a process of its own."
     return "One process ran all stages, one after the other, so **the measured times are not those of a pipeline**."
 
@@ -380,7 +380,7 @@ def _gain(steps: PipelineMetrics, baseline: BaselineSummary | None) -> list[tupl
     plain_s = baseline.overall.itl.mean if baseline else None
     if not own_s or not plain_s:
         return []
-    low, high = GAINS["autoregressive"]
+    low, high = SPECPIPE_GAINS["autoregressive"]
     name = f"TBT of autoregressive decoding over this; {low:g} to {high:g}x in SpecPipe's paper"
     return [(name, times(plain_s / own_s))]
 

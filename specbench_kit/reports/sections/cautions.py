@@ -5,118 +5,122 @@ Also here: what reports say of the check that sampled outputs follow the target'
 
 from collections.abc import Mapping
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
-from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.models.catalogue import shape_of
 from specbench_kit.predictors.thresholds import LOCAL
-from specbench_kit.reports.document import RunFile, Table
+from specbench_kit.reports.document import Table
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
-from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
+from specbench_kit.runs.document import (
+    DeploymentDescription,
+    LoweredLimit,
+    ModelDescription,
+    PredictorUse,
+    RunDescription,
+    RunDocument,
+)
+from specbench_kit.runs.resumption import resumption_changes
 
 PLAIN_STEP = ((1, 512),)
 """New and cached tokens of the step that tells how far derived times may be off."""
 
 
-def setting_cautions(run: RunFile) -> list[str]:
+def setting_cautions(run: RunDescription) -> list[str]:
     """Return what in the setting of a run limits its numbers."""
-    dataset = run.get("dataset") or {}
+    dataset = run.dataset
     lines = machine.cautions(run)
-    if dataset.get("source") == "sample":
-        name = dataset.get("name")
+    if dataset.source == "sample":
+        name = dataset.name
         lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
-    if recorded := dataset.get("recorded"):
+    if recorded := dataset.recorded:
         lines.append(
-            f"PARTIAL RUN: {recorded['requests']} of {recorded['planned']} requests were recorded before --minutes "
+            f"PARTIAL RUN: {recorded.requests} of {recorded.planned} requests were recorded before --minutes "
             "were over; skit record --resume with the same options, --limit and --out included, records the others."
         )
-    if run.get("time_kind") == "modelled":
+    if run.time_kind == "modelled":
         lines += impossible_times(run)
-        deployment = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
+        deployment = f"the deployment '{name}'" if (name := run.deployment_name) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock.")
         # The range of the results, where a run has it, says more than that of single steps.
-        has_range = run.get("command") in ("simulate", "capacity") or "range" in run
-        lines += [] if has_range else derived_steps(run.get("deployment") or {})
-    if link := run.get("shaped_link"):
+        has_range = run.command in ("simulate", "capacity") or run.range
+        lines += [] if has_range else derived_steps(run.deployment)
+    if link := run.shaped_link:
         values = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
         lines.append(
             f"SHAPED LINK: this machine delayed messages as a link with {values} would; no network was involved."
         )
-    if lost := run.get("reconnections"):
+    if lost := run.reconnections:
         often = "once" if lost == 1 else f"{lost} times"
         lines.append(f"RECONNECTED: the connection to the server was lost {often}; times include the outages.")
-    lines += shorter_drafts(run.get("lowered_limits") or {})
-    if imported := (run.get("trace") or {}).get("imported"):
-        notes = "; ".join([f"which tokens were accepted comes from {imported['tool']}", *imported["notes"]])
+    lines += shorter_drafts(run.lowered_limits)
+    if run.trace and (imported := run.trace.imported):
+        notes = "; ".join([f"which tokens were accepted comes from {imported.tool}", *imported.notes])
         lines.append(f"IMPORTED TRACE: {notes}.")
-    return [*lines, *_model_cautions(run.get("models") or {}), *_predictor_cautions(run)]
+    return [*lines, *_model_cautions(run.models), *_predictor_cautions(run)]
 
 
-def impossible_times(run: RunFile) -> list[str]:
+def impossible_times(run: RunDescription) -> list[str]:
     """Return a line on every deployment one of whose devices is taken to be faster than it can be."""
-    deployments = run.get("deployments") or ({"": run["deployment"]} if run.get("deployment") else {})
+    deployments = list(run.deployments.values()) or ([run.deployment] if run.deployment else [])
     ends = [
-        (deployment["name"], deployment[part])
-        for deployment in deployments.values()
-        for part in ("drafter", "verifier")
-        if IMPOSSIBLE in deployment[part]["origin"]
+        (deployment.name, end)
+        for deployment in deployments
+        for end in (deployment.drafter, deployment.verifier)
+        if IMPOSSIBLE in end.origin
     ]
     return [
-        f"IMPOSSIBLE TIMES: '{name}' takes an {end['device']} to be faster than its data sheet allows, so that what "
+        f"IMPOSSIBLE TIMES: '{name}' takes an {end.device} to be faster than its data sheet allows, so that what "
         "comes of it is too good; `skit list deployments` says which deployment stands for the same devices."
         for name, end in ends
     ]
 
 
-def derived_steps(deployment: JsonObject) -> list[str]:
+def derived_steps(deployment: DeploymentDescription | None) -> list[str]:
     """Return the line about devices whose times are derived, with what a plain step of each may take."""
-    roles = [role for role in ("verifier", "drafter") if (deployment.get(role) or {}).get("range")]
-    if not roles:
+    if deployment is None or not (deployment.verifier.range or deployment.drafter.range):
         return []
     restored = restore(deployment)
     parts = []
-    for role in roles:
-        endpoint = restored.verifier if role == "verifier" else restored.drafter
-        assert endpoint.range is not None
-        step_s, low_s, high_s = (model.seconds(PLAIN_STEP) for model in (endpoint.latency, *endpoint.range))
-        parts.append(f"{seconds(step_s)} at the {role}, {seconds(low_s)} to {seconds(high_s)} over its range")
+    for role, endpoint in (("verifier", restored.verifier), ("drafter", restored.drafter)):
+        if endpoint.range is not None:
+            step_s, low_s, high_s = (model.seconds(PLAIN_STEP) for model in (endpoint.latency, *endpoint.range))
+            parts.append(f"{seconds(step_s)} at the {role}, {seconds(low_s)} to {seconds(high_s)} over its range")
     return [
         f"DERIVED TIMES: a plain step after {PLAIN_STEP[0][1]} tokens takes {'; '.join(parts)}, by its profile, its "
         "host and its interconnect; a verdict that such a change could reverse is open."
     ]
 
 
-def shorter_drafts(limits: Mapping[str, JsonObject]) -> list[str]:
+def shorter_drafts(limits: Mapping[str, LoweredLimit]) -> list[str]:
     """Return the line about methods, by spec, that draft longer by default than a trace holds; none without such."""
     if not limits:
         return []
-    lowered = max(limit["lowered"] for limit in limits.values())
-    named = ", ".join(f"{spec} ({limit['default']} by default)" for spec, limit in limits.items())
+    lowered = max(limit.lowered for limit in limits.values())
+    named = ", ".join(f"{spec} ({limit.default} by default)" for spec, limit in limits.items())
     verb = "drafts" if len(limits) == 1 else "draft"
-    longest = max(limit["default"] for limit in limits.values())
+    longest = max(limit.default for limit in limits.values())
     return [
         f"SHORTER DRAFTS: {named} {verb} at most {lowered} tokens here: the trace holds no more. "
         f"`skit record --max-draft {longest}` does."
     ]
 
 
-def _model_cautions(models: RunFile) -> list[str]:
-    target = models.get("target") or {}
-    draft = models.get("draft") or {}
+def _model_cautions(models: Mapping[str, ModelDescription | None]) -> list[str]:
+    target = models.get("target") or ModelDescription()
+    draft = models.get("draft") or ModelDescription()
     lines = []
-    if ignored := target.get("ignored_settings"):
+    if ignored := target.ignored_settings:
         settings = ", ".join(f"{name} {value}" for name, value in ignored.items())
         lines.append(f"IGNORED: the target's generation config sets {settings}; outputs are made without it.")
-    masked = draft.get("masked_tokens")
-    if masked is None and (name := str(draft.get("name"))).startswith("synthetic"):
+    masked = draft.masked_tokens
+    if masked is None and (name := str(draft.name)).startswith("synthetic"):
         given = f"How often and how confidently drafts are right was given ({name}), and texts are meaningless."
         if shape_of(name):
             lines.append(
-                f"RANDOM WEIGHTS: {target.get('name')} and its draft computed forwards of these shapes, for the time "
+                f"RANDOM WEIGHTS: {target.name} and its draft computed forwards of these shapes, for the time "
                 f"that they take. {given}"
             )
         else:
@@ -125,7 +129,7 @@ def _model_cautions(models: RunFile) -> list[str]:
         lines.append(
             f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
         )
-    if share := draft.get("shared_vocabulary"):
+    if share := draft.shared_vocabulary:
         lines.append(
             f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens, and drafts only those "
             "(token-level intersection). What it reads of other tokens is their last piece."
@@ -133,47 +137,47 @@ def _model_cautions(models: RunFile) -> list[str]:
     return lines
 
 
-def _predictor_cautions(run: RunFile) -> list[str]:
+def _predictor_cautions(run: RunDescription) -> list[str]:
     """Return how a method's predictor or head relates to the run's prompts and deployment, where that is doubtful."""
     lines = []
-    method = run.get("method")
-    if trained_on := run.get("seen_prompts"):
-        of_all = count((run.get("dataset") or {}).get("count"))
+    method = run.method
+    if trained_on := run.seen_prompts:
+        of_all = count(run.dataset.count)
         lines.append(
             f"SEEN PROMPTS: the predictor or the head of {method} was trained on {count(trained_on)} of these {of_all} "
             "prompts; --exclude-seen leaves them out."
         )
-    predictor = (run.get("uses") or {}).get("predictor") or {}
-    if predictor.get("threshold") == 0:
+    predictor = run.inputs.predictor or PredictorUse()
+    if predictor.threshold == 0:
         lines.append(
             f"FIXED LENGTH: the predictor of {method} lets every token pass (threshold 0), so that it drafts as "
-            f"fixed-k:k={predictor.get('max_draft')} does."
+            f"fixed-k:k={predictor.max_draft} does."
         )
-    tuned_for = predictor.get("deployment")
-    deployment = deployment_name(run) or LOCAL
+    tuned_for = predictor.deployment
+    deployment = run.deployment_name or LOCAL
     if tuned_for and tuned_for != deployment and not (tuned_for == LOCAL and deployment == RECORDED):
         lines.append(
             f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned_for}', but time is that of "
             f"'{deployment}'."
         )
-    if rule := predictor.get("rule"):
+    if rule := predictor.rule:
         lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} only; train it again.")
     return lines
 
 
-def resumption_cautions(run: RunFile) -> list[str]:
+def resumption_cautions(run: RunDocument) -> list[str]:
     """Return how often a run was resumed, and what that does to its numbers."""
-    stops = resumptions(run)
+    stops = run.resumptions
     if not stops:
         return []
     often = f"{len(stops)} {'TIME' if len(stops) == 1 else 'TIMES'}"
-    after = f"after {' and '.join(count(stop.get('done')) for stop in stops)} of {count(run.get('requests'))} requests"
+    after = f"after {' and '.join(count(stop.done) for stop in stops)} of {count(run.requests)} requests"
     effect = (
         "makespan and throughput would include the interruption and are left out; a policy that learns started anew"
-        if spans_interruption(run)
+        if run.spans_interruption
         else "decoding started again from the first request, and stored results came out equal"
     )
-    changed = dict.fromkeys(line for stop in stops for line in environment_changes(run, environment_of(stop)))
+    changed = resumption_changes(run)
     return [
         f"RESUMED {often}, {after}: {effect}.",
         *([f"RESUMED UNDER OTHER CONDITIONS: {', '.join(changed)}."] if changed else []),

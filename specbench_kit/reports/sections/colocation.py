@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from specbench_kit.metrics.vocabulary import MetricValues
-from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, RunFile, Table, code
+from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Table, code
 from specbench_kit.reports.writing.formatting import seconds, times
+from specbench_kit.runs.document import DeploymentDescription
 
 WINDOWS = {
     "rtt_window_s": "beats server-only below",
@@ -42,7 +43,7 @@ def has_edge(overall: MetricValues) -> bool:
     return overall.colocated_ratio is not None
 
 
-def section(methods: Mapping[str, MetricValues], deployment: RunFile | None) -> Blocks:
+def section(methods: Mapping[str, MetricValues], deployment: DeploymentDescription | None) -> Blocks:
     """Return the section, with a row for each label in `methods` that drafted beyond a link."""
     rows = [[code(label), *cells(overall)] for label, overall in methods.items() if has_edge(overall)]
     if not rows:
@@ -50,9 +51,9 @@ def section(methods: Mapping[str, MetricValues], deployment: RunFile | None) -> 
     table = Table(("method", *COLUMNS), rows).without_empty_columns()
     if deployment is None:
         return [Heading("Edge or server-only"), table, Paragraph(LIVE_NOTE)]
-    server_drafter = deployment.get("colocated")
+    server_drafter = deployment.colocated
     assumption = (
-        f"On the server, the draft model runs on {server_drafter['device']}."
+        f"On the server, the draft model runs on {server_drafter.device}."
         if server_drafter
         else "Lacking data, we assume that the draft model runs as fast on the server as at the edge."
     )

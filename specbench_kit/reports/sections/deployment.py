@@ -1,9 +1,16 @@
 """The section on the deployment that a run's time is modelled on."""
 
 from specbench_kit.metrics.run_summary import SentStates
-from specbench_kit.reports.document import Blocks, Heading, Paragraph, RunFile, code, facts
+from specbench_kit.reports.document import Blocks, Heading, Paragraph, code, facts
 from specbench_kit.reports.sections.profiles import UNITS
 from specbench_kit.reports.writing.formatting import data, seconds, share, significant
+from specbench_kit.runs.document import (
+    DeploymentDescription,
+    EndpointDescription,
+    HandOverDescription,
+    LinkDescription,
+    RunDescription,
+)
 
 PLACEMENTS = {
     "edge": "on the edge: every request has a device of its own, and each round crosses the link",
@@ -16,15 +23,14 @@ NOTE = (
 )
 
 
-def section(run: RunFile, hidden_states: SentStates | None = None) -> Blocks:
+def section(run: RunDescription, hidden_states: SentStates | None = None) -> Blocks:
     """Return everything that decides modelled time, or nothing where time was measured.
 
     `hidden_states` is what the summary holds of the states that verdicts carried to the drafter.
     """
-    deployment = run.get("deployment")
-    if not deployment:
+    if not run.deployment:
         return []
-    rows = description(deployment)
+    rows = description(run.deployment)
     return [Heading("Deployment (modelled)"), facts([*rows, *states_row(hidden_states)]), Paragraph(NOTE)]
 
 
@@ -41,33 +47,33 @@ def states_row(hidden_states: SentStates | None) -> list[tuple[str, str]]:
     return [("hidden states", text)]
 
 
-def description(deployment: RunFile) -> list[tuple[str, str]]:
+def description(deployment: DeploymentDescription) -> list[tuple[str, str]]:
     """Return names and values of a deployment, as `run.json` holds it."""
-    drafter = deployment["drafter"]
-    verifier = deployment["verifier"]
-    server_drafter = deployment.get("colocated")
-    stages = f", {verifier['stages']} pipeline stages" if verifier["stages"] > 1 else ""
-    decision = seconds(deployment["predictor_s"]) if deployment["predictor_s"] else ""
-    if decision and (origin := deployment.get("predictor_origin")):
-        decision += f" ({origin})"
+    drafter = deployment.drafter
+    verifier = deployment.verifier
+    server_drafter = deployment.colocated
+    stages = f", {verifier.stages} pipeline stages" if verifier.stages > 1 else ""
+    decision = seconds(deployment.predictor_s) if deployment.predictor_s else ""
+    if decision and deployment.predictor_origin:
+        decision += f" ({deployment.predictor_origin})"
     rows = [
-        (code(deployment["name"]), deployment["description"]),
-        ("drafter", f"{drafter['device']}{_price(drafter)}, {PLACEMENTS[deployment['placement']]}"),
+        (code(deployment.name), deployment.description),
+        ("drafter", f"{drafter.device}{_price(drafter)}, {PLACEMENTS[deployment.placement]}"),
         ("a draft forward", _latency(drafter)),
         ("a decision of the predictor", decision),
         ("a draft forward on the server", _latency(server_drafter) if server_drafter else ""),
-        ("verifier", f"{verifier['device']}{_price(verifier)}{stages}"),
+        ("verifier", f"{verifier.device}{_price(verifier)}{stages}"),
         ("a verification", _latency(verifier)),
-        ("a hand-over between stages", _hand_over(verifier["hand_over"])),
-        ("link", _link(deployment["link"])),
-        ("source", deployment["source"]),
+        ("a hand-over between stages", _hand_over(verifier.hand_over)),
+        ("link", _link(deployment.link)),
+        ("source", deployment.source),
     ]
     return [(name, text) for name, text in rows if text]
 
 
-def _latency(endpoint: RunFile) -> str:
+def _latency(endpoint: EndpointDescription) -> str:
     """Return an endpoint's latency model in words, with its origin."""
-    model = endpoint["latency"]
+    model = endpoint.latency
     if model["form"] == "table":
         times = model["by_new_tokens_s"]
         text = f"{seconds(times[0])} for 1 new token"
@@ -75,38 +81,36 @@ def _latency(endpoint: RunFile) -> str:
     else:
         terms = [f"{seconds(value)} per {UNITS[name]}" for name, value in model.items() if name in UNITS and value]
         text = " + ".join(reversed(terms)) or "no time"
-    return f"{text} ({endpoint['origin']})"
+    return f"{text} ({endpoint.origin})"
 
 
-def _link(fields: RunFile) -> str:
+def _link(link: LinkDescription) -> str:
     """Return round trip, jitter, bandwidths and losses of a link in words."""
-    parts = [f"{seconds(fields['rtt_s'])} round trip" if fields["rtt_s"] else "no delay"]
-    if fields["jitter_s"]:
-        parts.append(f"jitter of up to ±{seconds(fields['jitter_s'])} each way (seed {fields['seed']})")
-    parts += [
-        f"{significant(8 * rate / 1e6)} Mbit/s {way}" if (rate := fields[f"{way}_bytes_per_s"]) else f"unlimited {way}"
-        for way in ("up", "down")
-    ]
-    if draft_bytes := fields.get("draft_bytes"):
-        parts.append(f"{data(draft_bytes)} up with the id of each drafted token")
-    if loss := fields.get("loss"):
-        parts.append(f"{share(loss)} of messages lost and sent again after {seconds(fields['retry_s'])}")
+    parts = [f"{seconds(link.rtt_s)} round trip" if link.rtt_s else "no delay"]
+    if link.jitter_s:
+        parts.append(f"jitter of up to ±{seconds(link.jitter_s)} each way (seed {link.seed})")
+    for way, rate in (("up", link.up_bytes_per_s), ("down", link.down_bytes_per_s)):
+        parts.append(f"{significant(8 * rate / 1e6)} Mbit/s {way}" if rate else f"unlimited {way}")
+    if link.draft_bytes:
+        parts.append(f"{data(link.draft_bytes)} up with the id of each drafted token")
+    if link.loss:
+        parts.append(f"{share(link.loss)} of messages lost and sent again after {seconds(link.retry_s)}")
     return ", ".join(parts)
 
 
-def _hand_over(fields: RunFile) -> str:
+def _hand_over(hand_over: HandOverDescription) -> str:
     """Return what passing work from one pipeline stage to the next costs, or nothing if it takes no time."""
-    bandwidth = fields["bytes_per_s"]
+    bandwidth = hand_over.bytes_per_s
     terms = {
-        "": fields["latency_s"],
-        " per token": fields["bytes_per_token"] / bandwidth if bandwidth else 0.0,
-        " of pruning after every step": fields["prune_s"],
-        " of batching per step and further request": fields.get("batching_s", 0.0),
+        "": hand_over.latency_s,
+        " per token": hand_over.bytes_per_token / bandwidth if bandwidth else 0.0,
+        " of pruning after every step": hand_over.prune_s,
+        " of batching per step and further request": hand_over.batching_s,
     }
     text = " + ".join(f"{seconds(value)}{term}" for term, value in terms.items() if value)
-    return f"{text}, {fields['per_pass']} in a pass" if text else ""
+    return f"{text}, {hand_over.per_pass} in a pass" if text else ""
 
 
-def _price(endpoint: RunFile) -> str:
+def _price(endpoint: EndpointDescription) -> str:
     """Return the price per hour, or nothing if the endpoint has none."""
-    return f" at ${endpoint['price_per_hour']:g} per hour" if endpoint["price_per_hour"] else ""
+    return f" at ${endpoint.price_per_hour:g} per hour" if endpoint.price_per_hour else ""

@@ -8,17 +8,18 @@ from specbench_kit.metrics.derived_range import reversing_ends
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
-from specbench_kit.reports.document import RunFile, code
+from specbench_kit.reports.document import code
 from specbench_kit.reports.writing.formatting import times
+from specbench_kit.runs.document import DerivedRange, RunDocument
 
 NAMED = 3
 """Methods whose range the line names; those of the others are in the table of all numbers."""
 
 
-def of_run(run: RunFile, summary: RunSummary) -> list[str]:
+def of_run(run: RunDocument, summary: RunSummary) -> list[str]:
     """Return one line on the range of a run's speed; empty if its times are not derived."""
     row = summary.overall
-    if "range" not in run or (row.time_least is None and "missing" not in run["range"]):
+    if run.range is None or (row.time_least is None and run.range.missing is None):
         return []
     if row.speedup_least is not None and row.speedup_most is not None:
         speed = f"{_span(row, 'speedup')} the speed of plain decoding"
@@ -26,31 +27,29 @@ def of_run(run: RunFile, summary: RunSummary) -> list[str]:
         parts = [speed + (", so that the range decides which of the two is faster" if turns else "")]
     else:
         parts = [f"{_span(row, 'time')} the time that is shown"] if row.time_least is not None else []
-    return [_line([*parts, *_decisions([(str(run["method"]), run)])])]
+    return [_line([*parts, *_decisions([(run, run.range)])])]
 
 
 def of_comparison(comparison: Comparison) -> list[str]:
     """Return one line on the range of speeds, and whether verdicts hold over it; empty if no times are derived."""
-    runs = [(run.method, run.fields) for run in comparison.runs if run.fields.get("range")]
+    runs = [(run.fields, run.fields.range) for run in comparison.runs if run.fields.range]
     if not runs or not any(row.time_least is not None for row in comparison.overall.values()):
         return []
-    names = runs[0][1]["range"]["ends"]
-    return [_line([*_speeds(comparison), *_verdicts(comparison, names), *_decisions(runs)])]
+    ends = runs[0][1].ends
+    return [_line([*_speeds(comparison), *_verdicts(comparison, ends), *_decisions(runs)])]
 
 
 def _line(parts: Sequence[str]) -> str:
     return f"DERIVED TIMES: what profiles, host and interconnects may be leaves {'; '.join(parts)}."
 
 
-def _decisions(runs: Sequence[tuple[str, RunFile]]) -> list[str]:
+def _decisions(runs: Sequence[tuple[RunDocument, DerivedRange]]) -> list[str]:
     """Return what the range does not show: methods that would have decided otherwise, or cannot be replayed."""
-    missing = [
-        f"no range of {code(method)} ({reason})" for method, run in runs if (reason := run["range"].get("missing"))
-    ]
-    kept = [(method, run) for method, run in runs if run["range"]["decisions"] != DECIDED_ANEW]
+    missing = [f"no range of {code(str(run.method))} ({ends.missing})" for run, ends in runs if ends.missing]
+    kept = [run for run, ends in runs if ends.decisions != DECIDED_ANEW]
     if not kept:
         return missing
-    planning = dict.fromkeys(code(method) for method, run in kept if "latencies" in (run.get("uses") or {}))
+    planning = dict.fromkeys(code(str(run.method)) for run in kept if "latencies" in run.uses)
     anew = f", also by {', '.join(planning)}, which would have planned for other times" if planning else ""
     live = f"the rounds are those of this live run{anew}; a trace replayed with --replay decides anew at each end"
     return [*missing, live]

@@ -19,17 +19,18 @@ from specbench_kit.metrics.verdicts import (
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.profilers.base import DERIVED
 from specbench_kit.profilers.software import describe
-from specbench_kit.reports.document import RunFile, Summary, code
+from specbench_kit.reports.document import Summary, code
 from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.formatting import count, interval, rate, seconds, share, significant, times
+from specbench_kit.runs.document import RunDocument
 
 NAMED = 3
 """Methods that a sentence names one by one; of more, it gives the number."""
 
 
-def of_run(run: RunFile, summary: RunSummary) -> str:
+def of_run(run: RunDocument, summary: RunSummary) -> str:
     """Return one run's result in a sentence."""
     overall = summary.overall
     if not overall.finished:
@@ -102,7 +103,7 @@ def of_comparison(comparison: Comparison) -> str:
     return "; ".join(parts) + "."
 
 
-def _speed(row: MetricValues, run: RunFile) -> str:
+def _speed(row: MetricValues, run: RunDocument) -> str:
     if row.speedup is None:
         return rate(row.throughput) if row.throughput else ""
     bounds = row.bounds("speedup")

@@ -6,13 +6,13 @@ Also here: the section on where the numbers of a report come from.
 import shlex
 from collections.abc import Iterable
 
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.reports.document import Blocks, CodeBlock, Folded, Paragraph, RunFile, code, facts
+from specbench_kit.reports.document import Blocks, CodeBlock, Folded, Paragraph, code, facts
 from specbench_kit.reports.writing.formatting import ABSENT, interval, times
-from specbench_kit.runs.machine.limits import control_of, disturbances, ratios_hold
+from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.machine.limits import MachineReadings, control_of, disturbances, ratios_hold
 
 
-def warnings(*runs: RunFile) -> list[str]:
+def warnings(*runs: RunDescription) -> list[str]:
     """Return the lines that precede all other results, each once for all runs; none if the machine was quiet.
 
     Of several runs the worst readings are named.
@@ -22,15 +22,15 @@ def warnings(*runs: RunFile) -> list[str]:
     if samples:
         found = f"DISTURBED MACHINE: {'; '.join(disturbances(samples))}{_load(samples)}{_control(samples)}"
         lines.append(f"{found}. THE TIMES BELOW ARE NOT VALID: run it again.")
-    every = [sample for run in runs for sample in run.get("machine") or []]
-    if sources := dict.fromkeys(sample["injected"] for sample in every if sample.get("injected")):
+    every = [sample for run in runs for sample in run.machine]
+    if sources := dict.fromkeys(sample.injected for sample in every if sample.injected):
         lines.append(
             f"INJECTED READINGS: the readings of the machine come from {', '.join(sources)}, not from the machine."
         )
     return lines
 
 
-def cautions(*runs: RunFile) -> list[str]:
+def cautions(*runs: RunDescription) -> list[str]:
     """Return the line about a busy machine on which ratios hold, since methods took turns; none on a quiet one."""
     samples = _samples(runs, hold=True)
     if not samples:
@@ -41,46 +41,46 @@ def cautions(*runs: RunFile) -> list[str]:
     ]
 
 
-def _samples(runs: Iterable[RunFile], *, hold: bool) -> list[JsonObject]:
+def _samples(runs: Iterable[RunDescription], *, hold: bool) -> list[MachineReadings]:
     """Return the readings of the disturbed runs whose ratios hold, or of those whose do not."""
-    disturbed_runs = [run.get("machine") or [] for run in runs if disturbed(run)]
+    disturbed_runs = [run.machine for run in runs if disturbances(run.machine)]
     return [sample for samples in disturbed_runs if ratios_hold(samples) == hold for sample in samples]
 
 
-def _load(samples: list[JsonObject]) -> str:
-    loads = [(*sample["load"], sample.get("cpus")) for sample in samples if None not in sample["load"]]
+def _load(samples: list[MachineReadings]) -> str:
+    loads = [
+        (start, end, sample.cpus)
+        for sample in samples
+        for start, end in [sample.load or (None, None)]
+        if start is not None and end is not None
+    ]
     if not loads:
         return ""
-    start, end, cpus = max(loads, key=lambda sample: max(sample[:2]))
+    start, end, cpus = max(loads, key=lambda load: max(load[:2]))
     return f"; load average {start:.1f} at the start and {end:.1f} at the end on {cpus} processors"
 
 
-def _control(samples: list[JsonObject]) -> str:
+def _control(samples: list[MachineReadings]) -> str:
     control = control_of(samples)
     if control is None:
         return ""
-    ratio = f"{times(control['speed'])} ({interval(control['interval'])})"
+    ratio = f"{times(control.speed)} ({interval(control.interval)})"
     words = f": autoregressive decoding beside itself came out at {ratio}"
-    in_all = control.get("speed_in_all")
+    in_all = control.speed_in_all
     return f"{words} on a typical prompt and {times(in_all)} in all" if in_all else words
 
 
-def disturbed(run: RunFile) -> list[str]:
-    """Return every limit that was exceeded while the run was timed."""
-    return disturbances(run.get("machine") or [])
-
-
-def provenance(run: RunFile) -> Blocks:
+def provenance(run: RunDescription) -> Blocks:
     """Return commit, digests, seed, versions and command of a run, to open on a click."""
-    commit = run.get("git_commit")
+    commit = run.git_commit
     values = {
-        "started": run.get("started_at"),
-        "git commit": f"{commit} with uncommitted changes" if commit and run.get("git_dirty") else commit,
-        "dataset digest": (run.get("dataset") or {}).get("digest"),
-        **{f"{role} hash": (model or {}).get("hash") for role, model in (run.get("models") or {}).items()},
-        "seed": (run.get("config") or {}).get("seed"),
-        **(run.get("versions") or {}),
+        "started": run.started_at,
+        "git commit": f"{commit} with uncommitted changes" if commit and run.git_dirty else commit,
+        "dataset digest": run.dataset.digest,
+        **{f"{role} hash": model and model.hash for role, model in run.models.items()},
+        "seed": run.config.seed,
+        **(run.versions or {}),
     }
     rows = [(name, ABSENT if value is None else code(str(value))) for name, value in values.items()]
-    command = CodeBlock(shlex.join(run.get("argv") or []))
+    command = CodeBlock(shlex.join(run.argv or []))
     return [Folded("Provenance", [facts(rows), Paragraph("Command:"), command])]

@@ -4,20 +4,21 @@ from collections.abc import Sequence
 
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.setting import describe_inputs, describe_options
-from specbench_kit.reports.document import Blocks, Heading, RunFile, Table, code, paragraphs
+from specbench_kit.reports.document import Blocks, Heading, Table, code, paragraphs
 from specbench_kit.reports.writing.formatting import ABSENT
+from specbench_kit.runs.document import RunDocument
 
 
-def section(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> Blocks:
+def section(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> Blocks:
     """Return a table of the methods' options and of what they loaded or measured, each setting once.
 
     Lines below it say which methods counted the link, which took the likeliest tokens under sampling, and which drafted
     again after a pause.
     """
     rows = dict.fromkeys(
-        (code(str(run["method"])), describe_options(run) or ABSENT, describe_inputs(run) or ABSENT)
+        (_name(run), describe_options(run) or ABSENT, describe_inputs(run) or ABSENT)
         for run in runs
-        if run.get("options") or run.get("uses")
+        if run.options or run.uses
     )
     if not rows:
         return []
@@ -29,9 +30,9 @@ def section(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> Blocks:
     ]
 
 
-def link_notes(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> list[str]:
+def link_notes(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> list[str]:
     """Return one line on which of the latency-aware methods count the link between drafter and verifier."""
-    latencies = {_name(run): (run.get("uses") or {}).get("latencies") for run in runs if _crosses_link(run)}
+    latencies = {_name(run): run.inputs.latencies for run in runs if _crosses_link(run)}
     seen = [name for name, known in latencies.items() if known and "link" in known]
     blind = [name for name, known in latencies.items() if known and "link" not in known]
     drafted = [_name(run) for run, summary in zip(runs, summaries, strict=True) if summary.overall.drafted]
@@ -44,10 +45,10 @@ def link_notes(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> list
     return [f"Link: {'; '.join(lines)}."] if lines else []
 
 
-def proposal_notes(runs: Sequence[RunFile]) -> list[str]:
+def proposal_notes(runs: Sequence[RunDocument]) -> list[str]:
     """Return one line on the methods that take the likeliest tokens where others draw theirs at random."""
-    sampled = [run for run in runs if (run.get("config") or {}).get("temperature")]
-    likeliest = list(dict.fromkeys(_name(run) for run in sampled if run.get("proposal") == "top"))
+    sampled = [run for run in runs if run.config.temperature]
+    likeliest = list(dict.fromkeys(_name(run) for run in sampled if run.proposal == "top"))
     if not likeliest:
         return []
     return [
@@ -56,7 +57,7 @@ def proposal_notes(runs: Sequence[RunFile]) -> list[str]:
     ]
 
 
-def pause_notes(runs: Sequence[RunFile], summaries: Sequence[RunSummary]) -> list[str]:
+def pause_notes(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> list[str]:
     """Return one line on how often drafts are right that follow a round without a draft, beside all drafts."""
     shares = [
         f"{_name(run)} {_percent(after)} ({_percent(overall.acceptance_at_conditional[0])})"
@@ -75,12 +76,12 @@ def _percent(share: float | None) -> str:
     return ABSENT if share is None else f"{share:.0%}"
 
 
-def _crosses_link(run: RunFile) -> bool:
-    return (run.get("deployment") or {}).get("placement") == "edge"
+def _crosses_link(run: RunDocument) -> bool:
+    return run.deployment is not None and run.deployment.placement == "edge"
 
 
-def _name(run: RunFile) -> str:
-    return code(str(run["method"]))
+def _name(run: RunDocument) -> str:
+    return code(str(run.method))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,25 +3,33 @@
 from collections.abc import Mapping, Sequence
 
 from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
-from specbench_kit.metrics.setting import deployment_name
-from specbench_kit.reports.document import RunFile
 from specbench_kit.reports.sections import cautions
 from specbench_kit.reports.writing.formatting import count, significant
+from specbench_kit.runs.document import (
+    DatasetDescription,
+    HardwareDescription,
+    ModelDescription,
+    NumberFormat,
+    RunConfig,
+    RunDescription,
+    RunDocument,
+    TraceReference,
+)
 
 
-def speedup_note(run: RunFile, summary: RunSummary) -> str:
+def speedup_note(run: RunDocument, summary: RunSummary) -> str:
     """Return what limits the meaning of the speedup of a sampled run, or nothing for a greedy one."""
-    if not (run.get("config") or {}).get("temperature") or summary.overall.speedup is None or not summary.baseline:
+    if not run.config.temperature or summary.overall.speedup is None or not summary.baseline:
         return ""
     lengths = f"{count(summary.overall.tokens)} against {count(summary.baseline.overall.tokens)} tokens"
     return f"Both sides sampled their own outputs, so the speedup also reflects their difference in length ({lengths})."
 
 
-def overlap_note(run: RunFile) -> str:
+def overlap_note(run: RunDocument) -> str:
     """Return what measured time shows of a method that drafts while the target verifies."""
-    if run.get("time_kind") == "modelled":
+    if run.time_kind == "modelled":
         return ""
-    if (run.get("config") or {}).get("launch") == "processes":
+    if run.config.launch == "processes":
         return (
             "The target ran in a process of its own and verified while drafting went on; `verify` is only the time "
             "that was then left to wait for it."
@@ -32,24 +40,23 @@ def overlap_note(run: RunFile) -> str:
     )
 
 
-def warm_up(runs: Sequence[RunFile]) -> list[tuple[str, str]]:
+def warm_up(runs: Sequence[RunDocument]) -> list[tuple[str, str]]:
     """Return what was decoded before the measurement, as a row of a table of facts."""
-    rounds = sum(sum((run.get("warm_up") or {}).get("rounds", [])) for run in runs)
+    rounds = sum(sum(run.warm_up.rounds) for run in runs)
     return [("warm-up", f"{count(rounds)} rounds, excluded from all numbers")] if rounds else []
 
 
-def lossless_sentence(run: RunFile, summary: RunSummary) -> str:
+def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
     """Return the verdict on losslessness."""
     lossless = summary.lossless
     if summary.sampling:
         return cautions.sentence(summary.sampling)
     if not lossless:
-        config = run.get("config") or {}
-        if "imported" in run:
-            return f"Not compared: {run['imported']['tool']} does not record output tokens."
-        if config.get("temperature"):
+        if run.imported:
+            return f"Not compared: {run.imported.tool} does not record output tokens."
+        if run.config.temperature:
             return "Not compared with greedy output: outputs were sampled."
-        if config.get("baseline"):
+        if run.config.baseline:
             return "This run is the autoregressive baseline itself."
         return "Not checked: no autoregressive baseline was run."
     if not lossless.compared:
@@ -72,7 +79,7 @@ def lossless_parts(lossless: OutputCounts) -> list[str]:
     return parts + [f"{number} {word}" for number, word in words if number]
 
 
-def dataset_sentence(dataset: RunFile) -> str:
+def dataset_sentence(dataset: DatasetDescription) -> str:
     """Return the dataset's name, how many of its prompts were used, where they come from, and how they were asked."""
     origins = {
         "sample": "the bundled sample",
@@ -81,19 +88,19 @@ def dataset_sentence(dataset: RunFile) -> str:
         "bundled": "the kit's own file",
         "imported": "the imported file",
     }
-    of_all = f" of {count(dataset['total'])}" if dataset.get("total") is not None else ""
-    used = f"{count(dataset.get('count'))}{of_all} prompts"
-    if dataset.get("left_out"):
-        used += f" (without {count(len(dataset['left_out']))} prompts that a predictor or head was trained on)"
-    source = str(dataset.get("source", "an unnamed source"))
-    origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
-    return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}{_asked(dataset)}"
+    of_all = f" of {count(dataset.total)}" if dataset.total is not None else ""
+    used = f"{count(dataset.count)}{of_all} prompts"
+    if dataset.left_out:
+        used += f" (without {count(len(dataset.left_out))} prompts that a predictor or head was trained on)"
+    source = dataset.source or "an unnamed source"
+    origin = f"{origins.get(source, source)} {dataset.location or ''}".rstrip()
+    return f"{dataset.name or 'unnamed'}, {used}, from {origin}{_asked(dataset)}"
 
 
-def _asked(dataset: RunFile) -> str:
+def _asked(dataset: DatasetDescription) -> str:
     """Return whether prompts were chat messages or raw text; an empty text if the run does not say it."""
-    chat = dataset.get("chat")
-    prompts = dataset.get("count")
+    chat = dataset.chat
+    prompts = dataset.count
     if chat is None:
         return ""
     if chat == 0:
@@ -101,33 +108,32 @@ def _asked(dataset: RunFile) -> str:
     return ", as chat messages" if chat == prompts else f", {chat} of them as chat messages and the others as raw text"
 
 
-def batch_sentence(config: RunFile) -> str:
+def batch_sentence(config: RunConfig) -> str:
     """Return the batch size, and how many requests of a batch were decoded together if those were fewer."""
-    batch_size = config.get("batch_size")
-    decoded = config.get("effective_batch_size")
+    batch_size = config.batch_size
+    decoded = config.effective_batch_size
     if decoded in (None, batch_size):
         return f"batch size {batch_size}"
     return f"batch size {batch_size} (EFFECTIVELY {decoded}: the other requests wait, and their times include it)"
 
 
-def model_sentence(model: RunFile) -> str:
+def model_sentence(model: ModelDescription) -> str:
     """Return a model's name, its size and the start of its weights' hash."""
-    parts = [str(model.get("name") or "not stated")]
-    if model.get("parameters"):
-        parts.append(f"{parameters(model['parameters'])} parameters")
-    if model.get("hash"):
-        parts.append(f"hash {str(model['hash'])[:12]}")
+    parts = [model.name or "not stated"]
+    if model.parameters:
+        parts.append(f"{parameters(model.parameters)} parameters")
+    if model.hash:
+        parts.append(f"hash {model.hash[:12]}")
     return ", ".join(parts)
 
 
-def formats_sentence(formats: Mapping[str, RunFile]) -> str:
+def formats_sentence(formats: Mapping[str, NumberFormat]) -> str:
     """Return the format in which each model computed, and that of its files where it is another one."""
     parts = []
     for role, format_of_model in formats.items():
-        computed = format_of_model.get("computed")
-        published = format_of_model.get("published")
-        other = f" (published in {published})" if published and published != computed else ""
-        parts.append(f"{role}: {computed}{other}")
+        published = format_of_model.published
+        other = f" (published in {published})" if published and published != format_of_model.computed else ""
+        parts.append(f"{role}: {format_of_model.computed}{other}")
     return ", ".join(parts)
 
 
@@ -137,40 +143,39 @@ def parameters(number: float) -> str:
     return f"{significant(number / scale)} {unit}".rstrip()
 
 
-def trace_sentence(trace: RunFile) -> str:
+def trace_sentence(trace: TraceReference) -> str:
     """Return the file that was replayed, its hash, which part of it if not all, and its licence."""
-    parts = [str(trace.get("file")), f"sha256 {str(trace.get('sha256'))[:12]}"]
-    if trace.get("requests") != trace.get("recorded"):
-        parts.append(f"the first {count(trace['requests'])} of its {count(trace['recorded'])} requests")
-    return ", ".join([*parts, *([f"licence {trace['licence']}"] if trace.get("licence") else [])])
+    parts = [str(trace.file), f"sha256 {str(trace.sha256)[:12]}"]
+    if trace.requests != trace.recorded:
+        parts.append(f"the first {count(trace.requests)} of its {count(trace.recorded)} requests")
+    return ", ".join([*parts, *([f"licence {trace.licence}"] if trace.licence else [])])
 
 
-def time_sentence(run: RunFile) -> str:
+def time_sentence(run: RunDescription) -> str:
     """Return how durations were obtained."""
-    kind = run.get("time_kind", "")
-    name = deployment_name(run)
-    if kind == "measured":
-        return f"measured by {run['imported']['tool']}" if "imported" in run else "measured by this machine's clock"
-    if kind == "modelled":
+    name = run.deployment_name
+    if run.time_kind == "measured":
+        return f"measured by {run.imported.tool}" if run.imported else "measured by this machine's clock"
+    if run.time_kind == "modelled":
         return "modelled by the latency models of " + (f"the deployment '{name}'" if name else "a deployment")
     return "unlabelled"
 
 
-def time_kind(run: RunFile) -> str:
+def time_kind(run: RunDescription) -> str:
     """Return `measured time`, or `modelled time` with the deployment's name."""
-    name = deployment_name(run)
-    kind = run.get("time_kind", "unlabelled")
+    name = run.deployment_name
+    kind = run.time_kind or "unlabelled"
     return f"{kind} time ({name})" if name else f"{kind} time"
 
 
-def hardware_sentence(hardware: RunFile) -> str:
+def hardware_sentence(hardware: HardwareDescription | None) -> str:
     """Return CPU, cores, threads, GPU and memory, as far as they are known."""
     units = {
         "cpu": "{}",
         "physical_cores": "{} cores",
-        "torch_threads": "{} threads used" if hardware.get("torch_threads") != 1 else "1 thread used",
+        "torch_threads": "{} threads used" if getattr(hardware, "torch_threads", None) != 1 else "1 thread used",
         "gpu": "{}",
         "memory_gb": "{:.0f} GB memory",
     }
-    parts = [unit.format(hardware[key]) for key, unit in units.items() if hardware.get(key)]
+    parts = [unit.format(value) for key, unit in units.items() if (value := getattr(hardware, key, None))]
     return ", ".join(parts) or "unknown"

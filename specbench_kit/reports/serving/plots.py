@@ -22,6 +22,7 @@ from specbench_kit.reports.serving.report import serving_report
 from specbench_kit.reports.serving.wording import capacity_unit
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
+from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -367,7 +368,7 @@ def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
 def write_reports(folder: Path, run: RunFile, summary: Summary) -> None:
     """Write `report.md`, `report.html`, and `plots/` as PNG and SVG."""
     config = run["config"]
-    where = f"{config['seeds']} seeds of {config['duration_s']:g} simulated s, {time_kind(run)}"
+    where = f"{config['seeds']} seeds of {config['duration_s']:g} simulated s, {time_kind(RunDescription.read(run))}"
     figures = write_pictures(folder, pictures(run, summary), where)
     links = [path.name for path in sorted(folder.glob("timeline-*.json"))]
     links += ["events/"] if (folder / "events").is_dir() else []

@@ -38,6 +38,7 @@ from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.charts import NAMES
 from specbench_kit.reports.serving.wording import estimate
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
+from specbench_kit.runs.document import RunDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ LONGEST_TABLE = 8
 
 def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], links: Sequence[str]) -> Document:
     """Return the report with its figures; `links` are further files of the folder."""
+    described = RunDescription.read(run)
     preset = run["preset"]
     subject = "Capacity of" if run["command"] == "capacity" else "Simulation of"
     names = ", ".join(code(entry["label"]) for entry in run["series"])
@@ -115,7 +117,7 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
         f"{preset['name']}: {preset['summary']}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
         [Paragraph(f"**{sentence}**")],
-        caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
+        caution([*setting_cautions(described), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
         [*figures[:1]],
         _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
         [Heading("Other settings"), BulletList(others)] if others else [],
@@ -125,9 +127,9 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
         [Heading("Events"), BulletList([link(path, path) for path in links]), Paragraph(EVENTS)] if links else [],
         setting(run),
         series(run),
-        deployments(run),
+        deployments(described),
         _definitions(run),
-        provenance(run),
+        provenance(described),
     )
 
 
@@ -295,7 +297,7 @@ def setting(run: RunFile) -> Blocks:
         ("largest batch", str(config["max_batch"])),
         ("simulated", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
         ("seeds", f"{config['seeds']}, from {config['seed']} on; the same for every series"),
-        ("dataset", dataset_sentence(run["dataset"]) if run["dataset"] else ""),
+        ("dataset", dataset_sentence(RunDescription.read(run).dataset) if run["dataset"] else ""),
         ("profile of the estimator", config["estimator_profile"] or "the server's own"),
     ]
     return [Heading("What was simulated"), facts([row for row in rows if row[1]])]
@@ -330,9 +332,9 @@ def series(run: RunFile) -> Blocks:
     return [Heading("Systems"), Table(columns, rows), Paragraph("Memory for KV:"), BulletList(memory)]
 
 
-def deployments(run: RunFile) -> Blocks:
+def deployments(run: RunDescription) -> Blocks:
     """Return the latency models of every deployment."""
     blocks: list[Block] = []
-    for name, described in run["deployments"].items():
+    for name, described in run.deployments.items():
         blocks += [Heading(f"Deployment {code(name)} (modelled)"), facts(deployment.description(described))]
     return [*blocks, Paragraph(NOTE)]

@@ -12,6 +12,7 @@ from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.report import ServingColumn, point_cells
 from specbench_kit.reports.serving.wording import estimate
+from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,15 +37,16 @@ MOST_COLUMNS = 6
 
 def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
     """Print a row per point, the published numbers if there are any, and the cautions."""
+    described = RunDescription.read(run)
     config = run["config"]
-    setting = f"{config['seeds']} seeds of {config['duration_s']:g} simulated seconds · {time_kind(run)}"
+    setting = f"{config['seeds']} seeds of {config['duration_s']:g} simulated seconds · {time_kind(described)}"
     if "devices" in summary["rows"][0] and "slo" not in varied(summary["rows"]):
         setting += f" · promised: {'; '.join(map(slo_in_words, config['slo']))}"
     blocks: list[Block] = [Note(setting), _results(run, summary)]
     if summary.get("published"):
         blocks.append(_published(run, summary))
     blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary["guards"]))
-    blocks += caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)])
+    blocks += caution([*setting_cautions(described), *wording.acceptance_cautions(run), *wording.cautions(summary)])
     render_terminal.show(console, blocks)
 
 

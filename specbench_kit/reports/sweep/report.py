@@ -21,7 +21,6 @@ from specbench_kit.reports.document import (
     Note,
     Paragraph,
     Row,
-    RunFile,
     Summary,
     Table,
     caution,
@@ -40,6 +39,7 @@ from specbench_kit.reports.sections.wording import (
     trace_sentence,
 )
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
+from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,12 +61,18 @@ DEFINITIONS = (
 )
 
 
-def build(run: RunFile, summary: Summary) -> Document:
+class SweepDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a sweep."""
+
+    requests: int = 0
+
+
+def build(run: SweepDescription, summary: Summary) -> Document:
     """Return the report, the figure of speedups first."""
     first, *more = _figures(summary)
     varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
     return Document.of(
-        f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
+        f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
         paragraphs(f"**{winner_sentence(summary)}**"),
         caution(setting_cautions(run)),
         [first],
@@ -80,9 +86,9 @@ def build(run: RunFile, summary: Summary) -> Document:
     )
 
 
-def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
+def print_sweep(console: "Console", run: SweepDescription, summary: Summary) -> None:
     """Print a row per point and method, then where each method breaks even."""
-    setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(run)]
+    setting = [dataset_sentence(run.dataset), f"batch size {run.config.batch_size}", time_kind(run)]
     # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
     fastest = [
         {**winner["place"], "method": winner["method"]} for winner in summary["fastest"] if winner["speedup"] >= 1
@@ -182,13 +188,13 @@ def _results(summary: Summary) -> Blocks:
     return [Heading("Results (modelled)"), Table(columns, rows)]
 
 
-def _setting(run: RunFile, summary: Summary) -> Blocks:
+def _setting(run: SweepDescription, summary: Summary) -> Blocks:
     rows = [
-        ("dataset", dataset_sentence(run["dataset"])),
-        *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
-        *([("trace", f"{trace_sentence(run['trace'])}, {count(run['requests'])} requests")] if "trace" in run else []),
+        ("dataset", dataset_sentence(run.dataset)),
+        *((f"{role} model", model_sentence(model)) for role, model in run.models.items() if model),
+        *([("trace", f"{trace_sentence(run.trace)}, {count(run.requests)} requests")] if run.trace else []),
         *((f"sweep over {code(key)}", ", ".join(map(axis_value, values))) for key, values in summary["axes"].items()),
-        ("batch size", str(run["config"]["batch_size"])),
+        ("batch size", str(run.config.batch_size)),
         ("time", time_sentence(run)),
     ]
     return [Heading("What was run"), facts(rows)]

@@ -16,12 +16,12 @@ from unicodedata import category
 
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.reports.document import RunFile
 from specbench_kit.reports.render_html import shell
 from specbench_kit.reports.sections.wording import model_sentence, time_kind
 from specbench_kit.reports.writing.formatting import share, significant
 from specbench_kit.reports.writing.html_style import theme
 from specbench_kit.reports.writing.palette import COLOURS
+from specbench_kit.runs.document import RunDocument
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,16 +82,16 @@ def _free_name(request_id: str, taken: Container[str]) -> str:
     return next(name for name in candidates if name not in taken and name != INDEX)
 
 
-def render_index(run: RunFile, shown: Sequence[TokenPage], finished: int) -> str:
+def render_index(run: RunDocument, shown: Sequence[TokenPage], finished: int) -> str:
     """Return the page that links to all others; `finished` requests could have one."""
     rows = "".join(_index_row(page) for page in shown)
     header = "".join(f"<th>{name}</th>" for name in COLUMNS)
     summary = f"{len(shown)} of {finished} finished requests have a page."
     if not shown:
         summary += " The rounds of this method have no token trees that a page could show."
-    title = f"<h1>Tokens of {_code(run['method'])}</h1>"
+    title = f"<h1>Tokens of {_code(str(run.method))}</h1>"
     body = f"{title}<p>{_setting(run)} {summary}</p><table><tr>{header}</tr>{rows}</table>"
-    return shell(f"Tokens of {run['method']}", body, CSS)
+    return shell(f"Tokens of {run.method!s}", body, CSS)
 
 
 def _index_row(page: TokenPage) -> str:
@@ -113,7 +113,7 @@ def _numbers(record: RequestRecord) -> list[str]:
     return [str(tokens), str(rounds), significant(tokens / rounds)]
 
 
-def render_page(run: RunFile, page: TokenPage, show: TokenText, prompt: str) -> str:
+def render_page(run: RunDocument, page: TokenPage, show: TokenText, prompt: str) -> str:
     """Return the page of one request; `show` returns the text of a token id."""
     record = page.record
     tokens, rounds, per_round = _numbers(record)
@@ -126,7 +126,7 @@ def render_page(run: RunFile, page: TokenPage, show: TokenText, prompt: str) -> 
     hint = "Point at a token, tap it, or move to it with Tab to see its round's tree below. A bar begins every round."
     body = (
         f'<nav><a href="{INDEX}">all requests</a></nav><h1>Request {_code(record.request_id)}</h1>'
-        f"<p>{_code(run['method'])}. {_setting(run)} {result}</p>"
+        f"<p>{_code(str(run.method))}. {_setting(run)} {result}</p>"
         f'<ul class="legend">{legend}</ul><p class="hint">{hint}</p>'
         '<label class="hint"><input type="checkbox" class="every"/> Show the trees of all rounds</label>'
         f"<details><summary>Prompt</summary><pre>{escape(prompt)}</pre></details>"
@@ -135,10 +135,10 @@ def render_page(run: RunFile, page: TokenPage, show: TokenText, prompt: str) -> 
     return shell(f"Request {record.request_id}", body, CSS)
 
 
-def _setting(run: RunFile) -> str:
-    models = [escape(model_sentence(model)) for model in (run.get("models") or {}).values() if model]
-    dataset = escape(str((run.get("dataset") or {}).get("name", "unnamed dataset")))
-    return f"{dataset}; {'; '.join(models)}; {escape(time_kind(dict(run)))}."
+def _setting(run: RunDocument) -> str:
+    models = [escape(model_sentence(model)) for model in run.models.values() if model]
+    dataset = escape(run.dataset.name or "unnamed dataset")
+    return f"{dataset}; {'; '.join(models)}; {escape(time_kind(run))}."
 
 
 def _round(number: int, detail: RoundDetail, step: RoundRecord, show: TokenText) -> str:

@@ -6,7 +6,9 @@ Readings are blocks, one for each process that timed something, as `Watch.end` m
 from collections.abc import Sequence
 from math import log
 
-from specbench_kit.core.typed_json import JsonObject
+from msgspec import Struct, field
+
+from specbench_kit.core.typed_json import convert
 
 LEAST_CPU_SHARE = 0.9
 """Least share of the time in which the timing thread had a processor. It never waits by itself on a CPU."""
@@ -26,32 +28,65 @@ WIDEST_CONTROL = 1.5
 """Largest ratio of the ends of the control's interval: a wider one holds 1 whatever happens."""
 
 
-def disturbances(blocks: Sequence[JsonObject]) -> list[str]:
+class LaneReadings(Struct):
+    """The readings of one lane; null where nothing can be said."""
+
+    cpu_share: float | None = None
+    spread: float | None = None
+
+
+class ControlReading(Struct):
+    """The speed of plain decoding beside itself, on a typical prompt and by the ratio of the summed times."""
+
+    speed: float
+    interval: tuple[float, float]
+    speed_in_all: float | None = None
+
+
+class MachineReadings(Struct):
+    """What one process that timed something saw of the machine: `load` at its start and its end, `steal` as a share."""
+
+    cpus: int | None = None
+    load: tuple[float | None, float | None] | None = None
+    steal: float | None = None
+    lanes: dict[str, LaneReadings] = field(default_factory=dict)
+    control: ControlReading | None = None
+    injected: str | None = None
+
+
+def read_machine(blocks: object) -> list[MachineReadings]:
+    """Return the readings in the field `machine` of a `run.json`."""
+    return convert(list[MachineReadings], blocks or [])
+
+
+def disturbances(blocks: Sequence[MachineReadings]) -> list[str]:
     """Return a line for every limit that is exceeded, by its worst reading; none if the machine was quiet."""
     lines = []
-    share, label = min(_lane_readings(blocks, "cpu_share"), default=(1.0, ""))
+    share, label = min(_cpu_shares(blocks), default=(1.0, ""))
     if share < LEAST_CPU_SHARE:
         lines.append(f"{label} had a processor for {share:.0%} of its time (at least {LEAST_CPU_SHARE:.0%})")
-    steal = max((block["steal"] for block in blocks if block.get("steal") is not None), default=0.0)
+    steal = max((block.steal for block in blocks if block.steal is not None), default=0.0)
     if steal > MOST_STEAL:
         lines.append(f"the host withheld {steal:.1%} of the processor time (at most {MOST_STEAL:.0%})")
-    spread, label = max(_lane_readings(blocks, "spread"), default=(1.0, ""))
+    spread, label = max(
+        ((lane.spread, label) for label, lane in _lanes(blocks) if lane.spread is not None), default=(1.0, "")
+    )
     if spread > MOST_SPREAD:
         lines.append(f"the same step of {label} took up to {spread:.2g} times as long (at most {MOST_SPREAD:g})")
     return lines
 
 
-def control_of(blocks: Sequence[JsonObject]) -> JsonObject | None:
+def control_of(blocks: Sequence[MachineReadings]) -> ControlReading | None:
     """Return how plain decoding came out beside itself on a typical prompt; None if a block has no control.
 
     Of several blocks it is the one that came out farthest from 1.
     """
-    controls = [block.get("control") for block in blocks if len(block.get("lanes", {})) > 1]
+    controls = [block.control for block in blocks if len(block.lanes) > 1]
     found = [control for control in controls if control]
-    return max(found, key=lambda control: abs(log(control["speed"]))) if found and len(found) == len(controls) else None
+    return max(found, key=lambda control: abs(log(control.speed))) if found and len(found) == len(controls) else None
 
 
-def ratios_hold(blocks: Sequence[JsonObject]) -> bool:
+def ratios_hold(blocks: Sequence[MachineReadings]) -> bool:
     """Return whether ratios of methods that took turns are to be trusted, although the machine was disturbed.
 
     Plain decoding beside itself must have come out at 1, all lanes must have had their share of a processor, and the
@@ -60,9 +95,9 @@ def ratios_hold(blocks: Sequence[JsonObject]) -> bool:
     control = control_of(blocks)
     if control is None:
         return False
-    low, high = control["interval"]
-    shares = [share for share, _ in _lane_readings(blocks, "cpu_share")]
-    steal = max((block["steal"] for block in blocks if block.get("steal") is not None), default=0.0)
+    low, high = control.interval
+    shares = [share for share, _ in _cpu_shares(blocks)]
+    steal = max((block.steal for block in blocks if block.steal is not None), default=0.0)
     return (
         low <= 1 <= high <= WIDEST_CONTROL * low
         and max(shares, default=1.0) - min(shares, default=1.0) <= MOST_UNEVEN
@@ -70,11 +105,10 @@ def ratios_hold(blocks: Sequence[JsonObject]) -> bool:
     )
 
 
-def _lane_readings(blocks: Sequence[JsonObject], name: str) -> list[tuple[float, str]]:
-    """Return the reading `name` of every lane that has one, with the lane's label."""
-    return [
-        (lane[name], label)
-        for block in blocks
-        for label, lane in block.get("lanes", {}).items()
-        if lane.get(name) is not None
-    ]
+def _lanes(blocks: Sequence[MachineReadings]) -> list[tuple[str, LaneReadings]]:
+    return [lane for block in blocks for lane in block.lanes.items()]
+
+
+def _cpu_shares(blocks: Sequence[MachineReadings]) -> list[tuple[float, str]]:
+    """Return the processor share of every lane that has one, with the lane's label."""
+    return [(lane.cpu_share, label) for label, lane in _lanes(blocks) if lane.cpu_share is not None]

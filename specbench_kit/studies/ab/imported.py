@@ -23,21 +23,21 @@ Pair = tuple[ImportedAnswer | None, ImportedAnswer | None]
 def compare_files(settings: AbSettings) -> AbOutcome:
     """Read both sides, pair their requests, and write a run directory with a report."""
     sides = [_read(paths) for _, paths in settings.files]
-    notes = list(
-        dict.fromkeys(note for _, tools in sides for note in (result_files.get(t).note for t in tools) if note)
-    )
+    formats = [[result_files.get(tool) for tool in tools] for _, tools in sides]
+    notes = list(dict.fromkeys(kind.note for kinds in formats for kind in kinds if kind.note))
     loads = _paired_loads(settings.names, [load for load, _ in sides])
     records = [record for label, pairs in loads.items() for record in _records(settings.names, label, pairs)]
     prompts = {record.key.request_id for record in records}
-    described = [
-        {
+    described = []
+    for (name, paths), kinds in zip(settings.files, formats, strict=True):
+        tools = ", ".join(dict.fromkeys(kind.tool for kind in kinds))
+        server = {
             "name": name,
             "address": ", ".join(path.name for path in paths),
-            "dialect": "results of " + ", ".join(dict.fromkeys(result_files.get(tool).tool for tool in tools)),
+            "dialect": f"results of {tools}",
             "sha256": [provenance.hash_file(path) for path in paths],
         }
-        for (name, paths), (_, tools) in zip(settings.files, sides, strict=True)
-    ]
+        described.append(server)
     run = {
         "command": "ab",
         "time_kind": "measured",
@@ -84,9 +84,10 @@ def _read(paths: Sequence[Path]) -> tuple[list[ImportedLoad], list[str]]:
 
 def _paired_loads(names: Sequence[str], sides: Sequence[Sequence[ImportedLoad]]) -> dict[str, list[Pair]]:
     """Return the pairs of every load that both sides have; loads without a label are paired by their order."""
-    named = [
-        {load.label or f"load {number}": load for number, load in enumerate(side, 1) if load.answers} for side in sides
-    ]
+    named = []
+    for side in sides:
+        numbered = enumerate(side, 1)
+        named.append({load.label or f"load {number}": load for number, load in numbered if load.answers})
     both = [label for label in named[0] if label in named[1]]
     listed = [f"{name} has {', '.join(side) or 'none'}" for name, side in zip(names, named, strict=True)]
     require(bool(both), f"the results have no load in common: {'; '.join(listed)}")

@@ -22,8 +22,8 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.reports.pages import ab
+from specbench_kit.runs.directory import complete_lines, read_object, reported
 from specbench_kit.runs.folder import encode, run_key, to_json, unused_folder, write_text
-from specbench_kit.runs.reading import complete_lines, read_object, reported
 from specbench_kit.studies.ab.settings import Load
 
 SEED_BYTES = 4
@@ -179,6 +179,6 @@ class AbOutcome:
 def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
     """Write summary and report of a run."""
     run = store.run
-    ab.write(store.folder, run, summary)
+    ab.write(store.folder, ab.AbDescription.read(run), summary)
     write_text(store.folder / SUMMARY, to_json(to_builtins(summary)))
     return AbOutcome(store.folder, run, summary, problem)

@@ -11,6 +11,7 @@ from typing import TypedDict
 from specbench_kit.core.errors import require
 from specbench_kit.datasets.answers import RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset, Prompt
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
@@ -38,14 +39,8 @@ def answer_dataset(
 
     Requests that are in `finished` are not answered again. The `limit` ends this after the first answer or later.
     """
-    engine = live_engine(
-        Autoregressive(),
-        runner,
-        sampler=sampler,
-        seed=settings.seed,
-        eos_ids=pair.eos_ids,
-        batch_size=settings.batch_size,
-    )
+    setup = DecodingSetup(sampler=sampler, seed=settings.seed, eos_ids=pair.eos_ids, batch_size=settings.batch_size)
+    engine = live_engine(Autoregressive(), runner, setup=setup)
     lane = MethodLane(
         name="one model alone",
         engine=engine,

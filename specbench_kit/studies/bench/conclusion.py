@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Protocol
+from typing import TYPE_CHECKING, Optional, Protocol
+
+from msgspec import structs
 
 from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.detail import DetailCollector
@@ -26,7 +28,6 @@ from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
 from specbench_kit.metrics.run_summary import RunSummary, read_summary
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.metrics.summary import summarise_run
-from specbench_kit.metrics.units import batch_size
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.files import ALL, write_reports
 from specbench_kit.reports.run import report
@@ -34,8 +35,8 @@ from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
+from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import to_json, unused_folder
-from specbench_kit.runs.resumption import spans_interruption
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,7 +51,7 @@ class OutputJudge(Protocol):
     """Judges a run's outputs."""
 
     def judge(
-        self, run: dict[str, Any], method: Method, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
+        self, run: RunDocument, method: Method, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
     ) -> dict[str, object]:
         """Return the parts `lossless` and `sampling` of the run's summary."""
 
@@ -124,47 +125,48 @@ def write_report(
     summary = conclusion.summary
     records = run_records or RunRecords.read(directory)
     if records.records:
-        run = BenchmarkRun(directory.path, directory.run, records.records, records.baseline, summary)
+        run = BenchmarkRun(directory.path, directory.document, records.records, records.baseline, summary)
         write_reports(compare([run]), directory.path, formats, decode, hint=RESUME_HINT)
     else:
-        document = report.build(directory.run, summary, [], decode)
+        document = report.build(directory.document, summary, [], decode)
         directory.write_report("report.md", render_markdown.render(document))
 
 
 def _summarise(
     directory: RunDirectory, run_records: RunRecords, output_judge: OutputJudge, oracle: float | None
 ) -> Metrics:
-    run = directory.run
+    run = directory.document
     records = run_records.records
     baseline = run_records.baseline
-    method = parse_method(run["method"])
+    method = parse_method(str(run.method))
     failed = sum(record.finish_reason == "error" for record in records)
-    deployment = run.get("deployment")
+    deployment = run.deployment
     if deployment and method.placement:
-        deployment = deployment | {"placement": method.placement}
+        deployment = structs.replace(deployment, placement=method.placement)
+    planned = run.requests or 0
     measured = summarise_run(
         records,
         baseline or None,
         deployment,
         oracle_throughput=oracle,
-        timed=not spans_interruption(run),
-        batch_size=batch_size(run),
+        timed=not run.spans_interruption,
+        batch_size=run.decoded_at_once,
     )
     return {
-        "method": run["method"],
-        "partial": len(records) < run["requests"],
-        "requests": {"planned": run["requests"], "finished": len(records) - failed, "failed": failed},
+        "method": run.method,
+        "partial": len(records) < planned,
+        "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
         "overlaps": method.overlaps,
         **measured,
         "pipeline": summarise_pipeline(records, method.pipeline.stages) if method.pipeline else None,
-        **({"hidden_states": summarise_states(records, states)} if (states := run.get("hidden_states")) else {}),
+        **({"hidden_states": summarise_states(records, states)} if (states := run.hidden_states) else {}),
         **output_judge.judge(run, method, records, baseline),
     }
 
 
 def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
     """Return tokens per second over all requests; None if an interruption makes the clock meaningless."""
-    span_s = None if spans_interruption(run.run) else makespan_s(records)
+    span_s = None if run.document.spans_interruption else makespan_s(records)
     return sum(len(record.output_ids) for record in records) / span_s if span_s else None
 
 
@@ -222,11 +224,11 @@ class RunExports:
 
     def write(self, tokenizer: Optional["PreTrainedTokenizerBase"] = None) -> None:
         """Write all exports; a timeline covers what was decoded since the run was last resumed."""
-        run = self._run.run
+        run = self._run.document
         if self.timeline is not None and self.timeline.spans:
             method = method_label(run)
             time = time_kind(run)
-            trace = chrome_trace(self.timeline, {"method": method, "dataset": run["dataset"]["name"], "time": time})
+            trace = chrome_trace(self.timeline, {"method": method, "dataset": run.dataset.name, "time": time})
             self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
             write_pictures(self._run.folder(PLOTS), self.timeline, f"{method}, {time}")
         if self._details is None:

@@ -1,6 +1,6 @@
 """Judges of a run's outputs: the checks that are possible with local models, with a server, and in a replay."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,11 @@ from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ShapeJudge, 
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.document import RunConfig, RunDocument
 
 if TYPE_CHECKING:
     from specbench_kit.models.pair import Pair
 
-RunDescription = Mapping[str, Any]
-"""The content of `run.json`."""
 Records = Sequence[RequestRecord]
 Verdicts = dict[str, object]
 """The parts `lossless` and `sampling` of a summary; a part that does not apply is None."""
@@ -32,9 +31,9 @@ class LocalOutputJudge:
         self._pair = pair
         self._shapes = RecomputedLogits(target, pair.target.shell)
 
-    def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
+    def judge(self, run: RunDocument, method: Method, records: Records, baseline: Records) -> Verdicts:
         """Compare the outputs with the baseline, or sampled drafts with the target's distribution."""
-        config = run["config"]
+        config = run.config
         sampler = _sampler(config)
         if not sampler.greedy and draws_drafts(method):
             # The draft's distributions are computed again, which needs a draft that follows from the text alone.
@@ -45,10 +44,10 @@ class LocalOutputJudge:
             return {"lossless": None, "sampling": sampling}
         if not baseline:
             return {"lossless": None, "sampling": None}
-        virtual = config.get("launch", "virtual") == "virtual"
+        virtual = config.launch == "virtual"
 
         def choice(record: RequestRecord) -> TokenChoice:
-            return choice_of(sampler, config["seed"], record.request_id)
+            return choice_of(sampler, config.seed or 0, record.request_id)
 
         judge = ShapeJudge(self._shapes, choice, virtual and method.pipeline is None)
         checks = summarise_checks(check_all(records, baseline, judge))
@@ -81,13 +80,13 @@ class ServedOutputJudge:
         self._bitwise = bitwise
         self._make_judge = make_judge
 
-    def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
+    def judge(self, run: RunDocument, method: Method, records: Records, baseline: Records) -> Verdicts:
         """Compare the outputs with the baseline; sampled drafts cannot be judged without the target's probabilities."""
-        config = run["config"]
+        config = run.config
         sampler = _sampler(config)
         if not baseline or (not sampler.greedy and draws_drafts(method)):
             return {"lossless": None, "sampling": None}
-        judge = self._make_judge(sampler, config["seed"]) if self._make_judge else NoEvidence(self._bitwise)
+        judge = self._make_judge(sampler, config.seed or 0) if self._make_judge else NoEvidence(self._bitwise)
         checks = summarise_checks(check_all(records, baseline, judge)) | {"bitwise": self._bitwise}
         return _verdicts(sampler, checks | ({"scoring": asdict(judge.cost)} if judge.cost.outputs else {}))
 
@@ -95,7 +94,7 @@ class ServedOutputJudge:
 class ReplayOutputJudge:
     """Judges a replay, which has to reproduce the outputs of its trace: no forward runs that could round otherwise."""
 
-    def judge(self, run: RunDescription, method: Method, records: Records, baseline: Records) -> Verdicts:
+    def judge(self, run: RunDocument, method: Method, records: Records, baseline: Records) -> Verdicts:
         """Compare the outputs with the baseline; raise SkitError if they differ."""
         checks = summarise_checks(check_all(records, baseline, _NoDifference())) if baseline else None
         return {"lossless": checks, "sampling": None}
@@ -120,5 +119,5 @@ def _verdicts(sampler: Sampler, checks: dict[str, Any]) -> Verdicts:
     return {"lossless": None, "sampling": summarise_match(checks)}
 
 
-def _sampler(config: RunDescription) -> Sampler:
-    return Sampler(config["temperature"], config["top_p"], config["top_k"])
+def _sampler(config: RunConfig) -> Sampler:
+    return Sampler(config.temperature or 0.0, config.top_p or 1.0, config.top_k or 0)

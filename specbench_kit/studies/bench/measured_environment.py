@@ -27,7 +27,7 @@ from specbench_kit.profilers.measurement import Samples, TimingRig, choose_facto
 from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, find_profiled_device, parts_of
 from specbench_kit.profilers.saving import complete_profile
 from specbench_kit.profilers.settings import ProfileSettings
-from specbench_kit.runs.machine.limits import disturbances
+from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -108,7 +108,7 @@ class MeasuredEnvironment:
                 for part in missing:
                     self._measure(part, clock)
                 spent_s = clock.now_s()
-            doubts = disturbances(self.machine)
+            doubts = disturbances(read_machine(self.machine))
             use = f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
             self.notes.append(
                 f"no latency profile of this pair on this machine: a short one was measured in {spent_s:.0f} s and "
@@ -155,7 +155,7 @@ class MeasuredEnvironment:
             fit, quality = fit_part(part, factor, samples, measured, settings.seed)
         except TooFewConfigurations as error:  # nothing but memory can cut this measurement short
             raise SkitError(f"no short latency profile of the {part.role}: {error}; free some memory") from error
-        if doubts := disturbances(blocks):
+        if doubts := disturbances(read_machine(blocks)):
             quality["disturbed"] = doubts
         loading.save(
             loading.data_folder() / f"{name}.toml", complete_profile(ProfileResult(profile, fit, quality), run, {})

@@ -1,21 +1,30 @@
-"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun."""
+"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun.
+
+Also here: the number formats of a run's models: in which each computes, and in which it was published.
+"""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import AS_DRAFTED, describe_range, describe_time
 from specbench_kit.methods.spec import describe_method
+from specbench_kit.models.catalogue import ModelSource, read_config
 from specbench_kit.models.executors.base import name_of
-from specbench_kit.models.number_formats import number_formats
-from specbench_kit.runs import lock, provenance
-from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable
+from specbench_kit.models.weights.blocks import read_record
+from specbench_kit.runs import provenance
+from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable, lock, unlock
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench, count_seen
+
+if TYPE_CHECKING:
+    from specbench_kit.models.pair import LoadedModel
 
 HASH_DIGITS = 16
 CONFIG_OPTIONS = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "repeats")
@@ -71,7 +80,7 @@ def take_up(runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, f
     locked: list[RunDirectory] = []
     try:
         for run in runs:
-            lock.acquire(run.path)
+            lock(run.path)
             locked.append(run)
             if run.is_partial and not force:
                 require_same_environment(run.path.name, run.run, conditions)
@@ -85,7 +94,7 @@ def take_up(runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, f
 def release_locks(runs: Sequence[RunDirectory]) -> None:
     """Unlock runs to which nothing more is written."""
     for run in runs:
-        lock.release(run.path)
+        unlock(run.path)
 
 
 def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, object]:
@@ -127,3 +136,37 @@ def _describe(
         **({"left_out": bench.left_out} if bench.left_out else {}),
         **provenance.collect(settings.argv),
     }
+
+
+def number_formats(models: "Mapping[str, LoadedModel]") -> dict[str, dict[str, str]]:
+    """Return, by the models' names, the format of their weights here (`computed`) and in their files (`published`).
+
+    Of a GGUF file it is the type of most of its matrices, which only some executors compute with. Heads and synthetic
+    models state none.
+    """
+    formats = {}
+    for name, model in models.items():
+        published = _published_format(model.source)
+        formats[name] = {"computed": _short(model.dtype), **({"published": published} if published else {})}
+    return formats
+
+
+def _published_format(source: ModelSource) -> str | None:
+    """Return the format that the model's own files state: those of a folder in the way of `from_pretrained`."""
+    if source.synthetic:
+        return None
+    # The folder of a converted GGUF file states the format of the conversion.
+    if types := read_record(Path(source.location)).get("tensor_types"):
+        # Norms and biases are float32 in nearly every file, and some models have more of these than of matrices.
+        matrices = {name: count for name, count in types.items() if name != "F32"} or types
+        return f"GGUF {max(matrices, key=matrices.__getitem__)}"
+    try:
+        config = read_config(source)
+    except SkitError:
+        return None
+    stated = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
+    return _short(stated) if stated else None
+
+
+def _short(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -26,7 +26,7 @@ from specbench_kit.metrics.paired import Side, speedup
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps
-from specbench_kit.runs.resumption import resumption_entry, resumptions
+from specbench_kit.runs.resumption import resumption_entry
 from specbench_kit.studies.bench.answering import gold_answers
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
@@ -203,10 +203,9 @@ class Benchmark:
         self._stores = {spec: self._find_stores(spec) for spec in self.bench.lanes}
         self._reused = {spec: self._reusable(spec) for spec in self._stores}
         # The clock of a resumed method continues from where it stopped.
-        self._clocks_s = {
-            spec: max((record.finished_s or 0.0 for record in reused.values()), default=0.0)
-            for spec, reused in self._reused.items()
-        }
+        self._clocks_s = {}
+        for spec, reused in self._reused.items():
+            self._clocks_s[spec] = max((record.finished_s or 0.0 for record in reused.values()), default=0.0)
 
     @property
     def planned(self) -> int:
@@ -316,7 +315,7 @@ class Benchmark:
                     for name, lane in readings["lanes"].items()
                     if name in (spec, BASELINE)
                 }
-                profiling = self.bench.measured.machine if "latencies" in run.run.get("uses", {}) else ()
+                profiling = self.bench.measured.machine if "latencies" in run.document.uses else ()
                 run.amend(machine=[*run.run.get("machine", []), *profiling, {**readings, "lanes": lanes}])
 
     def _make_control(self) -> Control | None:
@@ -421,7 +420,7 @@ class Benchmark:
             done = len(run.records())
             has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
             if min(done, len(run.baseline_records()) if has_baseline else done) < self._requests:
-                run.amend(resumptions=[*resumptions(run.run), resumption_entry(conditions, done)])
+                run.amend(resumptions=[*(run.run.get("resumptions") or ()), resumption_entry(conditions, done)])
 
     def _warm_up(self, server_only: ServerOnly) -> None:
         """Decode a few tokens with every method outside the measurement, so that the first request is not slower."""
@@ -440,5 +439,4 @@ class Benchmark:
             if spec in self.runs:
                 run = self.runs[spec]
                 # One entry for each process that worked on the run, since a resumed run warms up again.
-                earlier: list[int] = run.run.get("warm_up", {}).get("rounds", [])
-                run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*earlier, rounds]})
+                run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*run.document.warm_up.rounds, rounds]})

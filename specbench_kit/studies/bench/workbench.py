@@ -13,7 +13,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import RESERVED, LoadedDataset
 from specbench_kit.datasets.loading import leave_out
 from specbench_kit.decoding.drafting.base import DRAFT
-from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
@@ -119,27 +119,27 @@ class Workbench:
                 method,
                 self.runners,
                 lambda clock: server.verifier(self.sampler, settings.seed, clock, method.drafting.layers(self.runners)),
-                sampler=self.sampler,
-                seed=settings.seed,
-                eos_ids=self.pair.eos_ids,
-                batch_size=settings.batch_size,
-                capacity=self._remote_capacity(server),
-                started_s=started_s,
-                draft_top_n=settings.draft_top_n,
+                self._setup(started_s).within(self._remote_capacity(server)),
             )
         return live_engine(
             method,
             self.runners["target"],
             self.runners.get("draft"),
             others={name: self.runners[name] for name in self.pair.others},
+            setup=self._setup(started_s),
+            deployment=settings.deployment,
+            ends=list(self.ends.values()),
+            stages=self.stages,
+        )
+
+    def _setup(self, started_s: float) -> DecodingSetup:
+        settings = self.settings
+        return DecodingSetup(
             sampler=self.sampler,
             seed=settings.seed,
             eos_ids=self.pair.eos_ids,
             batch_size=settings.batch_size,
             started_s=started_s,
-            deployment=settings.deployment,
-            ends=list(self.ends.values()),
-            stages=self.stages,
             draft_top_n=settings.draft_top_n,
         )
 
@@ -152,14 +152,8 @@ class Workbench:
         return None if offered is None else self._streamed(self.server, offered, started_s)
 
     def _streamed(self, server: "VerificationServer", method: str, started_s: float) -> Loop:
-        return streamed_engine(
-            server.stream(self.sampler, self.settings.seed, method),
-            seed=self.settings.seed,
-            eos_ids=self.pair.eos_ids,
-            batch_size=self.settings.batch_size,
-            capacity=self._remote_capacity(server),
-            started_s=started_s,
-        )
+        stream = server.stream(self.sampler, self.settings.seed, method)
+        return streamed_engine(stream, self._setup(started_s).within(self._remote_capacity(server)))
 
     def _remote_capacity(self, server: "VerificationServer") -> int:
         return min([server.target.context, *(runner.capacity for runner in self.runners.values())])

@@ -21,7 +21,7 @@ class FileFormat(NamedTuple):
 
 
 FILE_FORMATS = {
-    "run": FileFormat("run.json of a run directory: what was run", "runs.directory:RunDocument"),
+    "run": FileFormat("run.json of a run directory: what was run", "runs.document:RunDocument"),
     "request": FileFormat("a line of requests.jsonl or baseline.jsonl", "decoding.records:RequestRecord"),
     "rounds": FileFormat("a line of rounds_detail.jsonl: a request's token trees", "decoding.detail:RequestDetail"),
     "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.run_summary:RunSummary"),

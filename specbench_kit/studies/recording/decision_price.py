@@ -6,8 +6,8 @@ from statistics import quantiles
 from typing import TYPE_CHECKING, NamedTuple
 
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, Drafting
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.policy import Policy
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.base import Method
@@ -62,9 +62,7 @@ def measure_drafting(
     others = {name: runner for name, runner in models.items() if name != DRAFT}
     for turn in range(TURNS):
         for method, seconds in per_token_s.items():
-            engine = live_engine(
-                method, target, draft, others=others, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=1
-            )
+            engine = live_engine(method, target, draft, others=others, setup=DecodingSetup())
             engine.submit(replace(prompt, id=f"{method.display_name}/{turn}", max_new_tokens=OUTPUT_TOKENS))
             while not engine.idle:
                 rounds = [round for record in engine.step() for round in record.rounds]

@@ -58,7 +58,7 @@ def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallba
         _rounded(shares),
         tuple(map(_rounded, by_depth)),
         sum(map(len, ranks)),
-        {"dataset": dataset.describe(), "models": models, "versions": provenance.versions()},
+        {"dataset": dataset.describe(), "models": models, "versions": dict(provenance.versions())},
     )
 
 

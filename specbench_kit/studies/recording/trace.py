@@ -1,4 +1,4 @@
-"""Record the trace of a dataset with a pair of models."""
+"""Record the trace of a dataset with a pair of models, and the trees of the methods that it is recorded for."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,33 +11,72 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
-from specbench_kit.decoding.drafting.base import DRAFT, Drafting, parse_drafter
+from specbench_kit.decoding.drafting.base import DRAFT, Capability, Drafting, parse_drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.time_limit import TimeLimit
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.placing import environment
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.draft_library import AUTO, HEAD, is_missing_draft, is_missing_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
+from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.reports.sections import machine as machine_wording
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.conversations import Conversation, max_conversation_tokens
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.recording import decision_price
-from specbench_kit.studies.recording.trees import TreeMethods
-from specbench_kit.traces.drafter_recording import DrafterTraceRecorder
-from specbench_kit.traces.recording import TraceRecorder, slot_length
-from specbench_kit.traces.redaction import Redactor
+from specbench_kit.traces.recording import DrafterTraceRecorder, Redactor, TraceRecorder, slot_length
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceHeader
 from specbench_kit.traces.tree_recording import PROVISIONAL, TREE_TOKENS, TreeRecorder
-from specbench_kit.traces.unfinished import UnfinishedTrace, require_same
-from specbench_kit.traces.writing import TraceWriter
+from specbench_kit.traces.writing import TraceWriter, UnfinishedTrace, require_same
+
+
+@dataclass(frozen=True)
+class TreeMethods:
+    """Tree methods by their specs; those that go by latencies draft as on each of the deployments."""
+
+    specs: tuple[str, ...]
+    deployments: Sequence[Deployment | None]
+
+    def __post_init__(self) -> None:
+        require(bool(self.deployments) and None not in self.deployments, "--trees-for names deployments, not local")
+        for spec in self.specs:
+            method = parse_method(spec)
+            drafts_trees = method.required_capability == Capability.TREES and method.pipeline is None
+            is_recordable = drafts_trees and not method.own_distributions
+            require(is_recordable, f"--trees {spec}: {method.display_name} drafts no trees of the draft model's tokens")
+            same = method.drafting == parse_drafter("model")
+            require(
+                same, f"--trees {spec}: the trees of drafter '{method.drafter}' cannot be recorded, only the model's"
+            )
+
+    def prepared(self, header: TraceHeader) -> Sequence[Method]:
+        """Return the methods for the pair of a trace, each as often as it differs between the deployments."""
+        models = header.run["models"]
+        pair = PairHashes(models["target"]["hash"], models["draft"]["hash"])
+        # No round is left to a server, since any round may be drafted on another deployment.
+        places = [replace(environment(pair, deployment), server_decodes=False) for deployment in self.deployments]
+        methods = list[Method]()
+        for spec in self.specs:
+            for place in places:
+                try:
+                    method = parse_method(spec).prepare(place)
+                except SkitError as error:
+                    raise SkitError(f"--trees {spec}: {error}") from error
+                if method not in methods:
+                    methods.append(method)
+        return methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +177,7 @@ def record(
     resumable = bool(missing) and not drafting.depends_on_order
     if not resumable:
         unfinished.remove()
-    warnings = machine_wording.warnings(header.run)
+    warnings = machine_wording.warnings(RunDescription.read(header.run))
     return RecordedTrace(path, requests, offsets, failed, len(names), resumable, warnings)
 
 

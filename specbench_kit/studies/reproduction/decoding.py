@@ -14,7 +14,7 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -62,7 +62,7 @@ class DecodingExperiment(SyntheticPrompts):
             baseline = _decode_baseline(prompts, series.deployment, series.replaced)
             is_baseline = series.method == BASELINE
             records = baseline if is_baseline else self.decode(series.method, deployment, series.draft)
-            summary = summarise_run(records, baseline, describe(deployment), batch_size=self.batch_size)
+            summary = summarise_run(records, baseline, described(deployment), batch_size=self.batch_size)
             yield {"series": label, **_estimates(summary["overall"])}
 
 

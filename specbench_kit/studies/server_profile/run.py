@@ -23,7 +23,7 @@ from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measurement import hardware_text
 from specbench_kit.reports.pages.live import poor_fit
 from specbench_kit.reports.sections.profiles import score
-from specbench_kit.runs.machine.limits import disturbances
+from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.serving.arrays import Floats
@@ -96,7 +96,7 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
             single += generator.rounds(single_load, settings.window_s / 2 / REPETITIONS)
     connection.close()
     progress("done", len(order), len(order))
-    disturbed = disturbances([watch.end({})])
+    disturbed = disturbances(read_machine([watch.end({})]))
     trained = [batches[load] for load in train]
     tested = [batches[load] for load in test]
     times = _fit(trained)

@@ -144,9 +144,9 @@ class ServingRun:
 
     def _require_predictors(self, series: Sequence[ServingSeries], builder: ScenarioBuilder) -> None:
         """Raise SkitError for methods that are to replay the recording and lack what they need of its pair."""
-        from specbench_kit.studies.training.pair import identify
+        from specbench_kit.traces.replay import identify_pair
 
-        pair = identify(self.settings.recording.target, self.settings.recording.draft)
+        pair = identify_pair(self.settings.recording.target, self.settings.recording.draft)
         for entry in series:
             if entry.acceptance is None:
                 parse_method(entry.method).prepare(environment(pair, builder.deployment(entry)))

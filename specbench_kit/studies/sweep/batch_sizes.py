@@ -10,6 +10,8 @@ from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.reports.pages.batch_curve import build, draw_curves
 from specbench_kit.reports.render_html import write_page
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.bench.campaign import Campaign
@@ -31,12 +33,12 @@ class BatchSizePoint:
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeCurves:
-    """The folder of the curves, their `summary.json`, why methods are missing, and the conditions of all runs."""
+    """The folder of the curves, their `summary.json`, why methods are missing, and the run of the last batch size."""
 
     folder: Path
     summary: dict[str, Any]
     left_out: dict[str, str]
-    conditions: dict[str, Any]
+    run: RunDocument
 
 
 def run_curves(
@@ -49,7 +51,7 @@ def run_curves(
     points: list[BatchSizePoint] = []
     runs: list[str] = []
     left_out: dict[str, str] = {}
-    last_run: dict[str, Any] = {}
+    last_run: RunDirectory | None = None
     for size in sizes:
         sized = replace(settings, batch_size=size)
         if isinstance(source, Path):
@@ -62,23 +64,24 @@ def run_curves(
         left_out |= missing
         points += _points(conclusions, size)
         runs += [conclusion.directory.path.name for conclusion in conclusions]
-        last_run = conclusions[0].directory.run
+        last_run = conclusions[0].directory
     # The runs differ in batch size only, so that any of them describes the conditions of all.
-    conditions = {name: last_run.get(name) for name in ("dataset", "time_kind", "deployment", "models", "requests")}
+    assert last_run is not None
+    conditions = {name: last_run.run.get(name) for name in ("dataset", "time_kind", "deployment", "models", "requests")}
     dataset = str((conditions["dataset"] or {}).get("name"))
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
     folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
     rows = [asdict(point) for point in points]
-    pictures = draw_curves(rows, conditions)
+    pictures = draw_curves(rows, last_run.document)
     for picture, content in pictures.items():
         replace_file(folder / "plots" / picture, content)
     write_text(folder / "curves.csv", csv_text(rows))
     png_files = sorted(picture for picture in pictures if picture.endswith(".png"))
-    write_page(folder, build(rows, conditions, png_files))
+    write_page(folder, build(rows, last_run.document, png_files))
     summary = {"places": rows, "runs": runs}
     write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": shareable(settings.argv)}))
     write_text(folder / "summary.json", to_json(summary))
-    return BatchSizeCurves(folder, summary, left_out, conditions)
+    return BatchSizeCurves(folder, summary, left_out, last_run.document)
 
 
 def _points(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:

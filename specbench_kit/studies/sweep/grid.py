@@ -12,12 +12,13 @@ import torch
 
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.specs import from_options
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
@@ -66,10 +67,7 @@ class SyntheticPrompts:
             method,
             target,
             drafter,
-            sampler=Sampler(self.temperature),
-            seed=self.seed,
-            eos_ids=frozenset(),
-            batch_size=self.batch_size,
+            setup=DecodingSetup(sampler=Sampler(self.temperature), seed=self.seed, batch_size=self.batch_size),
             deployment=deployment,
         )
         generator = torch.Generator().manual_seed(self.seed)
@@ -148,7 +146,7 @@ class _Grid:
             self.baselines = {deployment: self._decode(BASELINE, deployment, draft)}
         baseline = self.baselines[deployment]
         records = baseline if spec == BASELINE else self._decode(spec, deployment, draft)
-        summary = summarise_run(records, baseline, describe(deployment), batch_size=self.settings.batch_size)
+        summary = summarise_run(records, baseline, described(deployment), batch_size=self.settings.batch_size)
         overall: Metrics = summary["overall"]
         return overall
 

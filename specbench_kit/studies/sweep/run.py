@@ -75,7 +75,7 @@ def _finish(
 ) -> SweepOutcome:
     from specbench_kit.reports.render_html import write_page
     from specbench_kit.reports.sweep.plots import write_map, write_plots
-    from specbench_kit.reports.sweep.report import build
+    from specbench_kit.reports.sweep.report import SweepDescription, build
 
     axes = settings.axes()
     run = _describe(settings, trace, points)
@@ -84,7 +84,7 @@ def _finish(
     write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], caption)
     write_map(folder / "plots", summary["fastest"], axes, caption)
     write_text(folder / "sweep.csv", csv_text(summary["rows"]))
-    write_page(folder, build(run, summary))
+    write_page(folder, build(SweepDescription.read(run), summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     return SweepOutcome(folder, run, summary)

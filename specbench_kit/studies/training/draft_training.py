@@ -16,7 +16,7 @@ from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.draft_library import trained_folder
 from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
 from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
@@ -24,9 +24,9 @@ from specbench_kit.studies.training.distillation.loop import (
     UnfinishedDraft,
     faster_in_bf16,
 )
+from specbench_kit.studies.training.distillation.options import DraftRecipe, DraftTrainingSettings
 from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
-from specbench_kit.studies.training.draft_options import DraftRecipe, DraftTrainingSettings
 
 RECORD = "training.json"
 

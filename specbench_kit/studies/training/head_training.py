@@ -22,7 +22,7 @@ from specbench_kit.models.heads.config import CONFIG, HeadConfig, default_layers
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
 from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
@@ -30,9 +30,9 @@ from specbench_kit.studies.training.distillation.loop import (
     UnfinishedDraft,
     faster_in_bf16,
 )
+from specbench_kit.studies.training.distillation.options import HeadRecipe, HeadTrainingSettings
 from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
-from specbench_kit.studies.training.head_options import HeadRecipe, HeadTrainingSettings
 
 
 def train_head(

@@ -28,10 +28,10 @@ from specbench_kit.predictors.scoring import calibration
 from specbench_kit.predictors.search import SearchResult, SearchTrial
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.runs.machine.limits import disturbances
+from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.training.contenders import Contender, TrainedFamily
-from specbench_kit.studies.training.evaluation import labels_and_scores
+from specbench_kit.studies.training.evaluation import TrainingExperiment, labels_and_scores, train
 from specbench_kit.studies.training.examples import (
     SHARES,
     acceptance_curves,
@@ -40,12 +40,10 @@ from specbench_kit.studies.training.examples import (
     extract,
     split_by_prompt,
 )
-from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
-from specbench_kit.studies.training.pair import identify, require_same_pair
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
-from specbench_kit.traces.replay import recorded_pair, recording_deployment
+from specbench_kit.traces.replay import identify_pair, recorded_pair, recording_deployment, require_same_pair
 from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile, TraceHeader
 
 
@@ -68,7 +66,7 @@ def run_training(
 ) -> PredictorTrainingOutcome:
     """Record or read a trace, split, train, evaluate and write. `dataset` is recorded if the settings name no trace."""
     if dataset is not None:
-        pair = identify(settings.target, settings.draft)
+        pair = identify_pair(settings.target, settings.draft)
         folder = _folder(settings, pair, dataset.name, dataset.digest)
         max_draft = settings.max_draft or MAX_DRAFT
         path = folder / "trace.parquet"
@@ -103,7 +101,7 @@ def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
     )
     if settings.target == BEST_TARGET and settings.draft == AUTO:
         return trace, recorded_pair(trace)
-    pair = identify(settings.target, settings.draft)
+    pair = identify_pair(settings.target, settings.draft)
     require_same_pair(trace, pair)
     return trace, pair
 
@@ -140,6 +138,7 @@ def _finish(
     """Write numbers, plots, report and predictors; `failed` requests did not fit the context."""
     from specbench_kit.reports.predictor.plots import write_plots
     from specbench_kit.reports.predictor.report import build
+    from specbench_kit.reports.predictor.wording import TrainingDescription
     from specbench_kit.reports.render_html import write_page
 
     settings = experiment.settings
@@ -147,7 +146,7 @@ def _finish(
     summary = summarise(experiment) | {"repeats": repeats}
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
     training["prompts"] = trace.header.run.get("prompts")
-    disturbed = disturbances(run.get("machine", []))
+    disturbed = disturbances(read_machine(run.get("machine")))
     if disturbed:
         training |= {"disturbed": disturbed, "forced": settings.force}
     predictors = make_predictors(experiment, summary, pair, training, run["started_at"], DecisionCost.of(trace.header))
@@ -155,7 +154,7 @@ def _finish(
     # Thresholds that were chosen by the time of a disturbed machine must not replace those of a quiet one.
     saved = save_predictors(predictors, folder, settings, suffix="-disturbed" if doubts else "")
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
-    write_page(folder, build(run, summary))
+    write_page(folder, build(TrainingDescription.read(run), summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     return PredictorTrainingOutcome(folder, run, summary, saved, doubts)

@@ -76,7 +76,10 @@ def candidates(name: str, budget: int, seed: int) -> list[str]:
     grid = methods.get(name).grid
     points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
     Random(f"{seed}/{name}").shuffle(points)
-    specs = [f"{name}:{','.join(f'{key}={value}' for key, value in point.items())}" for point in points]
+    specs = []
+    for point in points:
+        options = ",".join(f"{key}={value}" for key, value in point.items())
+        specs.append(f"{name}:{options}")
     default = parse_method(name)
     return [name, *islice((spec for spec in specs if parse_method(spec) != default), budget - 1)]
 

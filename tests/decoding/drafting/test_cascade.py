@@ -11,6 +11,7 @@ from tiny_models import GREEDY, clear_prompts, disturbed, make_requests, make_ru
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT, parse_drafter
 from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
@@ -27,8 +28,8 @@ def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[Any], int, int]:
     """Records, and how often the draft model and the smaller one were forwarded."""
     target, draft, smaller = (make_runner(model, 3, 200) for model in MODELS)
     counts = [_count(draft), _count(smaller)]
-    shared: Any = {"seed": 0, "eos_ids": frozenset(), "batch_size": 3, "others": {"smaller": smaller}}
-    engine = live_engine(parse_method(spec), target, draft, sampler=sampler, **shared)
+    setup = DecodingSetup(sampler=sampler, batch_size=3)
+    engine = live_engine(parse_method(spec), target, draft, setup=setup, others={"smaller": smaller})
     for request in make_requests(PROMPTS, LONG):
         engine.submit(request)
     records = []
@@ -79,8 +80,8 @@ def modelled(spec: str, prompt: Sequence[int], guessing: bool = False) -> tuple[
     target, first, second = (make_runner(MODELS[0], 1, 200) for _ in range(3))
     tokens, forward = list[int](), first.forward
     first.forward = lambda rows, layers=(): (tokens.append(len(rows[0].tokens)), forward(rows, layers))[1]  # type: ignore[method-assign]
-    shared: Any = {"sampler": GREEDY, "seed": 0, "eos_ids": frozenset(), "batch_size": 1, "deployment": PLACE}
-    engine = live_engine(parse_method(spec), target, first, others={"same": second} if guessing else {}, **shared)
+    others = {"same": second} if guessing else {}
+    engine = live_engine(parse_method(spec), target, first, setup=DecodingSetup(), deployment=PLACE, others=others)
     engine.submit(make_requests([prompt], 27)[0])
     records = []
     while not engine.idle:

@@ -4,8 +4,8 @@ import pytest
 from environments import DEPLOYMENT
 from tiny_models import decode, make_requests, make_runner, tiny_llama
 
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RoundRecord
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 
@@ -30,7 +30,7 @@ def test_a_look_up_costs_nothing_unless_a_constant_is_stated() -> None:
 
 def test_a_target_alone_is_enough() -> None:
     target = make_runner(tiny_llama(0), 1, 200)
-    engine = live_engine(parse_method("suffix"), target, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=1)
+    engine = live_engine(parse_method("suffix"), target, setup=DecodingSetup())
     (request,) = make_requests([LOOPING], 8)
     engine.submit(request)
     records = []

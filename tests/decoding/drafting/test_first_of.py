@@ -15,7 +15,6 @@ from scipy.stats import chisquare
 from tiny_heads import heads_beside, put_beside, trained, untrained
 from tiny_models import (
     AUTOREGRESSIVE,
-    GREEDY,
     decode,
     disturbed,
     make_requests,
@@ -32,6 +31,7 @@ from specbench_kit.decoding.detail import DetailCollector, RoundDetail
 from specbench_kit.decoding.drafting.base import DRAFT, parse_drafter
 from specbench_kit.decoding.drafting.first_of import FirstOfDrafting
 from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -91,8 +91,7 @@ def pair() -> tuple[Runner, Runner]:
 def rounds_of(method: Method, requests: Sequence[Request], batch_size: int) -> dict[str, list[RoundDetail]]:
     runners, collector = pair(), DetailCollector()
     others: Mapping[str, Runner] = heads_beside(method, runners[0])
-    shared: Any = {"sampler": GREEDY, "seed": 0, "eos_ids": frozenset(), "others": others}
-    engine = live_engine(method, *runners, batch_size=batch_size, **shared)
+    engine = live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size), others=others)
     engine.on_round = collector.note
     for request in requests:
         engine.submit(request)

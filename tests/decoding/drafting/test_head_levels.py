@@ -9,8 +9,8 @@ from tiny_heads import heads_beside, put_beside, untrained
 from tiny_models import decode, make_requests, make_runner, tiny_llama
 
 from specbench_kit.decoding.latency import ContextModel, TableModel
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.spec import parse_method
@@ -65,8 +65,8 @@ def test_every_level_stands_on_what_the_target_made_of_all_before_the_root(
     pair: tuple[Runner, Runner], head: Any, target: Any
 ) -> None:
     method = parse_method("specpipe:stages=3,width=4,children=2,drafter=head")
-    options: Any = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": 2}
-    engine = live_engine(method, *pair, others=heads_beside(method, pair[0]), **options)
+    others = heads_beside(method, pair[0])
+    engine = live_engine(method, *pair, others=others, setup=DecodingSetup(batch_size=2))
     assert isinstance(engine, PipelineEngine)
     assert engine.drafter is not None
     step, seen = engine.drafter.step, []

@@ -225,7 +225,7 @@ def test_figures_for_a_paper_are_bare_and_have_letters_of_seven_points(compariso
     for path in (tmp_path / "plots").glob("*.svg"):
         text = path.read_text()
         assert "measured time" not in text
-        assert min(float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)) >= 7
+        assert min(float(size) for size in re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", text)) >= 7
         assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == pytest.approx(72 * 3.15)
 
 

@@ -13,8 +13,9 @@ from specbench_kit.predictors.thresholds import DeploymentKey
 from specbench_kit.reports.predictor import wording
 from specbench_kit.reports.predictor.plots import write_plots
 from specbench_kit.reports.predictor.report import RATIOS, advice, render
+from specbench_kit.reports.predictor.wording import TrainingDescription
+from specbench_kit.studies.training.evaluation import TrainingExperiment, train
 from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.studies.training.run import summarise
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
@@ -49,7 +50,7 @@ def summary(experiment: TrainingExperiment) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def report(summary: dict[str, Any]) -> str:
-    return render(RUN, summary)
+    return render(TrainingDescription.read(RUN), summary)
 
 
 def section(report: str, title: str) -> str:
@@ -113,14 +114,16 @@ def test_the_report_begins_with_what_to_do(
     choices = {"wisp_over_fixed": wisp, "confidence_over_fixed": confidence, "wisp_over_confidence": adds}
     changed = {**summary, "choices": {**choices, "plain_over_fixed": ratio(0.7, 0.6, 0.8)}}
     assert advice(changed).startswith(start)
-    assert f"**{advice(changed)}**" in render(RUN, changed).split("\n\n")[1]
+    assert f"**{advice(changed)}**" in render(TrainingDescription.read(RUN), changed).split("\n\n")[1]
 
 
 def test_over_enough_splits_their_intervals_decide(summary: dict[str, Any]) -> None:
     three = {name: ratio(1.0, 0.9, 1.1) | {"values": [0.9, 1.0, 1.1]} for name in RATIOS}
     changed = {**summary, "repeats": {"count": 3, **three}}
     assert advice(changed).startswith("A fixed length is enough here")
-    assert "| oracle / best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(RUN, changed)
+    assert "| oracle / best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(
+        TrainingDescription.read(RUN), changed
+    )
 
 
 def test_every_place_has_a_row_with_its_prices(report: str, summary: dict[str, Any]) -> None:
@@ -133,17 +136,19 @@ def test_every_place_has_a_row_with_its_prices(report: str, summary: dict[str, A
 
 def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> None:
     sample = {**RUN, "dataset": {**RUN["dataset"], "source": "sample"}}
-    text = render(sample, summary)
+    text = render(TrainingDescription.read(sample), summary)
     assert "FEW PROMPTS: all results come from 5 prompts" in text
     assert "SAMPLE DATA" in text
-    assert "SAMPLE DATA" not in render(RUN, summary)
-    assert "FAILED REQUESTS: 2 did not fit" in render({**RUN, "requests": {"recorded": 23, "failed": 2}}, summary)
+    assert "SAMPLE DATA" not in render(TrainingDescription.read(RUN), summary)
+    assert "FAILED REQUESTS: 2 did not fit" in render(
+        TrainingDescription.read({**RUN, "requests": {"recorded": 23, "failed": 2}}), summary
+    )
 
 
 def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: dict[str, Any]) -> None:
     nothing = {"value": None, "interval": None}
     decoding = {name: {**metrics, "gap_closed": nothing} for name, metrics in summary["decoding"].items()}
-    text = render(RUN, {**summary, "decoding": decoding})
+    text = render(TrainingDescription.read(RUN), {**summary, "decoding": decoding})
     assert "there is no gap to close" in text
 
 

@@ -12,11 +12,11 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
 from environments import DEPLOYMENT
 from PIL import Image
-from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.deployments.assembly import live_engine
@@ -25,6 +25,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.models.runner import Runner
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
+from specbench_kit.runs.document import RunDescription
 
 SPECEDGE = "specedge:depth=3,budget=8,beams=4,branch=4,proactive_depth=8"
 SHARED = replace(DEPLOYMENT, placement="server")
@@ -38,13 +39,7 @@ def runners() -> tuple[Runner, Runner]:
 
 def start(spec: str, runners: tuple[Runner, Runner], deployment: Deployment | None, batch_size: int) -> Loop:
     engine = live_engine(
-        parse_method(spec),
-        *runners,
-        sampler=GREEDY,
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=batch_size,
-        deployment=deployment,
+        parse_method(spec), *runners, setup=DecodingSetup(batch_size=batch_size), deployment=deployment
     )
     for request in make_requests(random_prompts([5, 1, 30, 12], 64), 16):
         engine.submit(request)
@@ -230,7 +225,11 @@ def bench(prompts: Path, tiny: TinyPair, out: Path, *options: object) -> list[Pa
 def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     for run in bench(prompts, tiny, tmp_path / "with", "--timeline"):
         trace, about = read_object(run / "timeline.json"), read_object(run / "run.json")
-        assert trace["otherData"] == {"method": method_label(about), "dataset": "prompts", "time": "measured time"}
+        assert trace["otherData"] == {
+            "method": method_label(RunDescription.read(about)),
+            "dataset": "prompts",
+            "time": "measured time",
+        }
         assert {path.name for path in (run / "plots").iterdir()} == {"timeline.png", "timeline.svg"}
         report = (run / "report.md").read_text()
         assert "](plots/timeline.png)" in report

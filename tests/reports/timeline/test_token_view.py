@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from command_line import TinyPair, read_rows, skit_here, write_rows
 from environments import DEPLOYMENT
-from report_builders import make_record, make_round, make_run
-from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from report_builders import make_record, make_round, make_run, run_document
+from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import DetailCollector, RequestDetail, RoundDetail
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
@@ -24,7 +25,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 
 SPECS = ["autoregressive", "fixed-k:k=3", "specinfer:branching=2-2-1", "specedge:depth=2,budget=8,beams=4,branch=3"]
 VOID = ("meta", "wbr", "br")
-RUN = make_run()
+RUN = run_document(make_run())
 
 
 @pytest.fixture(scope="module", params=SPECS)
@@ -32,8 +33,8 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     """Requests and their rounds, in batches of two under a deployment, by a draft that is often right."""
     target = tiny_llama(0)
     runners = make_runner(target, 4, 128), make_runner(disturbed(target, 0.002), 4, 128)
-    shared: dict[str, Any] = {"sampler": GREEDY, "seed": 0, "eos_ids": frozenset({5}), "batch_size": 2}
-    engine = live_engine(parse_method(request.param), *runners, deployment=DEPLOYMENT, **shared)
+    setup = DecodingSetup(eos_ids=frozenset({5}), batch_size=2)
+    engine = live_engine(parse_method(request.param), *runners, deployment=DEPLOYMENT, setup=setup)
     details = DetailCollector()
     engine.on_round = details.note
     for request in make_requests(random_prompts([5, 1, 30, 12], 64), 25):
@@ -186,7 +187,7 @@ NASTY = "<script>alert('1')</script>&\"\u202e\x00"
 def test_text_of_models_and_prompts_is_escaped() -> None:
     record = make_record(NASTY, make_round(6, submitted=3, accepted=1, proactive=2), category=NASTY, text=NASTY)
     (page,) = pages([record], [RequestDetail(NASTY, [TREE])])
-    run = make_run(method=NASTY, dataset={"name": NASTY}, models={"target": {"name": NASTY}})
+    run = run_document(make_run(method=NASTY, dataset={"name": NASTY}, models={"target": {"name": NASTY}}))
     for text in (render_page(run, page, lambda _: NASTY, NASTY), render_index(run, [page], 1)):
         tags = {tag for tag, _, _ in Reader(text.replace("\x00", "")).found}
         assert "script" not in tags

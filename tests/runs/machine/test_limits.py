@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specbench_kit.runs.machine.limits import disturbances
+from specbench_kit.runs.machine.limits import disturbances, read_machine
 
 
 def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: float | None = 1.3) -> dict[str, Any]:
@@ -26,11 +26,11 @@ def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: fl
     ],
 )
 def test_each_limit_stands_for_itself(readings: dict[str, Any], lines: list[str]) -> None:
-    assert disturbances([block(**readings)]) == lines
+    assert disturbances(read_machine([block(**readings)])) == lines
 
 
 def test_the_worst_of_all_processes_counts() -> None:
-    lines = disturbances([block(), block(cpu_share=0.04, steal=0.5, spread=6.0), block(cpu_share=0.5)])
+    lines = disturbances(read_machine([block(), block(cpu_share=0.04, steal=0.5, spread=6.0), block(cpu_share=0.5)]))
     assert [line.split()[:6] for line in lines] == [
         ["wisp", "had", "a", "processor", "for", "4%"],
         ["the", "host", "withheld", "50.0%", "of", "the"],

@@ -9,7 +9,7 @@ import pytest
 from command_line import read_rows, skit_here, write_rows
 from streaming_server import Engine, streaming_server
 
-from specbench_kit.studies.ab.drive import PROBE_TOKENS
+from specbench_kit.studies.ab.run import PROBE_TOKENS
 
 Counts = dict[str, float]
 PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28, 1, 2)]

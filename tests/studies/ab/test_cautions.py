@@ -11,7 +11,7 @@ from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, Str
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.reports.pages import ab
-from specbench_kit.studies.ab.drive import STRETCH_S, Driver
+from specbench_kit.studies.ab.run import STRETCH_S, Driver
 from specbench_kit.studies.ab.settings import AbSettings
 
 LOAD = "concurrency 1"

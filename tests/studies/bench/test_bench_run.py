@@ -17,7 +17,7 @@ from specbench_kit.runs.directory import config_key
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.training.pair import identify
+from specbench_kit.traces.replay import identify_pair
 
 QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(4)]
 DIALOGUES: Rows = [{"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?", "Really?"]} for i in range(2)]
@@ -224,7 +224,7 @@ def test_settings_that_make_no_sense_are_refused(option: str, value: object, rea
 
 
 def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(tiny: TinyPair, tmp_path: Path) -> None:
-    pair = identify(str(tiny.target), str(tiny.draft))
+    pair = identify_pair(str(tiny.target), str(tiny.draft))
     folder = confidence_predictor(tmp_path / "deep" / "mine", pair, threshold=0.03)
     benchmark = prepare(settings(tiny, tmp_path, f"wisp:predictor={folder},max_draft=3"))
     benchmark.run(no_report)

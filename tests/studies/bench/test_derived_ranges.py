@@ -120,7 +120,7 @@ def test_a_verdict_that_an_end_reverses_is_told(trace: TraceFile, tmp_path: Path
         comparison = compare(runs)
         assert comparison.reference == "fixed-k (k=5)"
         row = comparison.overall["fixed-k (k=1)"]
-        reversing = reversing_ends(row.relative_speed, row.relative_speed_at_ends, runs[0].fields["range"]["ends"])
+        reversing = reversing_ends(row.relative_speed, row.relative_speed_at_ends, runs[0].fields.range.ends)
         assert reversing is not None
         assert {"slow drafter" in end for end in reversing} == ({True} if name == "reversed" else set())
         assert (row.relative_speed_most > 1) == (name == "reversed")
@@ -162,6 +162,7 @@ def test_live_ranges_are_said_to_keep_their_drafts(trace: TraceFile, tmp_path: P
     conclusions = replayed(trace, tmp_path, "goodput:max_draft=5", "fixed-k:k=3")
     runs, _ = load_runs([conclusion.directory.path for conclusion in conclusions])
     for run in runs:
-        run.fields["range"]["decisions"] = AS_DRAFTED
+        assert run.fields.range is not None
+        run.fields.range.decisions = AS_DRAFTED
     (line,) = derived_range.of_comparison(compare(runs))
     assert "the rounds are those of this live run, also by `goodput:max_draft=5`, which would have planned" in line

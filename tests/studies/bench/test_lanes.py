@@ -8,8 +8,8 @@ import pytest
 from tiny_models import disturbed, make_runner, tiny_llama
 
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
@@ -42,7 +42,7 @@ def make_lane(
 ) -> tuple[MethodLane, dict[str, RequestRecord]]:
     """A lane and the place that its records go to."""
     method, stored = parse_method(spec), dict(finished or {})
-    engine = live_engine(method, *runners, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=batch_size)
+    engine = live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size))
     script = ConversationScript([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], stored)
     sink = lambda record: stored.update({record.request_id: record})  # noqa: E731
     return MethodLane(spec, engine, script, tokenizer.decode, [sink], references), stored

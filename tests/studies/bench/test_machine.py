@@ -9,12 +9,21 @@ import pytest
 from command_line import BUSY, READINGS, TinyPair, read_object, skit_here, write_rows
 
 from specbench_kit.profilers.loading import find_measured, read
-from specbench_kit.reports.sections.machine import cautions, warnings
+from specbench_kit.reports.sections import machine
+from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.bench import measured_environment
 from specbench_kit.studies.bench.run import Control
 
 FAST = ("--max-new-tokens", 8, "--json")
 WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "
+
+
+def warnings(*runs: dict[str, Any]) -> list[str]:
+    return machine.warnings(*map(RunDescription.read, runs))
+
+
+def cautions(*runs: dict[str, Any]) -> list[str]:
+    return machine.cautions(*map(RunDescription.read, runs))
 
 
 @pytest.fixture(autouse=True)

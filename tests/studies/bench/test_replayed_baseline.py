@@ -6,8 +6,10 @@ import pytest
 from environments import DEPLOYMENT
 from trace_builders import made_request, made_requests, write_trace
 
+from specbench_kit.core.typed_json import convert
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.sections.wording import dataset_sentence
+from specbench_kit.runs.document import DatasetDescription
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -40,4 +42,7 @@ def test_a_limited_replay_says_how_many_prompts_its_requests_are_of(tmp_path: Pa
         ((conclusion,), _) = bench_replay(settings, trace.path, lambda _: None)
         described[limit] = conclusion.directory.run["dataset"]
     assert described[None] == dataset
-    assert dataset_sentence(described[3]) == "made, 2 of 5 prompts, from file, as chat messages"
+    assert (
+        dataset_sentence(convert(DatasetDescription, described[3]))
+        == "made, 2 of 5 prompts, from file, as chat messages"
+    )

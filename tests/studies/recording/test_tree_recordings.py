@@ -7,7 +7,7 @@ from command_line import TinyPair, error_line, skit_here, write_rows
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import load
-from specbench_kit.studies.recording.trees import TreeMethods
+from specbench_kit.studies.recording.trace import TreeMethods
 from specbench_kit.traces.trace import TraceFile
 
 SPECS = ("opt-tree:nodes=8,max_depth=4", "specinfer:branching=2-2", "specedge:depth=2,budget=6,branch=4")

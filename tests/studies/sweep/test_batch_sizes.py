@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from environments import DEPLOYMENT
+from report_builders import run_document
 from trace_builders import MODELS, made_requests, write_trace
 
 from specbench_kit.cli.batch_sizes import _parse_sizes
@@ -60,7 +61,7 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
         < report.index("![Throughput against TPOT]")
         < report.index("| method (tok/s / ms per token) |")
     )
-    assert any(isinstance(block, Table) for block in terminal(curves.summary["places"], curves.conditions))
+    assert any(isinstance(block, Table) for block in terminal(curves.summary["places"], curves.run))
 
 
 def row(method: str, size: int, throughput: float) -> dict[str, object]:
@@ -72,7 +73,7 @@ def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:
     rows = [row("autoregressive", size, 2) for size in (1, 2, 4)]
     rows += [row(name, size, speed) for name, own in speeds.items() for size, speed in zip((1, 2, 4), own, strict=True)]
     about = {"dataset": {"name": "made"}, "requests": 3, "time_kind": "measured"}
-    lines = {line.split("`")[1]: line for line in render(rows, about, []).splitlines() if "`" in line}
+    lines = {line.split("`")[1]: line for line in render(rows, run_document(about), []).splitlines() if "`" in line}
     limits = {name: line.rstrip("| ").rpartition("| ")[2] for name, line in lines.items()}
     assert limits == {"autoregressive": "–", "good": "4", "early": "2", "gap": "1", "never": "none"}
 

@@ -20,13 +20,11 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import load_apart, load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.profilers.subject import find_draft_subject, find_subject
-from specbench_kit.studies.training.answers.generate import require_fresh, teach
-from specbench_kit.studies.training.answers.store import Answer, AnswerKey, AnswerStore
+from specbench_kit.studies.training.distillation.answers import Answer, AnswerKey, AnswerStore, require_fresh, teach
 from specbench_kit.studies.training.distillation.batches import Acceptance, accepted_counts, batches, epoch
+from specbench_kit.studies.training.distillation.options import DraftRecipe, HeadRecipe
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
-from specbench_kit.studies.training.draft_options import DraftRecipe
 from specbench_kit.studies.training.draft_training import DraftLoss
-from specbench_kit.studies.training.head_options import HeadRecipe
 from specbench_kit.studies.training.head_training import HeadLoss, new_head
 
 LAYERS = (0, 1, 2)

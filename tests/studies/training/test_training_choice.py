@@ -12,9 +12,8 @@ from specbench_kit.predictors.base import families
 from specbench_kit.predictors.scoring import confusion
 from specbench_kit.predictors.thresholds import NEVER, PUBLISHED_RULE, THRESHOLD_RULES, DeploymentKey
 from specbench_kit.studies.training.contenders import SCALES, Contender, ContenderTuner, ThresholdJudge, feature_score
-from specbench_kit.studies.training.evaluation import labels_and_scores
+from specbench_kit.studies.training.evaluation import TrainingExperiment, labels_and_scores, train
 from specbench_kit.studies.training.examples import Split, split_by_prompt
-from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point
 from specbench_kit.studies.training.rounds import fixed_length, stop_below, stop_below_each

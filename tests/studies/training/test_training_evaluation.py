@@ -7,11 +7,9 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.studies.training.contenders import ThresholdJudge, family_of, feature_score
-from specbench_kit.studies.training.deployment_tuning import PairedSums
-from specbench_kit.studies.training.evaluation import waste_and_bound
+from specbench_kit.studies.training.contenders import PairedSums, ThresholdJudge, family_of, feature_score
+from specbench_kit.studies.training.evaluation import TrainingExperiment, train, waste_and_bound
 from specbench_kit.studies.training.examples import extract, split_by_prompt
-from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.studies.training.rounds import play
 from specbench_kit.studies.training.run import summarise

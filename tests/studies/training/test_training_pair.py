@@ -9,24 +9,24 @@ from trace_builders import made_requests, write_trace
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs.provenance import hash_model
-from specbench_kit.studies.training.pair import identify, require_same_pair
+from specbench_kit.traces.replay import identify_pair, require_same_pair
 
 
 def test_a_pair_is_known_by_the_content_of_its_folders(tiny: TinyPair) -> None:
-    pair = identify(str(tiny.target), str(tiny.draft))
+    pair = identify_pair(str(tiny.target), str(tiny.draft))
     assert pair == PairHashes(hash_model(tiny.target), hash_model(tiny.draft))
 
 
 def test_a_synthetic_pair_is_known_by_its_options() -> None:
     draft = "synthetic:ranks=0.7"
-    assert identify("synthetic", draft) == PairHashes("synthetic", draft)
+    assert identify_pair("synthetic", draft) == PairHashes("synthetic", draft)
 
 
 def test_a_missing_model_is_one_line(tiny: TinyPair, tmp_path: Path) -> None:
     with pytest.raises(SkitError, match="no target model"):
-        identify(str(tmp_path / "nowhere"), str(tiny.draft))
+        identify_pair(str(tmp_path / "nowhere"), str(tiny.draft))
     with pytest.raises(SkitError, match=r"holds no model: config.json is missing"):
-        identify(str(tiny.target), str(tmp_path))
+        identify_pair(str(tiny.target), str(tmp_path))
 
 
 def test_a_trace_of_other_models_is_refused(tmp_path: Path) -> None:

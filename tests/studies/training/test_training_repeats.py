@@ -8,8 +8,8 @@ from scipy import stats
 from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.metrics.statistics import interval_of_resplits
+from specbench_kit.studies.training.evaluation import train
 from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.experiment import train
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.studies.training.run import repeat
 from specbench_kit.studies.training.settings import PredictorTrainingSettings

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
+from report_builders import deployment_description
 from tiny_predictors import confidence_predictor
 
 from specbench_kit.core.errors import SkitError
@@ -17,6 +19,7 @@ from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.reports.predictor.wording import headline
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import count_seen, without_seen
 
@@ -120,18 +123,21 @@ def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
         "seen_prompts": 6,
         "uses": {"predictor": {"threshold": 0.0, "max_draft": 5, "deployment": "wan"}},
     }
-    assert setting_cautions(run) == [
+    assert setting_cautions(RunDescription.read(run)) == [
         "SEEN PROMPTS: the predictor or the head of w was trained on 6 of these 20 prompts; --exclude-seen leaves them "
         "out.",
         "FIXED LENGTH: the predictor of w lets every token pass (threshold 0), so that it drafts as fixed-k:k=5 does.",
         "OTHER DEPLOYMENT: the predictor of w was tuned for 'wan', but time is that of 'local'.",
     ]
-    assert setting_cautions({**run, "seen_prompts": 0, "uses": {"predictor": {"threshold": 0.5}}}) == []
+    assert setting_cautions(RunDescription(method="w", uses={"predictor": {"threshold": 0.5}})) == []
 
 
 def test_the_machine_that_recorded_a_trace_is_no_other_deployment_than_this_one() -> None:
     run = {"method": "w", "uses": {"predictor": {"threshold": 0.5, "deployment": "local"}}}
-    replayed, wan = ({**run, "deployment": {"name": name}} for name in ("recorded", "wan"))
+    replayed, wan = (
+        structs.replace(RunDescription.read(run), deployment=deployment_description(name=name))
+        for name in ("recorded", "wan")
+    )
     assert setting_cautions(replayed) == []
     assert setting_cautions(wan) == [
         "OTHER DEPLOYMENT: the predictor of w was tuned for 'local', but time is that of 'wan'."

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from specbench_kit.studies.training.answers.store import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
 
 PADDING = 0
 POOLED_SHARDS = 4

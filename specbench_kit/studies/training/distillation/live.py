@@ -5,8 +5,8 @@ from typing import TypedDict
 
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method
@@ -48,10 +48,7 @@ def evaluate_live(
             chosen,
             target,
             draft if uses_models else None,
-            sampler=Sampler(),
-            seed=0,
-            eos_ids=pair.eos_ids,
-            batch_size=1,
+            setup=DecodingSetup(eos_ids=pair.eos_ids),
             others=runners if uses_models else {},
         )
         engine.submit(requests[number])

@@ -1,4 +1,4 @@
-"""Options that `skit train-head` and `skit train-draft` share, each declared once. Imports nothing heavy."""
+"""The options of `skit train-head` and `skit train-draft`, each declared once. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,3 +116,68 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_minimum(epochs=(self.epochs, 1), tokens_per_batch=(self.tokens_per_batch, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRecipe(Recipe):
+    """The hyper-parameters of a draft model's training."""
+
+    learning_rate: Annotated[float, Option("Peak learning rate.", TRAINING)] = 3e-3
+    weight_decay: Annotated[float, Option("Weight decay of AdamW.", TRAINING)] = 0.03
+    best_token_weight: Annotated[
+        float, Option("Extra weight of the target's best token beside its whole distribution in the loss.", TRAINING)
+    ] = 0.5
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        require(
+            self.learning_rate > 0 and self.weight_decay >= 0 and self.best_token_weight >= 0,
+            "--learning-rate must be above 0, --weight-decay and --best-token-weight at least 0",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTrainingSettings(DistillationSettings):
+    """The target of a draft model, the layers that it starts from, and its training data."""
+
+    layers: Annotated[
+        tuple[int, ...],
+        Option("Layers of the target, counted from 0, that the draft model consists of.", TRAINING, parse=parse_layers),
+    ] = (0, 1)
+    in_8_bits: Annotated[bool, Option("Store the matrices in 8 bits; they are computed with in bf16.", OUTPUT)] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadRecipe(Recipe):
+    """The hyper-parameters of a head's training."""
+
+    steps: Annotated[
+        int, Option("Number of consecutive tokens that the head drafts from its own states in training.", TRAINING)
+    ] = 4
+    decay: Annotated[float, Option("Loss weight of each of the --steps relative to the step before it.", TRAINING)] = (
+        0.8
+    )
+    learning_rate: Annotated[float, Option("Peak learning rate of the weight matrices.", TRAINING)] = 4e-3
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        require_minimum(steps=(self.steps, 1))
+        require(self.decay > 0 and self.learning_rate > 0, "--decay and --learning-rate must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTrainingSettings(DistillationSettings):
+    """The target of a head and its training data; without `layers` the head reads those that the format prescribes."""
+
+    layers: Annotated[
+        tuple[int, ...],
+        Option(
+            "Three layers of the target that the head reads, such as 2,6,9 (default: those of the EAGLE-3 format).",
+            TRAINING,
+            parse=parse_layers,
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        DistillationSettings.__post_init__(self)
+        require(len(self.layers) in (0, 3), f"--layers takes three layers of the target, not {len(self.layers)}")

@@ -22,8 +22,16 @@ from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.conversations import Conversation
-from specbench_kit.studies.training.answers.generate import AnswerGenerator, fill, require_fresh, teach
-from specbench_kit.studies.training.answers.store import SHARD_TEXTS, Answer, AnswerKey, AnswerStore
+from specbench_kit.studies.training.distillation.answers import (
+    SHARD_TEXTS,
+    Answer,
+    AnswerGenerator,
+    AnswerKey,
+    AnswerStore,
+    fill,
+    require_fresh,
+    teach,
+)
 from specbench_kit.studies.training.distillation.batches import (
     Acceptance,
     batches,

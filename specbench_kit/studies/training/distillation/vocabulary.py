@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench_kit.studies.training.answers.store import Answer
+from specbench_kit.studies.training.distillation.answers import Answer
 
 RUNNERS_UP = 3
 RUNNER_UP_WEIGHT = 0.2

@@ -8,12 +8,13 @@ from report_builders import run_summary, summary_of
 from tiny_models import tiny_llama
 
 from specbench_kit.models.catalogue import ModelSource
-from specbench_kit.models.number_formats import number_formats
 from specbench_kit.models.pair import LoadedModel, load_pair
 from specbench_kit.models.weights.blocks import RECORD
 from specbench_kit.reports.document import Paragraph
 from specbench_kit.reports.run.sections import lossless_section
 from specbench_kit.reports.sections.wording import formats_sentence
+from specbench_kit.runs.document import NumberFormat, RunConfig, RunDocument
+from specbench_kit.studies.bench.opening import number_formats
 
 OUTPUTS = {"compared": 2, "identical": 2, "ties": 0, "errors": 0, "lossless": True}
 LOSSLESS = run_summary(summary_of([], lossless=OUTPUTS))
@@ -39,16 +40,17 @@ def test_a_gguf_file_names_the_type_of_most_of_its_matrices(tmp_path: Path) -> N
 
 
 def test_a_report_names_the_formats_of_both_models() -> None:
-    formats = {"target": {"computed": "float32", "published": "bfloat16"}, "draft": {"computed": "float32"}}
+    formats = {"target": NumberFormat("float32", "bfloat16"), "draft": NumberFormat("float32")}
     assert formats_sentence(formats) == "target: float32 (published in bfloat16), draft: float32"
-    assert formats_sentence({"target": {"computed": "float16", "published": "float16"}}) == "target: float16"
+    assert formats_sentence({"target": NumberFormat("float16", "float16")}) == "target: float16"
 
 
 def sentences(computed: str, published: str | None, temperature: float = 0.0) -> str:
-    run = {
-        "number_formats": {"target": {"computed": computed, "published": published}},
-        "config": {"temperature": temperature},
-    }
+    run = RunDocument(
+        schema_version=1,
+        number_formats={"target": NumberFormat(computed, published)},
+        config=RunConfig(temperature=temperature),
+    )
     return " ".join(block.text for block in lossless_section(run, LOSSLESS) if isinstance(block, Paragraph))
 
 

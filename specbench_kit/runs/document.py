@@ -1,0 +1,356 @@
+"""The content of `run.json`: what a run says of itself. Files are written from plain objects and read as these types.
+
+`RunDescription` holds what every command records, `RunDocument` what a benchmark run adds. A field that a file leaves
+out, or states as null, is not known. Fields that only one command writes, such as the series of a simulation, are not
+part of it: the report of that command reads them.
+"""
+
+from typing import Annotated, Literal, Self
+
+from msgspec import Meta, Struct, field
+
+from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
+from specbench_kit.runs.machine.limits import MachineReadings
+
+ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
+"""The fields that describe the software and the machine."""
+
+
+def doc(text: str) -> Meta:
+    """Return the description that a field has in the JSON Schema."""
+    return Meta(description=text)
+
+
+class ModelDescription(Struct):
+    """A model of the run."""
+
+    name: Annotated[str | None, doc("name or folder of the model")] = None
+    hash: Annotated[str | None, doc("SHA-256 over configuration, tokenizer and weights")] = None
+    gguf_sha256: Annotated[str | None, doc("SHA-256 of the GGUF file that the model was converted from")] = None
+    parameters: Annotated[Count | None, doc("number of parameters")] = None
+    weights: Annotated[str | None, doc("'random' where a profile was measured without the model's own weights")] = None
+    shared_vocabulary: Annotated[float | None, doc("share of the target's tokens that a draft model can draft")] = None
+    masked_tokens: Annotated[int | None, doc("added tokens of a draft model that are never drafted")] = None
+    ignored_settings: Annotated[JsonObject | None, doc("sampling settings of the model that are not applied")] = None
+
+
+class NumberFormat(Struct):
+    """The number formats of a model's weights."""
+
+    computed: Annotated[str | None, doc("format in which the model computed")] = None
+    published: Annotated[str | None, doc("format that its own configuration states; null if it states none")] = None
+
+
+class RecordedPart(Struct):
+    """The part of a trace that was recorded before the time was over."""
+
+    requests: int
+    planned: int
+
+
+class DatasetDescription(Struct):
+    """The prompts of the run."""
+
+    name: Annotated[str | None, doc("name of the dataset")] = None
+    source: Annotated[str | None, doc("where it was read from: hub, local, file, sample, bundled, imported")] = None
+    location: Annotated[str | None, doc("repository or file that holds it")] = None
+    digest: Annotated[str | None, doc("SHA-256 over the prompts of the run")] = None
+    count: Annotated[Count | None, doc("prompts that the run used")] = None
+    total: Annotated[Count | None, doc("prompts of the whole dataset")] = None
+    chat: Annotated[Count | None, doc("prompts that are chat messages, not raw text")] = None
+    left_out: Annotated[list[str] | None, doc("ids of prompts that were left out")] = None
+    recorded: Annotated[RecordedPart | None, doc("what a trace holds, if it was not recorded to its end")] = None
+
+
+class RunConfig(Struct):
+    """The settings that were asked for."""
+
+    device: Annotated[str | None, doc("torch device")] = None
+    dtype: Annotated[str | None, doc("number format of the weights")] = None
+    executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = None
+    products: Annotated[str | None, doc("how products are rounded, if not by the dtype alone")] = None
+    max_new_tokens: Annotated[int | None, doc("most output tokens per request")] = None
+    batch_size: Annotated[int | None, doc("requests that may be decoded at once")] = None
+    effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None
+    repeats: Annotated[int | None, doc("times that each request is decoded")] = None
+    seed: Annotated[int | None, doc("seed of all random numbers")] = None
+    temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
+    top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None
+    top_k: Annotated[int | None, doc("top-k sampling; 0 disables it")] = None
+    baseline: Annotated[bool | None, doc("whether the target also decoded alone")] = None
+    launch: Annotated[str, doc("how the stages of a pipeline ran")] = "virtual"
+
+
+class HardwareDescription(Struct):
+    """The machine that decoded."""
+
+    cpu: Annotated[str | None, doc("processor")] = None
+    physical_cores: Annotated[int | None, doc("processor cores")] = None
+    usable_cpus: Annotated[int | None, doc("processors that the process may use")] = None
+    torch_threads: Annotated[int | None, doc("threads of torch")] = None
+    memory_gb: Annotated[Number | None, doc("memory in GB (1e9 bytes)")] = None
+    gpu: Annotated[str | None, doc("name of the first GPU")] = None
+    gpus: Annotated[int | None, doc("number of GPUs")] = None
+    cuda: Annotated[str | None, doc("version of CUDA")] = None
+
+
+class HandOverDescription(Struct):
+    """What passing work from one stage of a pipeline to the next takes."""
+
+    latency_s: float = 0.0
+    bytes_per_token: float = 0.0
+    bytes_per_s: Annotated[float | None, doc("bandwidth; null is unlimited")] = None
+    per_pass: int = 1
+    prune_s: float = 0.0
+    batching_s: float = 0.0
+
+
+class LinkDescription(Struct):
+    """The network between drafter and verifier; a bandwidth of null is unlimited."""
+
+    rtt_s: float = 0.0
+    jitter_s: float = 0.0
+    up_bytes_per_s: float | None = None
+    down_bytes_per_s: float | None = None
+    seed: int = 0
+    state_bytes: float = 0.0
+    draft_bytes: float = 0.0
+    loss: float = 0.0
+    retry_s: float = 0.0
+
+
+class EndpointDescription(Struct, kw_only=True):
+    """A device; `latency` holds the form of its latency model and that form's coefficients."""
+
+    device: str
+    price_per_hour: float
+    power_w: float = 0.0
+    stages: int
+    origin: str
+    latency: JsonObject
+    hand_over: HandOverDescription
+    range: tuple[JsonObject, JsonObject] | None = None
+
+
+class DeploymentDescription(Struct, kw_only=True):
+    """The deployment that time is modelled on: every number that decides its time and its price."""
+
+    name: str
+    description: str
+    source: str
+    placement: Literal["edge", "server"]
+    predictor_s: float | None
+    predictor_origin: str = ""
+    cached_prompts: bool
+    drafter: EndpointDescription
+    verifier: EndpointDescription
+    link: LinkDescription
+    colocated: EndpointDescription | None = None
+
+
+class DerivedRange(Struct):
+    """The ends of the range of derived times, and whether a method decided anew at each of them."""
+
+    ends: list[str]
+    decisions: str
+    missing: Annotated[str | None, doc("why the run was not timed at the ends")] = None
+
+
+class EngineReference(Struct):
+    """The inference engine that verified, with the kit's policy as its drafter; null where the kit's loop decoded."""
+
+    name: Annotated[str | None, doc("name of the engine")] = None
+    version: Annotated[str | None, doc("version of the engine")] = None
+
+
+class EngineOverhead(Struct):
+    """The work of a policy inside another engine, summed over all calls."""
+
+    calls: Annotated[Count, doc("calls of the drafter, one per step")] = 0
+    policy_s: Annotated[Number, doc("seconds of the policy's decisions")] = 0.0
+    draft_s: Annotated[Number, doc("seconds of drafting")] = 0.0
+    total_s: Annotated[Number, doc("seconds inside of the drafter, bookkeeping included")] = 0.0
+    engine_s: Annotated[Number, doc("seconds of the engine's own steps")] = 0.0
+
+
+class PredictorUse(Struct):
+    """The predictor that the method loaded, and how it used it."""
+
+    threshold: Annotated[Number | None, doc("score below which drafting stops")] = None
+    max_draft: Annotated[int | None, doc("longest draft in tokens")] = None
+    deployment: Annotated[str | None, doc("deployment that the threshold was tuned for")] = None
+    rule: Annotated[str | None, doc("how the threshold was chosen")] = None
+
+
+class PreparedInputs(Struct):
+    """The predictor that the method was prepared with, and the latencies that it plans by."""
+
+    predictor: PredictorUse | None = None
+    latencies: JsonObject | None = None
+
+
+class ImportedFile(Struct):
+    """The file of another tool that a run or a trace was made from; `notes` say what it lacks."""
+
+    tool: str
+    notes: list[str] = field(default_factory=list)
+
+
+class TraceReference(Struct):
+    """The trace that was replayed."""
+
+    file: Annotated[str | None, doc("name of the file")] = None
+    sha256: Annotated[str | None, doc("SHA-256 of the file")] = None
+    imported: Annotated[ImportedFile | None, doc("where it comes from, if the kit did not record it")] = None
+    licence: Annotated[str | None, doc("licence of the trace")] = None
+    requests: Annotated[int | None, doc("requests that were replayed")] = None
+    recorded: Annotated[int | None, doc("requests that it holds")] = None
+
+
+class LoweredLimit(Struct):
+    """A draft length that a trace does not reach: the default, and the longest that it holds."""
+
+    lowered: int
+    default: int
+
+
+class Resumption(Struct):
+    """One resumption of a run, and the environment in which it went on after `done` requests."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+    versions: dict[str, str | None] | None = None
+    platform: str | None = None
+    hardware: HardwareDescription | None = None
+    done: int | None = None
+
+
+class OutputAgreement(Struct):
+    """The number of outputs that were compared, and of those that are identical."""
+
+    compared: int
+    identical: int
+
+
+class WarmUp(Struct):
+    """The rounds that were decoded before the measurement."""
+
+    rounds: list[int] = field(default_factory=list)
+
+
+class Decided(Struct):
+    """When a benchmark that goes on until it is decided was: the least difference, and the requests until then."""
+
+    share: float
+    requests: int
+    planned: int
+
+
+class StatesOnLink(Struct):
+    """The hidden states of the target that verdicts carry to the drafter."""
+
+    layers: list[int]
+    bytes_per_token: float
+
+
+class RunDescription(Struct, kw_only=True):
+    """What `run.json` says, whatever command wrote it. Every field may be missing."""
+
+    command: Annotated[str | None, doc("command of skit, if it was not bench")] = None
+    method: Annotated[str | None, doc("spec of the method, such as fixed-k:k=4")] = None
+    options: Annotated[JsonObject | None, doc("every option of the method with its value")] = None
+    proposal: Annotated[str | None, doc("which tokens are drafted: drawn at random, or the likeliest")] = None
+    uses: Annotated[JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")] = field(
+        default_factory=dict
+    )
+    dataset: DatasetDescription = field(default_factory=DatasetDescription)
+    models: Annotated[dict[str, ModelDescription | None], doc("target and draft model, by role")] = field(
+        default_factory=dict
+    )
+    config: RunConfig = field(default_factory=RunConfig)
+    time_kind: Annotated[str | None, doc("measured or modelled")] = None
+    deployment: DeploymentDescription | None = None
+    deployments: Annotated[dict[str, DeploymentDescription], doc("deployments of several series, by name")] = field(
+        default_factory=dict
+    )
+    range: DerivedRange | None = None
+    trace: Annotated[TraceReference | None, doc("the trace that was replayed")] = None
+    imported: Annotated[ImportedFile | None, doc("the file of another tool that the run was made from")] = None
+    lowered_limits: Annotated[dict[str, LoweredLimit], doc("methods that draft shorter than by default")] = field(
+        default_factory=dict
+    )
+    seen_prompts: Annotated[int | None, doc("prompts that a predictor had been trained on")] = None
+    server: Annotated[JsonObject | None, doc("the server that verified")] = None
+    shaped_link: Annotated[dict[str, float | None], doc("the link whose delays were added to real messages")] = field(
+        default_factory=dict
+    )
+    reconnections: Annotated[int, doc("times that the connection to the server was lost")] = 0
+    machine: Annotated[list[MachineReadings], doc("readings of the machine while times were measured")] = field(
+        default_factory=list
+    )
+    started_at: Annotated[str | None, doc("start in UTC, ISO 8601")] = None
+    argv: Annotated[list[str] | None, doc("command line")] = None
+    git_commit: Annotated[str | None, doc("commit of specbench-kit")] = None
+    git_dirty: Annotated[bool | None, doc("whether files of specbench-kit differ from the commit")] = None
+    versions: Annotated[dict[str, str | None] | None, doc("versions of the packages")] = None
+    platform: Annotated[str | None, doc("operating system")] = None
+    hardware: HardwareDescription | None = None
+
+    @classmethod
+    def read(cls, content: JsonObject) -> Self:
+        """Return what the content of a `run.json` says; ValueError names a field of a wrong type."""
+        run = convert(cls, {name: value for name, value in content.items() if value is not None})
+        convert(_Inputs, {"uses": run.uses})
+        return run
+
+    @property
+    def inputs(self) -> PreparedInputs:
+        """The part of `uses` that all methods share; each method may add to it."""
+        return convert(PreparedInputs, self.uses)
+
+    @property
+    def deployment_name(self) -> str | None:
+        """The name of the deployment that time is modelled on; None if time was measured."""
+        return self.deployment.name if self.deployment else None
+
+
+class _Inputs(Struct):
+    uses: PreparedInputs
+
+
+class RunDocument(RunDescription, kw_only=True):
+    """The content of a benchmark's `run.json`: what was run, on what, where and how.
+
+    Every field but the version may be missing.
+    """
+
+    schema_version: Annotated[int, doc("version of the format")]
+    number_formats: Annotated[dict[str, NumberFormat], doc("number formats of the models that ran here, by role")] = (
+        field(default_factory=dict)
+    )
+    engine: EngineReference | None = None
+    overhead: EngineOverhead = field(default_factory=EngineOverhead)
+    requests: Annotated[Count | None, doc("requests that were planned")] = None
+    prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = None
+    left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
+        default_factory=dict
+    )
+    hidden_states: Annotated[StatesOnLink | None, doc("hidden states that verdicts carry to the drafter")] = None
+    warm_up: Annotated[WarmUp, doc("rounds before the measurement")] = field(default_factory=WarmUp)
+    looks: Annotated[int | None, doc("times that an undecided benchmark was looked at")] = None
+    decided: Annotated[Decided | None, doc("when the benchmark was decided")] = None
+    server_only: Annotated[OutputAgreement | None, doc("the same method decoded by the server alone")] = None
+    resumptions: Annotated[list[Resumption], doc("each time that the run was resumed")] = field(default_factory=list)
+
+    @property
+    def decoded_at_once(self) -> int:
+        """How many requests were decoded at once; 1 if the run does not say."""
+        return self.config.effective_batch_size or self.config.batch_size or 1
+
+    @property
+    def spans_interruption(self) -> bool:
+        """True if the run's clock has a gap, so that nothing may be divided by its makespan.
+
+        A run on modelled time is decoded again from its start when it is resumed, and has no gap.
+        """
+        return bool(self.resumptions) and self.time_kind != "modelled"
