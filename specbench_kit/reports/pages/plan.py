@@ -31,6 +31,7 @@ from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
+from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,6 +151,8 @@ def terminal(run: RunFile, summary: Summary) -> Blocks:
 def build(run: RunFile, summary: Summary, figures: Sequence[Figure]) -> Document:
     """Return the report."""
     promise = slo_in_words(summary["slo"])
+    described = RunDescription.read(run)
+    replica = facts(deployment.description(described.deployment)) if described.deployment else None
     title = f"A fleet for {count(summary['devices'])} devices: {promise}"
     return Document.of(
         title,
@@ -163,8 +166,8 @@ def build(run: RunFile, summary: Summary, figures: Sequence[Figure]) -> Document
         _search(summary),
         _prices(summary),
         _check(run),
-        [Heading("The replica of the plan (modelled)"), facts(deployment.description(run["deployment"]))],
-        provenance(run),
+        [Heading("The replica of the plan (modelled)"), replica] if replica else [],
+        provenance(described),
     )
 
 

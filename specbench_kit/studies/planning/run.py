@@ -25,9 +25,9 @@ from specbench_kit.studies.planning.search import (
     Search,
     Simulated,
     cheapest,
-    measure,
     most_devices,
     rank,
+    served_at,
 )
 from specbench_kit.studies.serving.seeds import estimate
 
@@ -169,11 +169,13 @@ class PlanRun:
         """Return the weightiest assumptions, each moved, with what the chosen configuration would then need."""
         report = self._step("moving assumptions")
         moved = by_weight(market, plan)[:MOVED]
+        trials = search.trials(self.options.seed)
+        work = [
+            (assumption.scenario, replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon)), first)
+            for assumption in moved
+        ]
         rows: list[JsonObject] = []
-        for done, assumption in enumerate(moved, 1):
-            trials = search.trials(self.options.seed)
-            trials = replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon))
-            served = most_devices(assumption.scenario, trials, first)
+        for assumption, served in zip(moved, map_in_order(most_devices, work, self.options.jobs), strict=True):
             after = moved_fleet(plan, self.options.devices, served)
             rows.append(
                 {
@@ -186,55 +188,47 @@ class PlanRun:
                     "ratio": after and after[1] / plan.price_per_hour,
                 }
             )
-            report(done, len(moved))
+            report(len(rows), len(moved))
         return rows
 
-    def _pareto(self, market: Market, found: dict[Placement, Found]) -> list[JsonObject]:
-        """Return what a million tokens costs at stricter and at laxer promises, with one seed."""
+    def _pareto(self, market: Market, found: dict[Placement, Found]) -> list[dict[str, object]]:
+        """Return what a million tokens costs at stricter and at laxer promises, with one seed.
+
+        At each promise that is the replica that the law prefers, with the scheduler that was best at the plan's.
+        """
         report = self._step("other promises")
-        points: list[JsonObject] = []
-        planned = len(SCALES) * len(PLACEMENTS)
+        points: list[dict[str, object]] = []
+        preferred: list[tuple[dict[str, object], Candidate]] = []
+        searches = []
         for scale in SCALES:
             classes = tuple((speed * scale, share) for speed, share in self.options.classes)
             scaled = Market(replace(self.options, classes=classes))
             scaled.share(market)
-            search = Search(scaled, lambda _: lambda *_: None)
+            trials = Search(scaled, lambda _: lambda *_: None).trials(self.options.seed, COARSE)
             for placement in PLACEMENTS:
-                best = self._best_at(scaled, search, placement, found[placement], scale)
-                report(len(points) + 1, planned)
-                points.append({"drafting": placement, "scale": scale, "promised": _mean_speed(classes), **(best or {})})
+                points.append({"drafting": placement, "scale": scale, "promised": _mean_speed(classes)})
+                candidate, first = _preferred(scaled, placement, found[placement], scale)
+                if candidate is not None:
+                    preferred.append((points[-1], candidate))
+                    searches.append((scaled.scenario(candidate), trials, first))
+        done = 0
+        for (point, candidate), outcome in zip(
+            preferred, map_in_order(served_at, searches, self.options.jobs), strict=True
+        ):
+            done += 1
+            report(done, len(searches))
+            devices, throughput = outcome
+            if not devices:
+                continue
+            price = candidate.server.price_per_hour
+            point |= {
+                "label": candidate.label,
+                "devices_per_replica": devices,
+                "throughput": throughput,
+                "price_per_million": price / throughput / 3600 * 1e6,
+                "price_per_hour": ceil(self.options.devices / devices) * price,
+            }
         return points
-
-    def _best_at(
-        self, market: Market, search: Search, placement: Placement, found: Found, scale: float
-    ) -> JsonObject | None:
-        """Return what the replica serves that the law prefers at another promise; None if none keeps it."""
-        scheduler = found.best.ranked.candidate.scheduler if found.best else market.schedulers(placement)[0]
-        if scale == 1.0:
-            entries = [] if found.best is None else [found.best]
-        else:
-            ranked = [entry for entry in rank(market, placement) if entry.law.devices >= 1]
-            by_server = {entry.candidate.server.label: entry for entry in reversed(ranked)}
-            firsts = sorted(by_server.values(), key=lambda entry: entry.estimated_price)[:1]
-            firsts = [Ranked(replace(entry.candidate, scheduler=scheduler), entry.law) for entry in firsts]
-            trials = search.trials(self.options.seed, COARSE)
-            work = [(market.scenario(entry.candidate), trials, max(round(entry.law.devices), 1)) for entry in firsts]
-            served = map_in_order(most_devices, work, self.options.jobs)
-            entries = [Simulated(entry, devices) for entry, devices in zip(firsts, served, strict=True)]
-        best = min((entry for entry in entries if entry.devices), key=lambda entry: entry.price, default=None)
-        if best is None:
-            return None
-        candidate = best.ranked.candidate
-        at_load = search.trials(self.options.seed).at(market.scenario(candidate), best.devices)
-        metrics, _ = measure(at_load, self.options.seed)
-        throughput = metrics["overall"]["throughput"]
-        return {
-            "label": candidate.label,
-            "devices_per_replica": best.devices,
-            "throughput": throughput,
-            "price_per_million": candidate.server.price_per_hour / throughput / 3600 * 1e6,
-            "price_per_hour": ceil(self.options.devices / best.devices) * candidate.server.price_per_hour,
-        }
 
     def _write(self, market: Market, plan: Fleet, summary: JsonObject) -> PlanOutcome:
         from specbench_kit.reports.pages.plan import write_reports
@@ -258,6 +252,17 @@ class PlanRun:
         write_text(folder / "candidates.csv", csv_text(summary["candidates"]))
         write_reports(folder, run, summary)
         return PlanOutcome(folder, run, summary)
+
+
+def _preferred(market: Market, placement: Placement, found: Found, scale: float) -> tuple[Candidate | None, int]:
+    """Return the replica that the law prefers at another promise, and where to look for what it serves."""
+    if scale == 1.0:
+        return (found.best.ranked.candidate, found.best.devices) if found.best else (None, 0)
+    scheduler = found.best.ranked.candidate.scheduler if found.best else market.schedulers(placement)[0]
+    first = next(iter(rank(market, placement)), None)
+    if first is None or first.law.devices < 1:
+        return None, 0
+    return replace(first.candidate, scheduler=scheduler), round(first.law.devices)
 
 
 NAMES: dict[Placement, str] = {"edge": "devices that draft", "server": "a server that drafts", "none": "plain decoding"}

@@ -34,7 +34,7 @@ HOPELESS = 2.0
 """A load with so many times the late responses that may be, half-way through a try, is not tried to the end."""
 JUDGED = 2.0
 """How many times as long as a try each simulation of a verdict lasts."""
-WAVE = 3
+WAVE = 4
 """Candidates that are simulated side by side, on however many cores, so that the result is the same on all."""
 CLOSE = 1.1
 FINALISTS = 2
@@ -43,7 +43,7 @@ TRIES = 12
 """Most kinds of replicas that are simulated for each place to draft."""
 SLACK = 1.3
 """A replica that the law makes so many times as dear as it makes the best of the simulated ones is not simulated."""
-METHODS_TRIED = 3
+METHODS_TRIED = 2
 MORE_REPLICAS = 12
 REPLICAS_STEP = 0.02
 """How often, and by what share, a fleet is enlarged until all seeds keep the promise."""
@@ -212,6 +212,15 @@ def measure(scenario: Scenario, seed: int) -> tuple[ServingMetrics, bool]:
     """Return the metrics of one simulation, and whether it was steady."""
     result = simulate(scenario, seed)
     return compute_metrics(scenario, result), not is_drifting(scenario, result)
+
+
+def served_at(scenario: Scenario, trials: Trials, first: int) -> tuple[int, float]:
+    """Return the most devices that a replica serves, and its tokens per second then."""
+    devices = most_devices(scenario, trials, first)
+    if not devices:
+        return 0, 0.0
+    metrics, _ = measure(trials.at(scenario, devices), trials.seed)
+    return devices, metrics["overall"]["throughput"]
 
 
 @dataclass
