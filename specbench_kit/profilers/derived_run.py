@@ -7,7 +7,7 @@ from functools import partial
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import RoundedModel
-from specbench_kit.profilers.base import Corner, Form, Profile, Source
+from specbench_kit.profilers.base import Corner, Form, Profile, Role, Source
 from specbench_kit.profilers.cards import find_interconnect
 from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.fit import Observation, evaluated
@@ -16,7 +16,7 @@ from specbench_kit.profilers.roofline import STEP_RANGE_S, Host, Roofline
 from specbench_kit.profilers.settings import AUTO, SILICON, ProfileSettings
 from specbench_kit.profilers.silicon import DTYPE, INTERCONNECTS, MeasuredKernels, find_kernels, measured_kernels
 from specbench_kit.profilers.software import find_software
-from specbench_kit.profilers.subject import require_architecture
+from specbench_kit.profilers.subject import Subject, require_architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,22 @@ def derive(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart, date: str
 ) -> ProfileResult:
     """Return the profile of a part by measured kernels where there are such, else by the law from the data sheet."""
+    profile, derived = _derive(settings, device, card, part, date)
+    observations = [
+        Observation(configuration, derived.model.seconds(configuration.rows)) for configuration in part.configurations
+    ]
+    return ProfileResult(profile, evaluated(derived.form, derived.coefficients, observations, derived.model))
+
+
+def derived_profile(settings: ProfileSettings, card: Device, subject: Subject, role: Role, date: str = "") -> Profile:
+    """Return the profile of a model on a card, or on several that share it, without times of a workload."""
+    device = ProfiledDevice(card.name, card.default_dtype if settings.dtype == "auto" else settings.dtype, None, card)
+    return _derive(settings, device, card, ProfiledPart(role, "work", subject, ()), date)[0]
+
+
+def _derive(
+    settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart, date: str
+) -> tuple[Profile, _Derivation]:
     kernels = _kernels(settings, device, card, part)
     derived = _by_kernels(settings, kernels) if kernels else _by_law(settings, device, card, part)
     name = name_profile(part, settings, device)
@@ -64,10 +80,7 @@ def derive(
         fast=derived.fast,
         slow=derived.slow,
     )
-    observations = [
-        Observation(configuration, derived.model.seconds(configuration.rows)) for configuration in part.configurations
-    ]
-    return ProfileResult(profile, evaluated(derived.form, derived.coefficients, observations, derived.model))
+    return profile, derived
 
 
 def _kernels(

@@ -1,0 +1,20 @@
+"""`skit plan`: the cheapest fleet of verifiers that keeps a promise to many devices."""
+
+from specbench_kit.cli.common import JsonOption, command_line, tell_report
+from specbench_kit.studies.planning.options import PlanOptions
+
+
+def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
+    """Search for the fleet, print the sentence to act on, and say where the report is."""
+    from rich.console import Console
+
+    from specbench_kit.cli.progress import stepping_bar
+    from specbench_kit.reports import render_terminal
+    from specbench_kit.reports.pages.plan import terminal
+    from specbench_kit.studies.planning.run import PlanRun
+
+    console = Console(stderr=as_json)
+    with stepping_bar() as report:
+        outcome = PlanRun(options, report, command_line()).run()
+    render_terminal.show(console, terminal(outcome.run, outcome.summary))
+    tell_report(console, outcome.folder, outcome.summary, as_json)

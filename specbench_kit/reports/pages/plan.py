@@ -1,0 +1,340 @@
+"""The report of a plan: one sentence to act on, the Pareto figure, the fleet, its rivals and its assumptions."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench_kit.core.slo_names import slo_in_words
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    BulletList,
+    Cell,
+    CodeBlock,
+    Column,
+    Document,
+    Estimate,
+    Figure,
+    Folded,
+    Heading,
+    Paragraph,
+    RunFile,
+    Summary,
+    Table,
+    caution,
+    code,
+    facts,
+)
+from specbench_kit.reports.render_html import write_page, write_pictures
+from specbench_kit.reports.sections import deployment
+from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.reports.writing.drawing import Picture
+from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
+from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
+from specbench_kit.runs.document import RunDescription
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WAYS: Mapping[str, str] = {
+    "edge": "drafting on the devices",
+    "server": "drafting on the server",
+    "none": "plain decoding",
+}
+"""Where drafts are made, in words."""
+STYLES: Mapping[str, Style] = {
+    "edge": Style(COLOURS[0], "-", MARKERS[0]),
+    "server": Style(COLOURS[3], "--", MARKERS[1]),
+    "none": Style(BLACK, ":", "x"),
+}
+NOTE = (
+    "Dollars of rent per million tokens of full replicas, each point the cheapest of those that were simulated at that "
+    "promise, with one seed; a line ends where no replica keeps the promise. The ring is the plan. Down and to the "
+    "right is better."
+)
+
+
+def dollars(value: float | None) -> str:
+    """Return an amount of money: $0.288, $12.30, $1,234."""
+    if value is None:
+        return ABSENT
+    return f"${value:,.0f}" if value >= 100 else f"${value:.2f}" if value >= 1 else f"${value:.3f}"
+
+
+def headline(summary: Summary) -> str:
+    """Return the sentence to act on."""
+    plan = summary["plan"]
+    cards = f"{plan['cards']} {plan['title']}"
+    if plan["cards_per_replica"] > 1:
+        cards += f" (in {plan['replicas']} groups of {plan['cards_per_replica']})"
+    most = plan["most_price_per_hour"]
+    span = (
+        f"between {dollars(plan['least_price_per_hour'])} and {dollars(most)}"
+        if most
+        else (f"from {dollars(plan['least_price_per_hour'])} up, and it may fail: see the range")
+    )
+    how = f"weights in {plan['weight_bits']} bits and {WAYS[plan['drafting']]}"
+    if plan["drafting"] != "none":
+        how += f" by {code(plan['method'])}"
+    return f"Rent {cards}, about {dollars(plan['price_per_hour'])} per hour ({span}), with {how}; {_rivals(summary)}."
+
+
+def _rivals(summary: Summary) -> str:
+    """Return what the other ways would cost, relative to the plan."""
+    plan = summary["plan"]
+    parts = []
+    for way, fleet in summary["fleets"].items():
+        if way == plan["drafting"]:
+            continue
+        if fleet is None:
+            parts.append(f"{WAYS[way]} would not keep the promise")
+        else:
+            parts.append(f"{WAYS[way]} would cost {times(fleet['price_per_hour'] / plan['price_per_hour'])} as much")
+    return ", ".join(reversed(parts))
+
+
+def fleet_table(summary: Summary) -> Table:
+    """Return one row per way to decode: its cheapest fleet."""
+    columns = (
+        *("", "cards", "weights", "method", "scheduler", "largest batch"),
+        *(Column("devices per replica", "count"), Column("late responses (95%)", "share")),
+        *("$ per hour", "range", "$ per million tokens", "kW at most"),
+    )
+    rows: list[Sequence[Cell]] = []
+    for way, fleet in summary["fleets"].items():
+        if fleet is None:
+            rows.append([WAYS[way], "keeps the promise with none", *[None] * 10])
+            continue
+        late = fleet["violation_rate"]
+        rows.append(
+            [
+                WAYS[way],
+                f"{fleet['cards']} x {fleet['card']}"
+                + (f" ({fleet['replicas']} groups)" if fleet["cards_per_replica"] > 1 else ""),
+                f"{fleet['weight_bits']} bits",
+                code(fleet["method"]),
+                code(fleet["scheduler"]),
+                str(fleet["max_batch"]),
+                fleet["devices_per_replica"],
+                Estimate(late["mean"], (late["low"], late["high"])),
+                dollars(fleet["price_per_hour"]),
+                _span(fleet),
+                dollars(fleet["price_per_million"]),
+                f"{fleet['power_kw']:.1f}",
+            ]
+        )
+    return Table(columns, rows)
+
+
+FIRST = ("", "cards", "weights", "$ per hour", "range", "$ per million tokens")
+"""Columns that fit a terminal."""
+
+
+def _span(fleet: Mapping[str, Any]) -> str:
+    if "least_price_per_hour" not in fleet:
+        return ""
+    most = fleet["most_price_per_hour"]
+    return f"{dollars(fleet['least_price_per_hour'])} to {dollars(most) if most else 'no fleet'}"
+
+
+def terminal(run: RunFile, summary: Summary) -> Blocks:
+    """Return what the command prints."""
+    return [
+        Paragraph(f"**{headline(summary)}**"),
+        fleet_table(summary).columns_of(FIRST),
+        Paragraph("The answer rests most on:"),
+        BulletList([_assumption(row, summary) for row in summary["assumptions"]]),
+        *caution(_cautions(run, summary)),
+    ]
+
+
+def build(run: RunFile, summary: Summary, figures: Sequence[Figure]) -> Document:
+    """Return the report."""
+    promise = slo_in_words(summary["slo"])
+    described = RunDescription.read(run)
+    replica = facts(deployment.description(described.deployment)) if described.deployment else None
+    title = f"A fleet for {count(summary['devices'])} devices: {promise}"
+    return Document.of(
+        title,
+        [Paragraph(f"**{headline(summary)}**")],
+        figures,
+        caution(_cautions(run, summary)),
+        _fleets(summary),
+        _assumptions(summary),
+        _latencies(summary),
+        _range(summary),
+        _search(summary),
+        _prices(summary),
+        _check(run),
+        [Heading("The replica of the plan (modelled)"), replica] if replica else [],
+        provenance(described),
+    )
+
+
+def _fleets(summary: Summary) -> Blocks:
+    plan = summary["plan"]
+    table = fleet_table(summary)
+    text = (
+        f"Each fleet is the smallest with which the 95% interval of late responses over {summary['seeds']} seeds ends "
+        f"at or below {share(summary['epsilon'])}; a full replica has {plan['devices_per_replica']} devices. The "
+        "range covers the interval over seeds of what a replica serves, and both ends of what its step times may be. "
+        "The devices are the users' own and cost nothing here."
+    )
+    first = table.columns_of(("", "cards", "weights", "method", "$ per hour", "range", "late responses (95%)"))
+    return [Heading("The cheapest fleets (modelled)"), first, Folded("All columns", [table]), Paragraph(text)]
+
+
+def _assumption(row: Mapping[str, Any], summary: Summary) -> str:
+    plan = summary["plan"]
+    if row["price_per_hour"] is None:
+        answer = "this configuration would not keep the promise"
+    else:
+        answer = f"{row['cards']} cards and {dollars(row['price_per_hour'])} per hour, {times(row['ratio'])} the plan's"
+    return f"{row['name']}: {row['assumed']} ({plan['cards']} cards); with {row['moved']}, {answer}"
+
+
+def _assumptions(summary: Summary) -> Blocks:
+    rows = [
+        (row["name"], row["assumed"], row["moved"], row["cards"], dollars(row["price_per_hour"]), row["ratio"])
+        for row in summary["assumptions"]
+    ]
+    columns = (
+        "assumption",
+        "assumed",
+        "moved to",
+        Column("cards", "count"),
+        "$ per hour",
+        Column("of the plan", "times"),
+    )
+    text = "The chosen configuration with each assumption moved, by one seed; a dash: it would not keep the promise."
+    return [Heading("What the answer rests on most"), Table(columns, rows), Paragraph(text)]
+
+
+def _latencies(summary: Summary) -> Blocks:
+    plan = summary["plan"]
+    timed = [f"{name} {figure}" for name in ("response", "TTFT", "TPOT") for figure in ("p50", "p95", "p99")]
+    columns: tuple[Column | str, ...] = (
+        *("class", Column("late", "share"), Column("tokens/s of a response", "number")),
+        *(Column(title, "seconds") for title in timed),
+    )
+    groups = {"all": plan["overall"], **(plan["classes"] if len(plan["classes"]) > 1 else {})}
+    rows = []
+    for name, group in groups.items():
+        figures = [
+            group[metric] and group[metric][figure]["mean"]
+            for metric in ("response_s", "ttft_s", "tpot_s")
+            for figure in ("p50", "p95", "p99")
+        ]
+        late = group["violation_rate"] and group["violation_rate"]["mean"]
+        rows.append((name, late, group["speed"] and group["speed"]["mean"]["mean"], *figures))
+    return [Heading("Latency at a full replica (modelled)"), Table(columns, rows)]
+
+
+def _range(summary: Summary) -> Blocks:
+    plan = summary["plan"]
+    by_seed = ", ".join(map(str, plan["served"]["by_seed"]))
+    rows = [("by seed", by_seed), *((end, str(devices)) for end, devices in plan["served_at_ends"].items())]
+    return [
+        Heading("Devices that a replica serves"),
+        Table(("", "devices"), rows),
+        Paragraph("The ends are those of what derived step times may be, with the first seed."),
+    ]
+
+
+def _search(summary: Summary) -> Blocks:
+    lines = [
+        f"{WAYS[way]}: {counts['candidates']:,} configurations by the law, {counts['simulated']} simulated; of the "
+        f"kinds of replicas that were not, {counts['ruled_out']} cannot be cheaper by the law's bound, and "
+        f"{counts['unlikely']} are too dear by its estimate"
+        for way, counts in summary["searched"].items()
+    ]
+    columns = (
+        *("cards", "weights", "drafting", "method", "scheduler", Column("largest batch", "count")),
+        *(Column("devices", "count"), Column("by the law", "count"), "$ per hour and 1,000 devices"),
+    )
+    rows = [
+        (
+            f"{row['cards_per_replica']} x {row['card']}",
+            f"{row['weight_bits']} bits",
+            WAYS[row["drafting"]],
+            code(row["method"]),
+            code(row["scheduler"]),
+            row["max_batch"],
+            row["devices_served"] or None,
+            row["devices_by_law"],
+            dollars(row["price_per_hour_and_device"] and 1000 * row["price_per_hour_and_device"]),
+        )
+        for row in summary["candidates"]
+    ]
+    table = Table(columns, rows)
+    text = "A dash: at the load with which it would be cheaper than the best so far, it does not keep the promise."
+    return [Heading("How it was searched"), BulletList(lines), Folded("Simulated candidates", [table, Paragraph(text)])]
+
+
+def _prices(summary: Summary) -> Blocks:
+    columns = ("card", "$ per hour", "read on", "product", "source", Column("power (W)", "count"))
+    rows = [
+        (
+            name,
+            dollars(price["price_per_hour"]),
+            price["date"],
+            price["product"],
+            price["source"],
+            price["power_w"] or None,
+        )
+        for name, price in summary["prices"].items()
+    ]
+    return [Heading("Prices and power"), Table(columns, rows)]
+
+
+def _check(run: RunFile) -> list[Block]:
+    return [Heading("To check the plan"), CodeBlock(run["check"])]
+
+
+def _cautions(run: RunFile, summary: Summary) -> list[str]:
+    plan = summary["plan"]
+    config = run["config"]
+    lines = [
+        f"MODELLED TIME: step times are those of {config['target']}, derived and not measured: "
+        f"{run['deployment']['verifier']['origin']}.",
+    ]
+    if plan["drafting"] != "none":
+        lines.append(
+            f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(str(config['acceptance']))}, which need "
+            f"not be that of {config['target']} and its draft model."
+        )
+    if plan["weight_bits"] < 16:
+        lines.append(
+            f"OTHER OUTPUTS: with weights in {plan['weight_bits']} bits the target answers otherwise than in 16; their "
+            "step times go by the law from the data sheet, computed in 16 bits. --bits 16 leaves them out."
+        )
+    dates = sorted({price["date"] for price in summary["prices"].values()})
+    lines.append(f"PRICES READ {' AND '.join(dates)}: give yours with --prices.")
+    return lines
+
+
+def write_reports(folder: Path, run: RunFile, summary: Summary) -> None:
+    """Write `report.md`, `report.html` and the figure."""
+    setting = f"{count(summary['devices'])} devices, {slo_in_words(summary['slo'])}, modelled time"
+    figures = write_pictures(folder, [pareto(summary)], setting)
+    write_page(folder, build(run, summary, figures))
+
+
+def pareto(summary: Summary) -> Picture:
+    """Return the figure of cost per million tokens over the promised speed."""
+
+    def paint(axes: "Axes") -> None:
+        for way, style in STYLES.items():
+            points = [point for point in summary["pareto"] if point["drafting"] == way and "price_per_million" in point]
+            x = [point["promised"] for point in points]
+            y = [point["price_per_million"] for point in points]
+            axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=WAYS[way])
+        plan = summary["plan"]
+        promised = next(point["promised"] for point in summary["pareto"] if point["scale"] == 1.0)
+        axes.plot([promised], [plan["price_per_million"]], "o", ms=12, mfc="none", mec=STYLES[plan["drafting"]].colour)
+        axes.set(xlabel="promised tokens per second, mean over devices", ylabel="$ per million tokens")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)
+
+    return Picture("pareto", "Cost of a million tokens over the promised speed", NOTE, 3.2, paint)

@@ -1,0 +1,1 @@
+"""The command `skit plan`: the cheapest fleet of verifiers that keeps a promise to many devices."""

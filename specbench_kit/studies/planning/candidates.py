@@ -1,0 +1,298 @@
+"""The configurations that a plan may choose from: servers, what they run, and the scenario of one of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from msgspec import structs
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.fields import origin, power_of
+from specbench_kit.deployments.loading import Definition, find
+from specbench_kit.profilers.architectures import Architecture
+from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.derived_run import derived_profile
+from specbench_kit.profilers.devices import Device, find_device
+from specbench_kit.profilers.prices import CardPrice, price_of, read_prices
+from specbench_kit.profilers.roofline import Roofline, roofline_of
+from specbench_kit.profilers.settings import VerifierProfileSettings
+from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
+from specbench_kit.serving.acceptance_spec import parse_acceptance
+from specbench_kit.serving.arrivals import ClosedLoop
+from specbench_kit.serving.lengths import parse_lengths
+from specbench_kit.serving.memory import RESERVED, KvCapacity
+from specbench_kit.serving.round_sources import RoundSource
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.slo import SloMix, parse_slo
+from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.planning.options import PlanOptions
+
+Placement = Literal["edge", "server", "none"]
+SYSTEM: Mapping[Placement, str] = {"edge": "wisp-cache", "server": "adaspec", "none": "centralized"}
+"""The serving system of each place to draft, whose method and scheduler a candidate replaces."""
+CONTINUOUS = ("prefill-first", "chunked")
+"""Further schedulers of servers that generate by themselves."""
+PLAIN = "autoregressive"
+BITS = {16: None, 8: 8.0, 4: 4.125}
+"""Bits per weight in memory; those of 4 include the scales of blocks."""
+INTERCONNECT = {"a100-80": "nvlink3", "a100-40": "nvlink3", "h100": "nvlink4", "h200": "nvlink4", "b200": "nvlink4"}
+PCIE = {"rtx-pro-6000": "pcie5"}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One replica: `members` cards of one kind that hold the target with so many bits per weight."""
+
+    device: Device
+    members: int
+    bits: int
+    price: CardPrice
+
+    @property
+    def price_per_hour(self) -> float:
+        """The rent of the replica for an hour."""
+        return self.members * self.price.price_per_hour
+
+    @property
+    def label(self) -> str:
+        """The replica in a few words."""
+        return f"{self.members} x {self.device.name}, {self.bits}-bit weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A server, where drafts are made and by which method, the scheduler, and the largest batch."""
+
+    server: Server
+    placement: Placement
+    method: str
+    scheduler: str
+    max_batch: int
+
+    @property
+    def label(self) -> str:
+        """The configuration in a line."""
+        return f"{self.server.label}, {self.method}, {self.scheduler}, batches up to {self.max_batch}"
+
+    def describe(self) -> dict[str, object]:
+        """Return the configuration as files hold it."""
+        server = self.server
+        return {
+            "card": server.device.name,
+            "cards_per_replica": server.members,
+            "weight_bits": server.bits,
+            "drafting": self.placement,
+            "method": self.method,
+            "scheduler": self.scheduler,
+            "max_batch": self.max_batch,
+            "replica_price_per_hour": server.price_per_hour,
+        }
+
+
+@dataclass
+class Market:
+    """Servers, deployments and scenarios of a plan; profiles and replays are made once."""
+
+    options: PlanOptions
+
+    def __post_init__(self) -> None:
+        self._profiles: dict[tuple[str, str], Profile] = {}
+        self._sources: dict[str, RoundSource] = {}
+        self._deployments: dict[tuple[str, Placement], Deployment] = {}
+
+    def share(self, other: "Market") -> None:
+        """Take the profiles, the deployments and the replays of another promise over the same devices."""
+        self._profiles, self._sources, self._deployments = other._profiles, other._sources, other._deployments
+
+    @cached_property
+    def slo(self) -> SloMix:
+        """The promise."""
+        return parse_slo(self.options.slo)
+
+    @property
+    def response_s(self) -> float:
+        """The seconds of a mean response at the mean promised speed."""
+        mean_speed = sum(speed * share for speed, share in zip(self.slo.speeds, self.slo.shares, strict=True))
+        return self.output_tokens / mean_speed
+
+    @property
+    def slowest_s(self) -> float:
+        """The seconds of a mean response at the lowest promised speed."""
+        return self.output_tokens / min(self.slo.speeds)
+
+    @cached_property
+    def output_tokens(self) -> float:
+        """The mean length of a response in tokens."""
+        text = self.options.output_tokens
+        if text is None:
+            method = self.options.methods[0]
+            source = self._sources.setdefault(method, parse_acceptance(self.options.acceptance, method, self._base))
+            return float(np.maximum(source.begin(np.linspace(0, 1, 1000, endpoint=False)).output_tokens, 1).mean())
+        lengths = parse_lengths(text)
+        return float(lengths if isinstance(lengths, int) else lengths.mean)
+
+    @cached_property
+    def definition(self) -> Definition:
+        """The deployment of the drafting devices, with the link that was asked for."""
+        link_s = self.options.link_s
+        return find(self.options.deployment).replace({} if link_s is None else {"link.rtt_s": link_s})
+
+    @cached_property
+    def _base(self) -> Deployment:
+        return self.definition.build()
+
+    @cached_property
+    def target(self) -> Subject:
+        """The target model."""
+        return find_subject(self.options.target, "target")
+
+    @cached_property
+    def draft(self) -> Subject:
+        """The draft model of a server that drafts."""
+        return find_subject(self.options.draft, "draft")
+
+    def servers(self) -> list[Server]:
+        """Return every replica in whose memory the target fits, and leave room for KV."""
+        options = self.options
+        prices = read_prices(options.prices)
+        devices = [find_device(name) for name in options.gpus]
+        priced = [(device, price_of(device, prices, options.prices)) for device in devices]
+        architecture = require_architecture(self.target)
+        servers = [
+            Server(device, members, bits, price)
+            for device, price in priced
+            for members in options.cards
+            if architecture.heads % members == 0
+            for bits in options.bits
+        ]
+        fitting = [server for server in servers if self.kv_tokens(server, "edge") >= 1]
+        if not fitting:
+            raise SkitError(
+                f"{options.target} fits on none of {', '.join(options.gpus)} with {options.cards} cards and "
+                f"{options.bits} bits: allow more --cards or fewer --bits"
+            )
+        return fitting
+
+    def candidates(self, placement: Placement) -> Iterator[Candidate]:
+        """Yield all configurations of a place to draft, with the first scheduler."""
+        methods = (PLAIN,) if placement == "none" else self.options.methods
+        for server in self.servers():
+            if self.kv_tokens(server, placement) < 1:
+                continue
+            for method in methods:
+                for max_batch in self.options.max_batch:
+                    yield Candidate(server, placement, method, self.schedulers(placement)[0], max_batch)
+
+    def schedulers(self, placement: Placement) -> tuple[str, ...]:
+        """Return the schedulers to choose from, the default one first."""
+        return self.options.schedulers if placement == "edge" else (*self.options.schedulers, *CONTINUOUS)
+
+    def source(self, candidate: Candidate) -> RoundSource:
+        """Return the rounds of a candidate's method."""
+        # Plain decoding takes nothing but lengths from a source, which are the same for every method.
+        method = self.options.methods[0] if candidate.placement == "none" else candidate.method
+        if method not in self._sources:
+            self._sources[method] = parse_acceptance(self.options.acceptance, method, self._base)
+        return self._sources[method]
+
+    def deployment(self, server: Server, placement: Placement) -> Deployment:
+        """Return the deployment with this server as verifier."""
+        key = server.label, placement
+        if key not in self._deployments:
+            base = self._base
+            verifier = self._endpoint(server, self.profile(server))
+            deployment = replace(base, name=server.label, verifier=verifier, colocated=None)
+            if placement == "server":
+                drafter = replace(self._endpoint(server, self.draft_profile(server)), price_per_hour=0.0)
+                deployment = replace(deployment, drafter=drafter, placement="server", predictor_s=None)
+            self._deployments[key] = deployment
+        return self._deployments[key]
+
+    def scenario(self, candidate: Candidate, devices: int = 1) -> Scenario:
+        """Return the scenario of one replica; raise SkitError if it cannot keep the promise even to one device."""
+        options = self.options
+        lengths = [
+            None if text is None else parse_lengths(text) for text in (options.prompt_tokens, options.output_tokens)
+        ]
+        return Scenario(
+            self.deployment(candidate.server, candidate.placement),
+            systems.get(SYSTEM[candidate.placement]),
+            self.source(candidate),
+            devices,
+            slo=self.slo,
+            arrivals=pausing(options.think_s, self.response_s),
+            prompt_tokens=lengths[0],
+            output_tokens=lengths[1],
+            memory=KvCapacity(
+                self.kv_tokens(candidate.server, candidate.placement),
+                self._roofline(candidate.server).architecture.max_positions,
+            ),
+            scheduler=candidate.scheduler,
+            max_batch=candidate.max_batch,
+            duration_s=options.duration_s,
+            warmup_s=options.warmup_s,
+        )
+
+    def profile(self, server: Server) -> Profile:
+        """Return the latency profile of the target on a server."""
+        return self._profile(server, self._with_bits(self.target, server.bits), "verifier")
+
+    def draft_profile(self, server: Server) -> Profile:
+        # The draft model is small: it runs on one of the cards, in full precision.
+        return self._profile(replace(server, members=1), self.draft, "drafter")
+
+    def _profile(self, server: Server, subject: Subject, role: Literal["verifier", "drafter"]) -> Profile:
+        key = server.label, role
+        if key not in self._profiles:
+            name = server.device.name
+            interconnect = INTERCONNECT.get(name, PCIE.get(name, "pcie4")) if server.members > 1 else None
+            settings = VerifierProfileSettings(
+                target=subject.name, gpu=name, cards=server.members, interconnect=interconnect
+            )
+            self._profiles[key] = derived_profile(settings, server.device, subject, role)
+        return self._profiles[key]
+
+    def _with_bits(self, subject: Subject, bits: int) -> Subject:
+        if BITS[bits] is None:
+            return subject
+        architecture: Architecture = structs.replace(require_architecture(subject), weight_bits=BITS[bits])
+        return replace(subject, name=f"{subject.name}-{bits}bit", architecture=architecture)
+
+    def _endpoint(self, server: Server, profile: Profile) -> Endpoint:
+        return Endpoint(
+            device=f"{server.members} x {server.device.title}" if server.members > 1 else server.device.title,
+            latency=profile.latency(),
+            price_per_hour=server.price_per_hour,
+            origin=origin(profile),
+            power_w=power_of(profile),
+            range=profile.range(),
+        )
+
+    def _roofline(self, server: Server) -> Roofline:
+        roofline = roofline_of(self.profile(server))
+        if isinstance(roofline, str):
+            raise SkitError(roofline)
+        return roofline
+
+    def kv_tokens(self, server: Server, placement: Placement) -> float:
+        """Return the tokens of KV that fit beside the weights; a server that drafts holds two models and their KV."""
+        roofline = self._roofline(server)
+        weights = float(roofline.weight_bytes)
+        per_token = roofline.kv_token_bytes
+        if placement == "server":
+            draft = roofline_of(self.draft_profile(server))
+            assert isinstance(draft, Roofline)
+            weights += draft.weight_bytes
+            per_token += draft.kv_token_bytes
+        return float(((1 - RESERVED) * roofline.device.memory_bytes - weights) // per_token)
+
+
+def pausing(think_s: float, response_s: float) -> ClosedLoop:
+    """Return devices that pause between responses: for times that differ, from starts all over the first cycle.
+
+    Equal pauses after a common start would have all devices request in waves.
+    """
+    return ClosedLoop(think_s, think_s + response_s, exponential=True) if think_s else ClosedLoop()

@@ -1,0 +1,178 @@
+"""How many devices a replica can serve by the law alone: in milliseconds, to decide what is worth simulating.
+
+A server verifies batches of B rounds in T(B) seconds, one after the other. Each round of a device takes d seconds of
+drafting and link, waits for half of the batch under way, and takes T(B): its cycle lasts d + 1.5 T(B), and
+B (d + 1.5 T(B)) / T(B) devices are in such cycles. The estimate is the most devices for which responses with few
+accepted tokens, as many as may not fall short, are still in time for the strictest class. The bound is what no
+scheduler beats: nobody waits, all responses are alike, and tokens go where they are promised.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from specbench_kit.decoding.latency import BatchSums, LatencyModel
+from specbench_kit.serving.arrays import Floats, Integers
+from specbench_kit.serving.lengths import Lengths
+from specbench_kit.serving.round_sources import RoundSource
+from specbench_kit.serving.scenario import Scenario
+
+SAMPLES = 400
+"""Responses that are drawn to learn how they differ."""
+MOST_ROUNDS = 5000
+HALVINGS = 12
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Responses of a source: rounds and tokens of each, and averages per round."""
+
+    rounds: Floats
+    prompt: float
+    output: float
+    steps: float
+    submitted: float
+
+    def rounds_at(self, share: float) -> float:
+        """Return the rounds per token of a response such that the share of others needs more."""
+        return float(np.quantile(self.rounds, 1 - share)) / self.output
+
+    @property
+    def committed(self) -> float:
+        """Mean tokens per round."""
+        return self.output / float(self.rounds.mean())
+
+
+def draw_responses(scenario: Scenario) -> Responses:
+    """Return responses as the scenario's source makes them, always the same ones."""
+    source: RoundSource = scenario.source
+    random = np.random.default_rng(0)
+    starts = source.begin(random.random(SAMPLES))
+    prompts = _lengths(scenario.prompt_tokens, starts.prompt_tokens, random)
+    outputs = _lengths(scenario.output_tokens, starts.output_tokens, random)
+    typical = source.typical
+    if scenario.system.drafting == "none":
+        return Responses(outputs, float(prompts.mean()), float(outputs.mean()), 0.0, 0.0)
+    remaining, cursor = outputs.copy(), starts.cursor
+    rounds = np.zeros(SAMPLES)
+    for _ in range(MOST_ROUNDS):
+        open_ = remaining > 0
+        if not open_.any():
+            break
+        drawn, cursor = source.rounds(cursor, random.random(SAMPLES))
+        rounds += open_
+        remaining = remaining - (drawn.accepted + 1)
+    return Responses(rounds, float(prompts.mean()), float(outputs.mean()), typical.steps, typical.submitted)
+
+
+def _lengths(given: Lengths | None, recorded: Integers, random: np.random.Generator) -> Floats:
+    if given is None:
+        return np.maximum(recorded, 1).astype(np.float64)
+    if isinstance(given, int):
+        return np.full(SAMPLES, float(given))
+    lengths: Floats = given.sample(random.random(SAMPLES)).astype(np.float64)
+    return lengths
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Devices that a replica serves by the law: as estimated, and at most; and the fastest promise to one device."""
+
+    devices: float
+    bound: float
+    fastest: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """The law of one replica: its latency models, responses and limits."""
+
+    scenario: Scenario
+    responses: Responses
+    epsilon: float
+
+    def estimate(self) -> Estimate:
+        """Return what the law says of the replica."""
+        slo = self.scenario.slo
+        strictest = max(range(len(slo.speeds)), key=lambda index: slo.speeds[index])
+        # If all that may fall short are of the strictest class, so large a share of it may.
+        share = min(self.epsilon / slo.shares[strictest], 0.5)
+        mean_speed = sum(speed * part for speed, part in zip(slo.speeds, slo.shares, strict=True))
+        cycle_s = 1 / (slo.speeds[strictest] * self._rounds_per_token(self.responses.rounds_at(share)))
+        fair_cycle_s = 1 / (mean_speed * self._rounds_per_token(1 / self.responses.committed))
+        return Estimate(
+            self._most_devices(cycle_s, wait=1.5),
+            self._most_devices(fair_cycle_s, wait=1.0) / (1 - self.epsilon),
+            1 / (self._rounds_per_token(self.responses.rounds_at(share)) * self.cycle_s(1.0, 1.0)),
+        )
+
+    def _rounds_per_token(self, rounds: float) -> float:
+        """Return rounds per token; a response made on the server pays for its crossing of the link as for a round."""
+        return rounds + (0.0 if self._on_edge else 1 / self.responses.output)
+
+    @property
+    def _on_edge(self) -> bool:
+        return self.scenario.system.drafting == "edge"
+
+    @property
+    def away_s(self) -> float:
+        """Seconds of a round at the device and on the link."""
+        if not self._on_edge:
+            return 0.0
+        deployment = self.scenario.deployment
+        return self.responses.steps * deployment.drafter.latency.seconds(((1, 1),)) + deployment.link.rtt_s
+
+    def cycle_s(self, batch: float, wait: float) -> float:
+        """Return the seconds of a round in batches of this size."""
+        return self.away_s + (wait if self._on_edge else 1.0) * self.batch_s(batch)
+
+    def batch_s(self, batch: float) -> float:
+        """Return the mean seconds of a batch, with its share of prompts."""
+        deployment, responses = self.scenario.deployment, self.responses
+        context = responses.prompt + responses.output / 2
+        prompts = batch * responses.committed / responses.output
+        seconds = _seconds(
+            deployment.verifier.latency, batch, 1 + responses.submitted, context, prompts, responses.prompt
+        )
+        if self.scenario.system.drafting == "server":
+            step_s = _seconds(
+                deployment.drafter.latency, batch, 1.0, context, prompts / responses.steps, responses.prompt
+            )
+            seconds += responses.steps * step_s
+        return seconds
+
+    def _most_devices(self, cycle_s: float, wait: float) -> float:
+        """Return the most devices whose rounds last no longer than a cycle."""
+        context = self.responses.prompt + self.responses.output
+        if self.cycle_s(1.0, wait) > cycle_s:
+            return 0.0
+        low, high = 1.0, float(self.scenario.max_batch)
+        if self.cycle_s(high, wait) <= cycle_s:
+            low = high
+        for _ in range(HALVINGS if low < high else 0):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.cycle_s(middle, wait) <= cycle_s else (low, middle)
+        # On a server, as many devices as are not in the batch wait for the next one.
+        devices = low * cycle_s / self.batch_s(low)
+        think = self.scenario.arrivals
+        responding_s = self.responses.output / self.responses.committed * cycle_s
+        devices *= 1 + getattr(think, "think_s", 0.0) / responding_s
+        return min(devices, self.scenario.memory.tokens / context if self.scenario.memory.tokens < inf else inf)
+
+
+def _seconds(latency: LatencyModel, batch: float, new: float, context: float, prompts: float, prompt: float) -> float:
+    """Return the seconds of a mean batch: a sum of rounds, and of a broken number of prompts."""
+    linear = batch * new + prompts * prompt
+    pairs = batch * (new * context + new * (new - 1) / 2) + prompts * prompt * (prompt - 1) / 2
+    interactions = batch * new * (context + new) + prompts * prompt * prompt
+    sums = (
+        linear,
+        interactions,
+        pairs,
+        batch * context,
+        batch * new + prompts,
+        batch + prompts,
+        max(2.0 * (new > 1), 1),
+    )
+    return latency.of_sums(BatchSums(*sums))  # type: ignore[arg-type]

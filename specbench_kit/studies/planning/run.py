@@ -1,0 +1,323 @@
+"""One run of `skit plan`: from options to a folder with the fleet, its range, its alternatives and a report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import csv_text
+from specbench_kit.core.progress import CountCallback, ProgressCallback
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.deployments.description import corners, describe
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.serving.parallel import map_in_order
+from specbench_kit.studies.planning.assumptions import by_weight, moved_fleet
+from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement
+from specbench_kit.studies.planning.checking import write_deployment
+from specbench_kit.studies.planning.options import PlanOptions
+from specbench_kit.studies.planning.search import (
+    Fleet,
+    Found,
+    Ranked,
+    Search,
+    Simulated,
+    cheapest,
+    most_devices,
+    rank,
+    served_at,
+)
+from specbench_kit.studies.serving.seeds import estimate
+
+PLACEMENTS: tuple[Placement, ...] = ("edge", "server", "none")
+SCALES = (0.5, 1.0, 2.0, 3.0)
+"""Factors on the promise in the Pareto figure."""
+MOVED = 3
+COARSE = 0.1
+"""Relative precision of loads at other promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutcome:
+    """A finished plan: its folder, and the contents of `run.json` and `summary.json`."""
+
+    folder: Path
+    run: JsonObject
+    summary: JsonObject
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A run of the planner; `report` shows its steps."""
+
+    options: PlanOptions
+    report: ProgressCallback
+    argv: tuple[str, ...] = ()
+
+    def run(self) -> PlanOutcome:
+        """Search, judge, move the assumptions, and write the folder."""
+        market = Market(self.options)
+        search = Search(market, self._step)
+        ranked = {placement: rank(market, placement) for placement in PLACEMENTS}
+        require_possible(market, ranked)
+        found = {
+            placement: search.best(ranked[placement], placement, f"trying {NAMES[placement]}")
+            for placement in PLACEMENTS
+        }
+        fleets = {placement: self._judged(search, found[placement], placement) for placement in PLACEMENTS}
+        plan = cheapest(fleets.values())
+        if plan is None:
+            raise SkitError(impossible(market))
+        by_seed = search.served(plan, self._step("seed by seed"))
+        described = {**self._describe(plan), **self._span(plan, by_seed, self._ends(plan, search, by_seed[0]))}
+        way = plan.candidate.placement
+        summary = {
+            "devices": self.options.devices,
+            "slo": self.options.slo,
+            "epsilon": self.options.epsilon,
+            "seeds": self.options.seeds,
+            "plan": described,
+            "fleets": {
+                placement: described if placement == way else fleet and self._describe(fleet)
+                for placement, fleet in fleets.items()
+            },
+            "assumptions": self._moved(market, search, plan, by_seed[0]),
+            "pareto": self._pareto(market, found),
+            "candidates": [_candidate_row(entry) for placement in PLACEMENTS for entry in found[placement].simulated],
+            "searched": {
+                placement: {
+                    "candidates": len(ranked[placement]),
+                    "simulated": len(found[placement].simulated),
+                    "ruled_out": found[placement].ruled_out,
+                    "unlikely": found[placement].unlikely,
+                }
+                for placement in PLACEMENTS
+            },
+            "prices": {
+                server.device.name: {
+                    "price_per_hour": server.price.price_per_hour,
+                    "date": server.price.date,
+                    "product": server.price.product,
+                    "source": server.price.source,
+                    "power_w": server.device.power_w,
+                }
+                for server in market.servers()
+            },
+        }
+        return self._write(market, plan, summary)
+
+    def _step(self, step: str) -> CountCallback:
+        return lambda done, planned: self.report(step, done, planned)
+
+    def _judged(self, search: Search, found: Found, placement: Placement) -> Fleet | None:
+        report = self._step(f"judging {NAMES[placement]}")
+        fleets = []
+        for done, finalist in enumerate(found.finalists, 1):
+            fleets.append(search.judge(finalist))
+            report(done, len(found.finalists))
+        return cheapest(fleets)
+
+    def _describe(self, fleet: Fleet) -> JsonObject:
+        """Return a fleet as `summary.json` holds it."""
+        overall: Any = fleet.figures["overall"]
+        return {
+            **fleet.candidate.describe(),
+            "label": fleet.candidate.label,
+            "title": fleet.candidate.server.device.title,
+            "replicas": fleet.replicas,
+            "cards": fleet.cards,
+            "devices_per_replica": fleet.devices_per_replica,
+            "violation_rate": fleet.violation_rate.describe(),
+            "price_per_hour": fleet.price_per_hour,
+            "price_per_million": fleet.price_per_million,
+            "power_kw": fleet.cards * fleet.candidate.server.device.power_w / 1e3,
+            "throughput": overall["throughput"]["mean"],
+            "classes": fleet.figures["classes"],
+            "overall": overall,
+        }
+
+    def _span(self, fleet: Fleet, by_seed: Sequence[int], ends: Mapping[str, int]) -> JsonObject:
+        """Return a fleet's range over seeds and over what step times may be."""
+        devices = self.options.devices
+        served = estimate([float(number) for number in by_seed], 0.0)
+        rents = [fleet.price_per_hour, fleet.price_with(devices, served.low or 0.0)]
+        rents += [fleet.price_with(devices, served.high or 0.0), *(fleet.price_with(devices, n) for n in ends.values())]
+        return {
+            "served": {**served.describe(), "by_seed": list(by_seed)},
+            "served_at_ends": dict(ends),
+            "least_price_per_hour": min(rents),
+            "most_price_per_hour": max(rents) if max(rents) < inf else None,
+        }
+
+    def _ends(self, fleet: Fleet, search: Search, first: int) -> dict[str, int]:
+        """Return what a replica serves at the ends of what its step times may be, with the first seed."""
+        ends: dict[str, int] = {}
+        work = []
+        for end, deployment in corners(search.market.deployment(fleet.candidate.server, fleet.candidate.placement)):
+            try:
+                scenario = replace(search.market.scenario(fleet.candidate), deployment=deployment)
+            except SkitError:
+                ends[end] = 0
+                continue
+            work.append((end, (scenario, search.trials(self.options.seed), first)))
+        served = map_in_order(most_devices, [arguments for _, arguments in work], self.options.jobs)
+        return ends | {end: devices for (end, _), devices in zip(work, served, strict=True)}
+
+    def _moved(self, market: Market, search: Search, plan: Fleet, first: int) -> list[JsonObject]:
+        """Return the weightiest assumptions, each moved, with what the chosen configuration would then need."""
+        report = self._step("moving assumptions")
+        moved = by_weight(market, plan)[:MOVED]
+        trials = search.trials(self.options.seed)
+        work = [
+            (assumption.scenario, replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon)), first)
+            for assumption in moved
+        ]
+        rows: list[JsonObject] = []
+        for assumption, served in zip(moved, map_in_order(most_devices, work, self.options.jobs), strict=True):
+            after = moved_fleet(plan, self.options.devices, served)
+            rows.append(
+                {
+                    "name": assumption.name,
+                    "assumed": assumption.assumed,
+                    "moved": assumption.moved,
+                    "devices_per_replica": served,
+                    "cards": after and after[0],
+                    "price_per_hour": after and after[1],
+                    "ratio": after and after[1] / plan.price_per_hour,
+                }
+            )
+            report(len(rows), len(moved))
+        return rows
+
+    def _pareto(self, market: Market, found: dict[Placement, Found]) -> list[dict[str, object]]:
+        """Return what a million tokens costs at stricter and at laxer promises, with one seed.
+
+        At each promise that is the replica that the law prefers, with the scheduler that was best at the plan's.
+        """
+        report = self._step("other promises")
+        points: list[dict[str, object]] = []
+        preferred: list[tuple[dict[str, object], Candidate]] = []
+        searches = []
+        for scale in SCALES:
+            classes = tuple((speed * scale, share) for speed, share in self.options.classes)
+            scaled = Market(replace(self.options, classes=classes))
+            scaled.share(market)
+            trials = Search(scaled, lambda _: lambda *_: None).trials(self.options.seed, COARSE)
+            for placement in PLACEMENTS:
+                points.append({"drafting": placement, "scale": scale, "promised": _mean_speed(classes)})
+                candidate, first = _preferred(scaled, placement, found[placement], scale)
+                if candidate is not None:
+                    preferred.append((points[-1], candidate))
+                    searches.append((scaled.scenario(candidate), trials, first))
+        done = 0
+        for (point, candidate), outcome in zip(
+            preferred, map_in_order(served_at, searches, self.options.jobs), strict=True
+        ):
+            done += 1
+            report(done, len(searches))
+            devices, throughput = outcome
+            if not devices:
+                continue
+            price = candidate.server.price_per_hour
+            point |= {
+                "label": candidate.label,
+                "devices_per_replica": devices,
+                "throughput": throughput,
+                "price_per_million": price / throughput / 3600 * 1e6,
+                "price_per_hour": ceil(self.options.devices / devices) * price,
+            }
+        return points
+
+    def _write(self, market: Market, plan: Fleet, summary: JsonObject) -> PlanOutcome:
+        from specbench_kit.reports.pages.plan import write_reports
+
+        options = self.options
+        folder = unused_folder(
+            options.out, "plan", f"{options.devices}-devices", {"slo": options.slo, **plan.candidate.describe()}
+        )
+        check = write_deployment(folder, market, plan)
+        run = {
+            "command": "plan",
+            "time_kind": "modelled",
+            "config": _config(options),
+            "deployment": describe(market.deployment(plan.candidate.server, plan.candidate.placement)),
+            "system": SYSTEM[plan.candidate.placement],
+            "check": check,
+            **provenance.collect(self.argv),
+        }
+        write_text(folder / "run.json", to_json(run))
+        write_text(folder / "summary.json", to_json(summary))
+        write_text(folder / "candidates.csv", csv_text(summary["candidates"]))
+        write_reports(folder, run, summary)
+        return PlanOutcome(folder, run, summary)
+
+
+def _preferred(market: Market, placement: Placement, found: Found, scale: float) -> tuple[Candidate | None, int]:
+    """Return the replica that the law prefers at another promise, and where to look for what it serves."""
+    if scale == 1.0:
+        return (found.best.ranked.candidate, found.best.devices) if found.best else (None, 0)
+    scheduler = found.best.ranked.candidate.scheduler if found.best else market.schedulers(placement)[0]
+    first = next(iter(rank(market, placement)), None)
+    if first is None or first.law.devices < 1:
+        return None, 0
+    return replace(first.candidate, scheduler=scheduler), round(first.law.devices)
+
+
+NAMES: dict[Placement, str] = {"edge": "devices that draft", "server": "a server that drafts", "none": "plain decoding"}
+
+
+def require_possible(market: Market, ranked: dict[Placement, list[Ranked]]) -> None:
+    """Raise SkitError, before anything is simulated, if no server keeps the promise to a single device by the law."""
+    if not any(entry.law.bound >= 1 for entries in ranked.values() for entry in entries):
+        raise SkitError(impossible(market))
+
+
+def impossible(market: Market) -> str:
+    """Return in a line that no fleet keeps the promise, and what would make it possible."""
+    options = market.options
+    fastest = 0.0
+    label = ""
+    lax = Market(replace(options, classes=((1e-3, 1.0),)))
+    lax.share(market)
+    for placement in PLACEMENTS:
+        for entry in rank(lax, placement):
+            if entry.law.fastest > fastest:
+                fastest, label = entry.law.fastest, entry.candidate.label
+    speed = max(speed for speed, _ in options.classes)
+    return (
+        f"no fleet of {', '.join(options.gpus)} keeps a promise of {speed:g} tokens/s: the fastest replica ({label}) "
+        f"gives {fastest:.3g} tokens/s to a single device; promise at most {fastest / 2:.2g}, or allow more --cards, "
+        "fewer --bits, faster --gpus or a smaller --target"
+    )
+
+
+def _mean_speed(classes: Sequence[tuple[float, float]]) -> float:
+    return sum(speed * share for speed, share in classes)
+
+
+def _candidate_row(entry: Simulated) -> JsonObject:
+    law = entry.ranked.law
+    return {
+        **entry.ranked.candidate.describe(),
+        "devices_served": entry.devices,
+        "devices_by_law": law.devices,
+        "devices_at_most": law.bound,
+        "price_per_hour_and_device": entry.price if entry.devices else None,
+    }
+
+
+def _config(options: PlanOptions) -> JsonObject:
+    from dataclasses import asdict
+
+    config = asdict(options)
+    for name in ("out", "jobs"):
+        del config[name]
+    return {
+        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        for name, value in config.items()
+    }
+
+
+__all__ = ["Candidate", "PlanOutcome", "PlanRun", "impossible", "require_possible"]

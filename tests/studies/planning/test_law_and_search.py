@@ -1,0 +1,140 @@
+"""The law that decides what is simulated, and the search for what a replica serves."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.serving.options import CapacityRule
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.studies.planning import run, search
+from specbench_kit.studies.planning.candidates import Candidate, Market
+from specbench_kit.studies.planning.law import Estimate, Law, draw_responses
+from specbench_kit.studies.planning.options import PlanOptions, parse_classes, parse_link
+from specbench_kit.studies.planning.search import Search, Trials, most_devices, rank
+
+
+def options(promise: str, **others: object) -> PlanOptions:
+    given: dict[str, object] = {
+        "devices": 300,
+        "classes": parse_classes(promise),
+        "link_s": 0.04,
+        "gpus": ("l40s", "h100"),
+        "cards": (1, 2),
+        "bits": (16, 4),
+        "methods": ("fixed-k:k=1", "fixed-k:k=3"),
+        "max_batch": (16, 64),
+        "acceptance": "iid:alpha=0.8,length=3",
+        "prompt_tokens": "200",
+        "output_tokens": "60",
+    }
+    return PlanOptions(**{**given, **others})  # type: ignore[arg-type]
+
+
+def test_link_and_classes_are_read_as_they_are_said() -> None:
+    assert parse_link("40ms") == parse_link("0.04s") == parse_link("0.04") == pytest.approx(0.04)
+    assert parse_classes("4:0.5,8:0.5") == ((4.0, 0.5), (8.0, 0.5))
+    assert parse_classes("6") == ((6.0, 1.0),)
+    assert options("4:0.5,8:0.5").slo == "4/s:0.5,8/s:0.5"
+
+
+@pytest.mark.parametrize("text", ["4:0.5,8:0.6", "4:0.5,4:0.5", "0", "-1", "fast", "4:1.5,8:-0.5", "4:x"])
+def test_a_promise_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(SkitError, match="--class"):
+        parse_classes(text)
+
+
+@pytest.mark.parametrize("text", ["soon", "40 hours", "-3ms", ""])
+def test_a_link_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(SkitError, match="--link takes a round trip"):
+        parse_link(text)
+
+
+def estimates(promise: str, **others: object) -> dict[str, Estimate]:
+    market = Market(options(promise, **others))
+    ranked = (entry for placement in run.PLACEMENTS for entry in rank(market, placement))
+    return {f"{entry.candidate.placement} {entry.candidate.label}": entry.law for entry in ranked}
+
+
+def test_by_the_law_a_stricter_promise_never_serves_more_devices() -> None:
+    lax, strict = estimates("3:0.5,6:0.5"), estimates("4:0.5,8:0.5")
+    assert len(strict) > 20
+    assert strict.keys() <= lax.keys()
+    for label, law in strict.items():
+        assert law.devices <= lax[label].devices, label
+        assert law.bound <= lax[label].bound, label
+        assert law.devices <= law.bound, label
+
+
+def test_by_the_law_a_longer_link_and_longer_prompts_never_serve_more_devices() -> None:
+    base = estimates("4")
+    for others in ({"link_s": 0.2}, {"prompt_tokens": "800"}):
+        moved = estimates("4", **others)
+        assert all(law.devices <= base[label].devices * 1.0001 for label, law in moved.items())
+
+
+def test_the_law_is_close_to_the_simulator_where_all_responses_are_alike() -> None:
+    market = Market(options("8", gpus=("l40s",), output_tokens="30"))
+    server = next(server for server in market.servers() if (server.members, server.bits) == (1, 4))
+    candidate = Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16)
+    scenario = market.scenario(candidate)
+    law = Law(scenario, draw_responses(scenario), 0.05).estimate()
+    served = most_devices(scenario, Search(market, lambda _: lambda *_: None).trials(0), round(law.devices))
+    assert 0.7 * served < law.devices < 1.4 * served
+    assert served <= law.bound
+
+
+def test_memory_bounds_what_a_replica_serves() -> None:
+    market = Market(options("1", gpus=("h100",), cards=(1,), bits=(16,)))
+    (server,) = market.servers()
+    room = market.kv_tokens(server, "edge") / 260
+    assert all(entry.law.devices <= room + 1 for entry in rank(market, "edge"))
+    assert market.kv_tokens(server, "server") < market.kv_tokens(server, "edge")
+
+
+def test_a_model_that_fits_on_no_card_is_refused() -> None:
+    with pytest.raises(SkitError, match="fits on none of l40s"):
+        Market(options("4", gpus=("l40s",), cards=(1,), bits=(16,))).servers()
+
+
+def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("simulated")
+
+    monkeypatch.setattr(search, "simulate", refuse)
+    monkeypatch.setattr(search, "map_in_order", refuse)
+    with pytest.raises(SkitError, match="no fleet of l40s, h100 keeps a promise of 900 tokens/s") as error:
+        run.PlanRun(options("900"), lambda *_: None).run()
+    assert "promise at most" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+class UpTo(Trials):
+    """Trials in which a load is served up to a number of devices."""
+
+    def holds(self, scenario: Scenario, devices: int) -> bool:
+        return devices <= self.rule.most
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 7, 60, 61, 997])
+@pytest.mark.parametrize("first", [1, 50, 4000])
+def test_the_search_finds_the_last_load_that_is_served(most: int, first: int) -> None:
+    scenario = Market(options("4")).scenario(rank(Market(options("4")), "edge")[0].candidate)
+    trials = UpTo(0, replace(CapacityRule(), most=max(most, 1), resolution=0.02), 1.0)
+    if most == 0:
+        trials = UpTo(0, CapacityRule(most=1), 1.0)
+        assert most_devices(scenario, trials, first, least=2) == 0
+        return
+    found = most_devices(scenario, trials, first)
+    assert found <= most
+    assert most - found <= max(1, 0.02 * most)
+    assert most_devices(scenario, trials, first, least=most + 1) == 0
+
+
+def test_replicas_of_prices_of_the_user_are_ranked_by_them(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    dated = 'date = "2026-11-09"\nsource = "ours"\n'
+    path.write_text(f"[l40s]\nprice_per_hour = 90.0\n{dated}[h100]\nprice_per_hour = 1.0\n{dated}", encoding="utf-8")
+    ranked = rank(Market(options("4", prices=path)), "edge")
+    assert {entry.candidate.server.device.name for entry in ranked[:10]} == {"h100"}

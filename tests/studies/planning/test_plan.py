@@ -1,0 +1,111 @@
+"""A whole plan: cheapest, never a dominated card, never cheaper for a stricter promise, and kept by the simulator."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import skit_here
+
+from specbench_kit.profilers.devices import find_device
+from specbench_kit.studies.planning.options import PlanOptions, parse_classes
+from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
+
+pytestmark = pytest.mark.slow
+
+WORSE = """title = "a card like an L40S with half of everything"
+memory_bytes = 48e9
+bandwidth_bytes_per_s = 432e9
+peak_flops = { float32 = 45.8e12, float16 = 181e12, bfloat16 = 181e12 }
+power_w = 350
+"""
+
+
+def planned(folder: Path, promise: str) -> PlanOutcome:
+    (folder / "worse.toml").write_text(WORSE, encoding="utf-8")
+    dated = 'price_per_hour = 0.79\ndate = "2026-11-09"\nsource = "a test"\n'
+    (folder / "prices.toml").write_text(f"[l40s]\n{dated}[worse]\n{dated}", encoding="utf-8")
+    options = PlanOptions(
+        devices=90,
+        classes=parse_classes(promise),
+        link_s=0.04,
+        gpus=("l40s", str(folder / "worse.toml")),
+        cards=(1,),
+        bits=(4,),
+        methods=("fixed-k:k=2",),
+        schedulers=("fcfs",),
+        max_batch=(16,),
+        duration_s=40.0,
+        warmup_s=5.0,
+        prices=folder / "prices.toml",
+        acceptance="iid:alpha=0.8,length=2",
+        prompt_tokens="200",
+        output_tokens="12",
+        jobs=1,
+        out=folder,
+    )
+    return PlanRun(options, lambda *_: None, ("skit", "plan")).run()
+
+
+@pytest.fixture(scope="module")
+def plan_run(tmp_path_factory: pytest.TempPathFactory) -> PlanOutcome:
+    return planned(tmp_path_factory.mktemp("plan"), "8:0.5,12:0.5")
+
+
+def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: PlanOutcome) -> None:
+    plan = plan_run.summary["plan"]
+    fleets = [fleet for fleet in plan_run.summary["fleets"].values() if fleet]
+    assert plan["price_per_hour"] == min(fleet["price_per_hour"] for fleet in fleets)
+    assert plan["price_per_hour"] == pytest.approx(0.79 * plan["cards"])
+    assert plan["least_price_per_hour"] <= plan["price_per_hour"] <= plan["most_price_per_hour"]
+    assert plan["replicas"] * plan["devices_per_replica"] >= 90
+    assert len(plan["served"]["by_seed"]) == 5
+    for fleet in fleets:
+        assert fleet["violation_rate"]["high"] <= 0.05
+
+
+def test_a_dominated_card_is_never_chosen(plan_run: PlanOutcome) -> None:
+    assert find_device("l40s").title == plan_run.summary["plan"]["title"]
+    assert {fleet["card"] for fleet in plan_run.summary["fleets"].values() if fleet} == {"l40s"}
+
+
+def test_a_stricter_promise_never_costs_less(plan_run: PlanOutcome) -> None:
+    for way in ("edge", "server", "none"):
+        points = [
+            point for point in plan_run.summary["pareto"] if point["drafting"] == way and "price_per_hour" in point
+        ]
+        rents = [point["price_per_hour"] for point in points]
+        assert [point["promised"] for point in points] == sorted({point["promised"] for point in points})
+        assert len(rents) >= 2
+        assert rents == sorted(rents), way
+
+
+def test_the_chosen_replica_given_to_simulate_keeps_the_promise(plan_run: PlanOutcome, tmp_path: Path) -> None:
+    program, *arguments = shlex.split(plan_run.run["check"])
+    assert program == "skit"
+    done = skit_here(*arguments, "--jobs", 1, "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
+    assert row["devices"] == plan_run.summary["plan"]["devices_per_replica"]
+    assert row["figures"]["overall"]["violation_rate"]["mean"] <= 0.05
+
+
+def test_the_weightiest_assumptions_are_moved(plan_run: PlanOutcome) -> None:
+    moved = plan_run.summary["assumptions"]
+    assert len({row["name"] for row in moved}) == 3
+    for row in moved:
+        assert row["price_per_hour"] is None or row["ratio"] == pytest.approx(
+            row["price_per_hour"] / plan_run.summary["plan"]["price_per_hour"]
+        )
+
+
+def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanOutcome) -> None:
+    report = (plan_run.folder / "report.md").read_text(encoding="utf-8")
+    paragraphs = [line for line in report.splitlines() if line]
+    assert paragraphs[1].startswith(f"**Rent {plan_run.summary['plan']['cards']} NVIDIA L40S, about $")
+    assert paragraphs[2].startswith("![Cost of a million tokens")
+    assert "2026-11-09" in report
+    assert "a test" in report
+    assert "<svg" in (plan_run.folder / "report.html").read_text(encoding="utf-8")
+    names = {"run.json", "summary.json", "candidates.csv", "report.md", "report.html", "plots", "verifier.toml"}
+    assert names | {"deployment.toml"} <= {path.name for path in plan_run.folder.iterdir()}
