@@ -43,7 +43,7 @@ def test_the_report_says_how_many_answers_are_right(result: skit.Result, tmp_pat
     (page,) = result.report(tmp_path, ["md"])
     answers = page.read_text().partition("## Answers")[2].partition("\n## ")[0]
     rows = [line.split(" | ")[0].strip("| `") for line in answers.splitlines() if line.startswith("|")][2:]
-    assert [row.split(" (")[0] for row in rows] == ["target", "draft model alone", "fixed-k", "threshold"]
+    assert [row.split(" (")[0] for row in rows] == ["target", "draft model alone", "threshold", "fixed-k"]
     assert answers.count("| 6 |") == 4
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WAYS: Mapping[str, str] = {
     "edge": "drafting on the devices",
     "server": "drafting on the server",
-    "none": "plain decoding",
+    "none": "autoregressive decoding",
 }
 """Where drafts are made, in words."""
 STYLES: Mapping[str, Style] = {
@@ -48,9 +48,9 @@ STYLES: Mapping[str, Style] = {
     "none": Style(BLACK, ":", "x"),
 }
 NOTE = (
-    "Dollars of rent per million tokens of full replicas, each point the cheapest of those that were simulated at that "
-    "promise, with one seed; a line ends where no replica keeps the promise. The ring is the plan. Down and to the "
-    "right is better."
+    "Dollars of rent per million tokens of full replicas, with one seed: at the plan's promise the best replica, at "
+    "other promises that which the law prefers; a line ends where it keeps the promise no longer. The ring is the "
+    "plan. Down and to the right is better."
 )
 
 
@@ -89,8 +89,16 @@ def _rivals(summary: Summary) -> str:
         if fleet is None:
             parts.append(f"{WAYS[way]} would not keep the promise")
         else:
-            parts.append(f"{WAYS[way]} would cost {times(fleet['price_per_hour'] / plan['price_per_hour'])} as much")
-    return ", ".join(reversed(parts))
+            doubt = ", within that range" if _in_range(fleet, plan) else ""
+            ratio = times(fleet["price_per_hour"] / plan["price_per_hour"])
+            parts.append(f"{WAYS[way]} would cost {ratio} as much{doubt}")
+    return "; ".join(reversed(parts))
+
+
+def _in_range(fleet: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Return whether another way's rent lies in the plan's own range, so that the plan need not be the cheapest."""
+    most = plan["most_price_per_hour"]
+    return most is None or bool(fleet["price_per_hour"] <= most)
 
 
 def fleet_table(summary: Summary) -> Table:
@@ -288,7 +296,7 @@ def _prices(summary: Summary) -> Blocks:
 
 
 def _check(run: RunFile) -> list[Block]:
-    return [Heading("To check the plan"), CodeBlock(run["check"])]
+    return [Heading("To check the plan, in its folder"), CodeBlock(run["check"])]
 
 
 def _cautions(run: RunFile, summary: Summary) -> list[str]:
@@ -302,6 +310,16 @@ def _cautions(run: RunFile, summary: Summary) -> list[str]:
         lines.append(
             f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(str(config['acceptance']))}, which need "
             f"not be that of {config['target']} and its draft model."
+        )
+    rivals = [
+        f"{WAYS[way]} ({dollars(fleet['price_per_hour'])})"
+        for way, fleet in summary["fleets"].items()
+        if fleet is not None and way != plan["drafting"] and _in_range(fleet, plan)
+    ]
+    if rivals:
+        lines.append(
+            f"NOT SHOWN TO BE CHEAPER: the rent with {' and with '.join(rivals)} lies within the plan's own range, "
+            f"{_span(plan)}."
         )
     if plan["weight_bits"] < 16:
         lines.append(
@@ -333,6 +351,7 @@ def pareto(summary: Summary) -> Picture:
         promised = next(point["promised"] for point in summary["pareto"] if point["scale"] == 1.0)
         axes.plot([promised], [plan["price_per_million"]], "o", ms=12, mfc="none", mec=STYLES[plan["drafting"]].colour)
         axes.set(xlabel="promised tokens per second, mean over devices", ylabel="$ per million tokens")
+        axes.margins(y=0.1)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)

@@ -19,7 +19,7 @@ DRAFTER = "drafter.toml"
 
 
 def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
-    """Write the deployment of a replica and its profiles; return the command that simulates a full replica with it."""
+    """Write the deployment of a replica and its profiles; return the command that simulates a full replica there."""
     candidate = plan.candidate
     server = candidate.server
     content = deepcopy(dict(market.definition.content))
@@ -39,7 +39,7 @@ def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
         shutil.copyfile(market.definition.path.parent / content["drafter"]["profile"], folder / DRAFTER)
         content["drafter"] = {**content["drafter"], "profile": DRAFTER}
     write_text(folder / DEPLOYMENT, tomli_w.dumps(content))
-    return shlex.join(["skit", "simulate", *check_arguments(folder / DEPLOYMENT, market, plan)])
+    return shlex.join(["skit", "simulate", *check_arguments(Path(DEPLOYMENT), market, plan)])
 
 
 def check_arguments(deployment: Path, market: Market, plan: Fleet) -> list[str]:

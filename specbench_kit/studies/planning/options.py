@@ -99,7 +99,7 @@ class PlanOptions:
     gpus: Annotated[
         tuple[str, ...],
         Option(
-            "Cards to choose from, with commas: names from `skit list profiles`, or .toml files.",
+            "Cards to choose from, with commas: names such as a100, h100, h200 and l40s, or .toml files.",
             SEARCH,
             parse=parse_names,
         ),

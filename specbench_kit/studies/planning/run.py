@@ -265,7 +265,11 @@ def _preferred(market: Market, placement: Placement, found: Found, scale: float)
     return replace(first.candidate, scheduler=scheduler), round(first.law.devices)
 
 
-NAMES: dict[Placement, str] = {"edge": "devices that draft", "server": "a server that drafts", "none": "plain decoding"}
+NAMES: dict[Placement, str] = {
+    "edge": "devices that draft",
+    "server": "a server that drafts",
+    "none": "autoregressive decoding",
+}
 
 
 def require_possible(market: Market, ranked: dict[Placement, list[Ranked]]) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import shlex
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 from command_line import skit_here
 
 from specbench_kit.profilers.devices import find_device
+from specbench_kit.reports.pages.plan import WAYS, build, headline
+from specbench_kit.reports.render_markdown import render
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
 from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
 
@@ -80,14 +83,32 @@ def test_a_stricter_promise_never_costs_less(plan_run: PlanOutcome) -> None:
         assert rents == sorted(rents), way
 
 
-def test_the_chosen_replica_given_to_simulate_keeps_the_promise(plan_run: PlanOutcome, tmp_path: Path) -> None:
+def test_the_chosen_replica_given_to_simulate_keeps_the_promise(
+    plan_run: PlanOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan_run.folder)
     program, *arguments = shlex.split(plan_run.run["check"])
     assert program == "skit"
+    assert str(plan_run.folder) not in plan_run.run["check"]
     done = skit_here(*arguments, "--jobs", 1, "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
     assert row["devices"] == plan_run.summary["plan"]["devices_per_replica"]
     assert row["figures"]["overall"]["violation_rate"]["mean"] <= 0.05
+
+
+def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> None:
+    summary = deepcopy(plan_run.summary)
+    plan = summary["plan"]
+    (way, *_) = (way for way, fleet in summary["fleets"].items() if fleet is not None and way != plan["drafting"])
+    for share_of_most, close in ((0.999, True), (1.001, False)):
+        summary["fleets"][way]["price_per_hour"] = share_of_most * plan["most_price_per_hour"]
+        report = render(build(plan_run.run, summary, []))
+        assert f"{WAYS[way]} would cost" in headline(summary)
+        named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
+        assert bool(named) is close
+        said = headline(summary).partition(f"{WAYS[way]} would cost")[2].partition(";")[0]
+        assert ("within that range" in said) is close
 
 
 def test_the_weightiest_assumptions_are_moved(plan_run: PlanOutcome) -> None:
