@@ -315,13 +315,11 @@ def _candidate_row(entry: Simulated) -> JsonObject:
 def _config(options: PlanOptions) -> JsonObject:
     from dataclasses import asdict
 
-    config = asdict(options)
-    for name in ("out", "jobs"):
-        del config[name]
-    return {
-        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-        for name, value in config.items()
-    }
+    return {name: _shareable(value) for name, value in asdict(options).items() if name not in ("out", "jobs")}
 
 
-__all__ = ["Candidate", "PlanOutcome", "PlanRun", "impossible", "require_possible"]
+def _shareable(value: object) -> object:
+    """Return an option's value as `run.json` holds it, without the folders of this machine."""
+    if isinstance(value, tuple):
+        return [_shareable(part) for part in value]
+    return provenance.without_folders(str(value)) if isinstance(value, str | Path) else value
