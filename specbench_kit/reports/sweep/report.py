@@ -113,7 +113,7 @@ def print_sweep(console: "Console", run: SweepDescription, summary: Summary) -> 
     blocks: list[Block] = [
         Note(" · ".join(setting)),
         _speedups_by_point(summary, fastest) or _rows_by_method(summary, fastest),
-        Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x that is faster"),
+        Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x is slower"),
         *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
         *caution(cautions(run, summary)),
     ]
