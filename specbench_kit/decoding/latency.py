@@ -223,6 +223,18 @@ CARD_TERMS = ("token_s", "pair_s", "head_s", "weights_s", "kv_s", "forward_s", "
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledLatency(LatencyModel):
+    """A latency model whose times are multiplied by a factor."""
+
+    model: LatencyModel
+    factor: float
+
+    def of_sums(self, sums: BatchSums) -> float:
+        """Return the seconds of a batch with these sums."""
+        return self.factor * self.model.of_sums(sums)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel(LatencyModel):
     """A server's verification, as the server measures it: the forward as in `WorkModel`, and the work around it.
 

@@ -1,6 +1,6 @@
 """The verifier's memory for KV: how much the weights leave free, and which sessions are in it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -10,7 +10,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.fields import find_profile
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.roofline import roofline_of
+from specbench_kit.profilers.roofline import Roofline, roofline_of
 from specbench_kit.serving.arrays import Integers
 
 RESERVED = 0.1
@@ -40,12 +40,17 @@ def kv_capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         raise SkitError(f"the memory for KV is unknown, {roofline}: give the number of tokens")
-    memory = roofline.device.memory_bytes
-    per_token = roofline.kv_token_bytes
-    tokens = ((1 - reserved) * memory - roofline.weight_bytes) // per_token
+    tokens = tokens_beside([roofline], reserved)
     if tokens < 1:
         raise SkitError(f"the weights of {profile.model} in {profile.dtype} leave no room for KV on a {profile.device}")
     return KvCapacity(tokens, roofline.architecture.max_positions)
+
+
+def tokens_beside(models: Sequence[Roofline], reserved: float = RESERVED) -> float:
+    """Return the tokens whose KV fits beside the weights of models that share the device of the first."""
+    memory = models[0].device.memory_bytes
+    weights = sum(model.weight_bytes for model in models)
+    return float(((1 - reserved) * memory - weights) // sum(model.kv_token_bytes for model in models))
 
 
 class KvMemory:

@@ -17,6 +17,11 @@ class SloMix:
     speeds: tuple[float, ...]
     shares: tuple[float, ...]
 
+    @property
+    def mean_speed(self) -> float:
+        """The promised tokens per second of a device on average."""
+        return sum(speed * share for speed, share in zip(self.speeds, self.shares, strict=True))
+
     def class_index(self, fraction: float) -> int:
         """Return the class of the device at `fraction` (from 0 to below 1) of all devices."""
         return min(bisect(list(accumulate(self.shares)), fraction), len(self.shares) - 1)

@@ -1,6 +1,6 @@
 """`skit validate`: the simulation of a load that was measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, parse
-from specbench_kit.decoding.latency import BatchSums, LatencyModel
+from specbench_kit.decoding.latency import ScaledLatency
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.reports.pages import live
 from specbench_kit.reports.pages.live_figures import write_validation
@@ -24,18 +24,6 @@ from specbench_kit.traces.trace import TraceFile
 VALIDATION = "validation"
 SEEDS = 5
 """Simulations of every load, whose figures are averaged: the measurement is one of many possible courses."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledLatency(LatencyModel):
-    """A latency model whose times are multiplied by a factor."""
-
-    model: LatencyModel
-    factor: float
-
-    def of_sums(self, sums: BatchSums) -> float:
-        """Return the seconds of a batch with these sums."""
-        return self.factor * self.model.of_sums(sums)
 
 
 def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:

@@ -1,10 +1,10 @@
 """What a plan takes for granted, each moved: which of it the answer rests on most, and what the answer would be."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from math import ceil, inf, log
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf, log
 
-from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.latency import ScaledLatency
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import IidRates, RatesByPosition, named_trace, parse_rates
@@ -85,19 +85,7 @@ def assumptions(market: Market, fleet: Fleet) -> Iterator[Assumption]:
 
 def _with_slower_drafter(deployment: Deployment) -> Deployment:
     drafter = deployment.drafter
-    return replace(deployment, drafter=replace(drafter, latency=_scaled(drafter.latency, SLOWER)))
-
-
-def _scaled(model: LatencyModel, factor: float) -> LatencyModel:
-    scaled: Callable[[float], LatencyModel] | None = getattr(model, "scaled", None)
-    if scaled is not None:
-        return scaled(factor)
-    seconds = {
-        field.name: factor * getattr(model, field.name)
-        for field in fields(model)  # type: ignore[arg-type]
-        if field.name.endswith("_s") and isinstance(getattr(model, field.name), float)
-    }
-    return replace(model, **seconds)  # type: ignore[type-var]
+    return replace(deployment, drafter=replace(drafter, latency=ScaledLatency(drafter.latency, SLOWER)))
 
 
 def _harder(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource] | None:
@@ -142,12 +130,3 @@ def by_weight(market: Market, fleet: Fleet) -> list[Assumption]:
 
 def _served(scenario: Scenario, epsilon: float) -> float:
     return Law(scenario, draw_responses(scenario), epsilon).estimate().devices
-
-
-def moved_fleet(fleet: Fleet, devices: int, served: int) -> tuple[int, float] | None:
-    """Return the cards and the rent of a fleet whose replicas serve so many devices; None if they serve none."""
-    if not served:
-        return None
-    replicas = ceil(devices / served)
-    server = fleet.candidate.server
-    return replicas * server.members, replicas * server.price_per_hour

@@ -1,7 +1,7 @@
 """The configurations that a plan may choose from: servers, what they run, and the scenario of one of them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -19,11 +19,12 @@ from specbench_kit.profilers.devices import Device, find_device
 from specbench_kit.profilers.prices import CardPrice, price_of, read_prices
 from specbench_kit.profilers.roofline import Roofline, roofline_of
 from specbench_kit.profilers.settings import VerifierProfileSettings
+from specbench_kit.profilers.silicon import INTERCONNECTS
 from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
 from specbench_kit.serving.acceptance_spec import parse_acceptance
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.lengths import parse_lengths
-from specbench_kit.serving.memory import RESERVED, KvCapacity
+from specbench_kit.serving.memory import KvCapacity, tokens_beside
 from specbench_kit.serving.round_sources import RoundSource
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import SloMix, parse_slo
@@ -38,8 +39,8 @@ CONTINUOUS = ("prefill-first", "chunked")
 PLAIN = "autoregressive"
 BITS = {16: None, 8: 8.0, 4: 4.125}
 """Bits per weight in memory; those of 4 include the scales of blocks."""
-INTERCONNECT = {"a100-80": "nvlink3", "a100-40": "nvlink3", "h100": "nvlink4", "h200": "nvlink4", "b200": "nvlink4"}
-PCIE = {"rtx-pro-6000": "pcie5"}
+ALIKE = {"a100-40": "nvlink3", "h200": "nvlink4", "b200": "nvlink4"}
+"""The interconnects of cards whose kernels were not measured over one, by those of their kin; others have PCIe 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,14 @@ class Market:
     """Servers, deployments and scenarios of a plan; profiles and replays are made once."""
 
     options: PlanOptions
+    _servers: list[Server] = field(default_factory=list)
+    _profiles: dict[tuple[str, str], Profile] = field(default_factory=dict)
+    _sources: dict[str, RoundSource] = field(default_factory=dict)
+    _deployments: dict[tuple[str, Placement], Deployment] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._profiles: dict[tuple[str, str], Profile] = {}
-        self._sources: dict[str, RoundSource] = {}
-        self._deployments: dict[tuple[str, Placement], Deployment] = {}
-
-    def share(self, other: "Market") -> None:
-        """Take the profiles, the deployments and the replays of another promise over the same devices."""
-        self._profiles, self._sources, self._deployments = other._profiles, other._sources, other._deployments
+    def promising(self, classes: tuple[tuple[float, float], ...]) -> "Market":
+        """Return the market for another promise to the same devices, with the same servers, profiles and replays."""
+        return replace(self, options=replace(self.options, classes=classes))
 
     @cached_property
     def slo(self) -> SloMix:
@@ -115,8 +115,7 @@ class Market:
     @property
     def response_s(self) -> float:
         """The seconds of a mean response at the mean promised speed."""
-        mean_speed = sum(speed * share for speed, share in zip(self.slo.speeds, self.slo.shares, strict=True))
-        return self.output_tokens / mean_speed
+        return self.output_tokens / self.slo.mean_speed
 
     @property
     def slowest_s(self) -> float:
@@ -155,7 +154,12 @@ class Market:
         return find_subject(self.options.draft, "draft")
 
     def servers(self) -> list[Server]:
-        """Return every replica in whose memory the target fits, and leave room for KV."""
+        """Return every replica in whose memory the target fits, and leaves room for KV."""
+        if not self._servers:
+            self._servers += self._fitting()
+        return self._servers
+
+    def _fitting(self) -> list[Server]:
         options = self.options
         prices = read_prices(options.prices)
         devices = [find_device(name) for name in options.gpus]
@@ -228,7 +232,7 @@ class Market:
             output_tokens=lengths[1],
             memory=KvCapacity(
                 self.kv_tokens(candidate.server, candidate.placement),
-                self._roofline(candidate.server).architecture.max_positions,
+                _roofline(self.profile(candidate.server)).architecture.max_positions,
             ),
             scheduler=candidate.scheduler,
             max_batch=candidate.max_batch,
@@ -248,7 +252,7 @@ class Market:
         key = server.label, role
         if key not in self._profiles:
             name = server.device.name
-            interconnect = INTERCONNECT.get(name, PCIE.get(name, "pcie4")) if server.members > 1 else None
+            interconnect = (INTERCONNECTS | ALIKE).get(name, "pcie4") if server.members > 1 else None
             settings = VerifierProfileSettings(
                 target=subject.name, gpu=name, cards=server.members, interconnect=interconnect
             )
@@ -271,23 +275,19 @@ class Market:
             range=profile.range(),
         )
 
-    def _roofline(self, server: Server) -> Roofline:
-        roofline = roofline_of(self.profile(server))
-        if isinstance(roofline, str):
-            raise SkitError(roofline)
-        return roofline
-
     def kv_tokens(self, server: Server, placement: Placement) -> float:
         """Return the tokens of KV that fit beside the weights; a server that drafts holds two models and their KV."""
-        roofline = self._roofline(server)
-        weights = float(roofline.weight_bytes)
-        per_token = roofline.kv_token_bytes
+        profiles = [self.profile(server)]
         if placement == "server":
-            draft = roofline_of(self.draft_profile(server))
-            assert isinstance(draft, Roofline)
-            weights += draft.weight_bytes
-            per_token += draft.kv_token_bytes
-        return float(((1 - RESERVED) * roofline.device.memory_bytes - weights) // per_token)
+            profiles.append(self.draft_profile(server))
+        return tokens_beside([_roofline(profile) for profile in profiles])
+
+
+def _roofline(profile: Profile) -> Roofline:
+    roofline = roofline_of(profile)
+    if isinstance(roofline, str):
+        raise SkitError(roofline)
+    return roofline
 
 
 def pausing(think_s: float, response_s: float) -> ClosedLoop:

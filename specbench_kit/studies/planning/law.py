@@ -98,9 +98,8 @@ class Law:
         strictest = max(range(len(slo.speeds)), key=lambda index: slo.speeds[index])
         # If all that may fall short are of the strictest class, so large a share of it may.
         share = min(self.epsilon / slo.shares[strictest], 0.5)
-        mean_speed = sum(speed * part for speed, part in zip(slo.speeds, slo.shares, strict=True))
         cycle_s = 1 / (slo.speeds[strictest] * self._rounds_per_token(self.responses.rounds_at(share)))
-        fair_cycle_s = 1 / (mean_speed * self._rounds_per_token(1 / self.responses.committed))
+        fair_cycle_s = 1 / (slo.mean_speed * self._rounds_per_token(1 / self.responses.committed))
         return Estimate(
             self._most_devices(cycle_s, wait=1.5),
             self._most_devices(fair_cycle_s, wait=1.0) / (1 - self.epsilon),

@@ -14,7 +14,7 @@ from specbench_kit.deployments.description import corners, describe
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.serving.parallel import map_in_order
-from specbench_kit.studies.planning.assumptions import by_weight, moved_fleet
+from specbench_kit.studies.planning.assumptions import by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement
 from specbench_kit.studies.planning.checking import write_deployment
 from specbench_kit.studies.planning.options import PlanOptions
@@ -142,8 +142,8 @@ class PlanRun:
         """Return a fleet's range over seeds and over what step times may be."""
         devices = self.options.devices
         served = estimate([float(number) for number in by_seed], 0.0)
-        rents = [fleet.price_per_hour, fleet.price_with(devices, served.low or 0.0)]
-        rents += [fleet.price_with(devices, served.high or 0.0), *(fleet.price_with(devices, n) for n in ends.values())]
+        fleets = [fleet.with_load(devices, load) for load in (served.low or 0.0, served.high or 0.0, *ends.values())]
+        rents = [inf if other is None else other.price_per_hour for other in (fleet, *fleets)]
         return {
             "served": {**served.describe(), "by_seed": list(by_seed)},
             "served_at_ends": dict(ends),
@@ -176,16 +176,16 @@ class PlanRun:
         ]
         rows: list[JsonObject] = []
         for assumption, served in zip(moved, map_in_order(most_devices, work, self.options.jobs), strict=True):
-            after = moved_fleet(plan, self.options.devices, served)
+            after = plan.with_load(self.options.devices, served)
             rows.append(
                 {
                     "name": assumption.name,
                     "assumed": assumption.assumed,
                     "moved": assumption.moved,
                     "devices_per_replica": served,
-                    "cards": after and after[0],
-                    "price_per_hour": after and after[1],
-                    "ratio": after and after[1] / plan.price_per_hour,
+                    "cards": after and after.cards,
+                    "price_per_hour": after and after.price_per_hour,
+                    "ratio": after and after.price_per_hour / plan.price_per_hour,
                 }
             )
             report(len(rows), len(moved))
@@ -201,12 +201,10 @@ class PlanRun:
         preferred: list[tuple[dict[str, object], Candidate]] = []
         searches = []
         for scale in SCALES:
-            classes = tuple((speed * scale, share) for speed, share in self.options.classes)
-            scaled = Market(replace(self.options, classes=classes))
-            scaled.share(market)
+            scaled = market.promising(tuple((speed * scale, share) for speed, share in self.options.classes))
             trials = Search(scaled, lambda _: lambda *_: None).trials(self.options.seed, COARSE)
             for placement in PLACEMENTS:
-                points.append({"drafting": placement, "scale": scale, "promised": _mean_speed(classes)})
+                points.append({"drafting": placement, "scale": scale, "promised": scaled.slo.mean_speed})
                 candidate, first = _preferred(scaled, placement, found[placement], scale)
                 if candidate is not None:
                     preferred.append((points[-1], candidate))
@@ -283,8 +281,7 @@ def impossible(market: Market) -> str:
     options = market.options
     fastest = 0.0
     label = ""
-    lax = Market(replace(options, classes=((1e-3, 1.0),)))
-    lax.share(market)
+    lax = market.promising(((1e-3, 1.0),))
     for placement in PLACEMENTS:
         for entry in rank(lax, placement):
             if entry.law.fastest > fastest:
@@ -295,10 +292,6 @@ def impossible(market: Market) -> str:
         f"gives {fastest:.3g} tokens/s to a single device; promise at most {fastest / 2:.2g}, or allow more --cards, "
         "fewer --bits, faster --gpus or a smaller --target"
     )
-
-
-def _mean_speed(classes: Sequence[tuple[float, float]]) -> float:
-    return sum(speed * share for speed, share in classes)
 
 
 def _candidate_row(entry: Simulated) -> JsonObject:

@@ -109,9 +109,9 @@ class Fleet:
         throughput = look_up(self.figures, "overall.throughput.mean")
         return self.candidate.server.price_per_hour / throughput / 3600 * 1e6 if throughput else None
 
-    def price_with(self, devices: int, per_replica: float) -> float:
-        """Return the hourly rent for so many devices if a replica serves so many; infinite if it serves none."""
-        return ceil(devices / per_replica) * self.candidate.server.price_per_hour if per_replica >= 1 else inf
+    def with_load(self, devices: int, per_replica: float) -> "Fleet | None":
+        """Return the fleet for so many devices if a replica serves so many; None if it serves none."""
+        return replace(self, replicas=ceil(devices / per_replica)) if per_replica >= 1 else None
 
 
 @dataclass(frozen=True, slots=True)
