@@ -75,7 +75,8 @@ def headline(summary: Summary) -> str:
     )
     how = f"weights in {plan['weight_bits']} bits and {WAYS[plan['drafting']]}"
     if plan["drafting"] != "none":
-        how += f" by {code(plan['method'])}"
+        stated = summary["stated_acceptance"]
+        how += f" as {code(stated)} states" if stated else f" by {code(plan['method'])}"
     return f"Rent {cards}, about {dollars(plan['price_per_hour'])} per hour ({span}), with {how}; {_rivals(summary)}."
 
 
@@ -306,7 +307,12 @@ def _cautions(run: RunFile, summary: Summary) -> list[str]:
         f"MODELLED TIME: step times are those of {config['target']}, derived and not measured: "
         f"{run['deployment']['verifier']['origin']}.",
     ]
-    if plan["drafting"] != "none":
+    if plan["drafting"] != "none" and summary["stated_acceptance"]:
+        lines.append(
+            f"STATED ACCEPTANCE: {code(summary['stated_acceptance'])} says how much is drafted and accepted, so that "
+            "no method was chosen; a trace as --acceptance compares them."
+        )
+    elif plan["drafting"] != "none":
         lines.append(
             f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(str(config['acceptance']))}, which need "
             f"not be that of {config['target']} and its draft model."

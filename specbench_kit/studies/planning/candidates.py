@@ -1,6 +1,6 @@
 """The configurations that a plan may choose from: servers, what they run, and the scenario of one of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -12,6 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import origin, power_of
 from specbench_kit.deployments.loading import Definition, find
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import derived_profile
@@ -21,7 +22,7 @@ from specbench_kit.profilers.roofline import Roofline, roofline_of
 from specbench_kit.profilers.settings import VerifierProfileSettings
 from specbench_kit.profilers.silicon import INTERCONNECTS
 from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
-from specbench_kit.serving.acceptance_spec import parse_acceptance
+from specbench_kit.serving.acceptance_spec import parse_acceptance, parse_rates
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import KvCapacity, tokens_beside
@@ -175,20 +176,33 @@ class Market:
         fitting = [server for server in servers if self.kv_tokens(server, "edge") >= 1]
         if not fitting:
             raise SkitError(
-                f"{options.target} fits on none of {', '.join(options.gpus)} with {options.cards} cards and "
-                f"{options.bits} bits: allow more --cards or fewer --bits"
+                f"{options.target} fits on none of {', '.join(options.gpus)} with {_listed(options.cards)} cards that "
+                f"share its {architecture.heads} heads evenly and {_listed(options.bits)} bits: allow other --cards "
+                "or fewer --bits"
             )
         return fitting
 
     def candidates(self, placement: Placement) -> Iterator[Candidate]:
         """Yield all configurations of a place to draft, with the first scheduler."""
-        methods = (PLAIN,) if placement == "none" else self.options.methods
+        methods = (PLAIN,) if placement == "none" else self.methods
         for server in self.servers():
             if self.kv_tokens(server, placement) < 1:
                 continue
             for method in methods:
                 for max_batch in self.options.max_batch:
                     yield Candidate(server, placement, method, self.schedulers(placement)[0], max_batch)
+
+    @cached_property
+    def is_stated(self) -> bool:
+        """True if the acceptance is stated as rates, with how much is drafted, and does not come of a method."""
+        return parse_rates(self.options.acceptance) is not None
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to choose from: where the acceptance is stated, all would draft alike, and the first stands."""
+        for spec in self.options.methods:
+            parse_method(spec)  # which refuses what is no method
+        return self.options.methods[:1] if self.is_stated else self.options.methods
 
     def schedulers(self, placement: Placement) -> tuple[str, ...]:
         """Return the schedulers to choose from, the default one first."""
@@ -281,6 +295,10 @@ class Market:
         if placement == "server":
             profiles.append(self.draft_profile(server))
         return tokens_beside([_roofline(profile) for profile in profiles])
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " or ".join(map(str, numbers))
 
 
 def _roofline(profile: Profile) -> Roofline:

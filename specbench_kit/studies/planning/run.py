@@ -78,6 +78,7 @@ class PlanRun:
             "slo": self.options.slo,
             "epsilon": self.options.epsilon,
             "seeds": self.options.seeds,
+            "stated_acceptance": self.options.acceptance if market.is_stated else None,
             "plan": described,
             "fleets": {
                 placement: described if placement == way else fleet and self._describe(fleet)
@@ -289,7 +290,7 @@ def impossible(market: Market) -> str:
     speed = max(speed for speed, _ in options.classes)
     return (
         f"no fleet of {', '.join(options.gpus)} keeps a promise of {speed:g} tokens/s: the fastest replica ({label}) "
-        f"gives {fastest:.3g} tokens/s to a single device; promise at most {fastest / 2:.2g}, or allow more --cards, "
+        f"gives {fastest:.3g} tokens/s to a single device; promise at most {fastest / 2:.3g}, or allow more --cards, "
         "fewer --bits, faster --gpus or a smaller --target"
     )
 

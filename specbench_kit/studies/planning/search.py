@@ -135,6 +135,7 @@ def rank(market: Market, placement: Placement) -> list[Ranked]:
     responses: dict[str, Responses] = {}
     ranked = []
     for candidate in market.candidates(placement):
+        market.source(candidate)  # which refuses an unknown method or acceptance: no fleet mends that
         try:
             scenario = market.scenario(candidate)
         except SkitError:

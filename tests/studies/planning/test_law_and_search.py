@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,21 @@ def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypat
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"methods": ("fixed-k:k=2", "nonsense")}, "unknown method 'nonsense'"),
+        ({"methods": ("fixed-k:depth=2",)}, "fixed-k"),
+        ({"acceptance": "nowhere.parquet"}, "nowhere.parquet"),
+        ({"schedulers": ("nonsense",)}, "unknown scheduler 'nonsense'"),
+    ],
+)
+def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SkitError, match=said) as error:
+        run.PlanRun(options("4", **changes), lambda *_: None).run()
+    assert "no fleet" not in str(error.value)
+
+
 class UpTo(Trials):
     """Trials in which a load is served up to a number of devices."""
 
@@ -136,5 +152,13 @@ def test_replicas_of_prices_of_the_user_are_ranked_by_them(tmp_path: Path) -> No
     path = tmp_path / "prices.toml"
     dated = 'date = "2026-11-09"\nsource = "ours"\n'
     path.write_text(f"[l40s]\nprice_per_hour = 90.0\n{dated}[h100]\nprice_per_hour = 1.0\n{dated}", encoding="utf-8")
-    ranked = rank(Market(options("4", prices=path)), "edge")
+    ranked = rank(Market(options("4", prices=path, max_batch=(8, 16, 32, 64, 128, 256))), "edge")
     assert {entry.candidate.server.device.name for entry in ranked[:10]} == {"h100"}
+
+
+def test_a_stated_acceptance_chooses_no_method() -> None:
+    names = ("fixed-k:k=2", "fixed-k:k=6")
+    stated = Market(options("4", methods=names))
+    assert (stated.is_stated, stated.methods) == (True, names[:1])
+    of_trace = Market(options("4", methods=names, acceptance="qwen2.5-coder"))
+    assert (of_trace.is_stated, of_trace.methods) == (False, names)

@@ -124,6 +124,11 @@ def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanOutcom
     report = (plan_run.folder / "report.md").read_text(encoding="utf-8")
     paragraphs = [line for line in report.splitlines() if line]
     assert paragraphs[1].startswith(f"**Rent {plan_run.summary['plan']['cards']} NVIDIA L40S, about $")
+    if plan_run.summary["plan"]["drafting"] == "none":
+        assert "autoregressive decoding" in paragraphs[1]
+    else:
+        assert " as `iid:alpha=0.8,length=2` states" in paragraphs[1]
+        assert "STATED ACCEPTANCE" in report
     assert paragraphs[2].startswith("![Cost of a million tokens")
     assert "2026-11-09" in report
     assert "a test" in report
