@@ -213,6 +213,8 @@ def test_trees_are_swept_on_a_trace_that_holds_them(tmp_path: Path) -> None:
     near, far = (row for row in summary["rows"] if row["method"].startswith("sequoia"))
     assert near["speedup"] > far["speedup"] > 0
     assert near["finished"] == far["finished"] == 45
+    beyond = skit_here("sweep", *options, "--method", "specinfer:branching=9-9", "--out", tmp_path / "beyond")
+    assert error_line(beyond).startswith("specinfer:branching=9-9: its tree asks for more of the draft model than")
 
 
 WAN = ["--deployment", "wan"]
