@@ -147,7 +147,8 @@ def _model_cautions(models: Mapping[str, ModelDescription | None]) -> list[str]:
     if share := draft.shared_vocabulary:
         lines.append(
             f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens, and drafts only those "
-            "(token-level intersection). What it reads of other tokens is their last piece."
+            "(token-level intersection). What it reads of other tokens is their last piece. With drafter=slem it "
+            "reads and drafts text instead, of whatever tokens."
         )
     return lines
 
