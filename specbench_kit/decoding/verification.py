@@ -1,8 +1,8 @@
 """The target model's side of a round: one forward over the chosen nodes, then one of three acceptance rules."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Protocol
 
 from torch import Tensor
@@ -34,6 +34,8 @@ class Verdict:
     ones, from the layers that the drafter reads."""
     padded: Sequence[int] = ()
     """The `Padding` of its row in a batch of several."""
+    candidates: Sequence[Sequence[int]] = ()
+    """The target's most likely tokens, best first, after the root and after each submitted node, if they are read."""
 
     @property
     def tokens(self) -> list[int]:
@@ -109,12 +111,17 @@ class Target(Protocol):
 
 
 class ModelVerifier:
-    """Verifies by batched forwards of the target; `layers` are those whose hidden states the drafter reads."""
+    """Verifies by batched forwards of the target.
 
-    def __init__(self, runner: Target, sampler: Sampler, layers: Sequence[int] = ()) -> None:
+    `layers` are those whose hidden states the drafter reads, and `candidates` is the number of the target's most likely
+    tokens that the policy reads.
+    """
+
+    def __init__(self, runner: Target, sampler: Sampler, layers: Sequence[int] = (), candidates: int = 0) -> None:
         self._runner = runner
         self._sampler = sampler
         self._layers = layers
+        self._candidates = candidates
         self.asynchronous = runner.asynchronous
         self._slots: dict[str, int] = {}
 
@@ -147,10 +154,23 @@ class ModelVerifier:
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], forward: Forward
     ) -> list[Verdict]:
         best = likeliest_tokens(forward) if self._sampler.greedy else []
-        return [
+        verdicts = [
             verdict_of_row(draft, nodes, len(row.tokens), forward, number, self._sampler, self._layers, best)
             for number, (draft, nodes, row) in enumerate(zip(drafts, chosen, rows, strict=True))
         ]
+        return with_candidates(verdicts, rows, forward, self._candidates) if self._candidates else verdicts
+
+
+def with_candidates(
+    verdicts: Sequence[Verdict], rows: Sequence[Append], forward: Forward, number: int
+) -> list[Verdict]:
+    """Return the verdicts with the target's `number` most likely tokens after each root and each submitted node."""
+    tokens = iter(forward.top_tokens(number))
+    kept = [list(islice(tokens, row.keep)) for row in rows]
+    return [
+        replace(verdict, candidates=after[-1 - len(verdict.submitted) :])
+        for verdict, after in zip(verdicts, kept, strict=True)
+    ]
 
 
 def likeliest_tokens(forward: Forward) -> list[list[int]]:
