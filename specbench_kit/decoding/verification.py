@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.lossy import LossyRule, lossy_verdict
 from specbench_kit.decoding.rules import rule_for, walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
@@ -114,14 +115,22 @@ class ModelVerifier:
     """Verifies by batched forwards of the target.
 
     `layers` are those whose hidden states the drafter reads, and `candidates` is the number of the target's most likely
-    tokens that the policy reads.
+    tokens that the policy reads. A `lossy` rule takes the place of the lossless ones.
     """
 
-    def __init__(self, runner: Target, sampler: Sampler, layers: Sequence[int] = (), candidates: int = 0) -> None:
+    def __init__(
+        self,
+        runner: Target,
+        sampler: Sampler,
+        layers: Sequence[int] = (),
+        candidates: int = 0,
+        lossy: LossyRule | None = None,
+    ) -> None:
         self._runner = runner
         self._sampler = sampler
         self._layers = layers
         self._candidates = candidates
+        self._lossy = lossy
         self.asynchronous = runner.asynchronous
         self._slots: dict[str, int] = {}
 
@@ -155,7 +164,9 @@ class ModelVerifier:
     ) -> list[Verdict]:
         best = likeliest_tokens(forward) if self._sampler.greedy else []
         verdicts = [
-            verdict_of_row(draft, nodes, len(row.tokens), forward, number, self._sampler, self._layers, best)
+            verdict_of_row(
+                draft, nodes, len(row.tokens), forward, number, self._sampler, self._layers, best, self._lossy
+            )
             for number, (draft, nodes, row) in enumerate(zip(drafts, chosen, rows, strict=True))
         ]
         return with_candidates(verdicts, rows, forward, self._candidates) if self._candidates else verdicts
@@ -188,13 +199,20 @@ def verdict_of_row(
     sampler: Sampler,
     layers: Sequence[int],
     best: Sequence[Sequence[int]],
+    lossy: LossyRule | None = None,
 ) -> Verdict:
     """Return the verdict on a draft's chosen nodes, by the rule for how its tokens were drafted.
 
     They are in row `number` of a forward, which appended so many tokens to it; `best` are the likeliest tokens of all
-    rows, which greedy decoding takes. The verdict carries the hidden states of `layers`, if there are any.
+    rows, which greedy decoding takes. The verdict carries the hidden states of `layers`, if there are any. A `lossy`
+    rule takes the place of the rule for how the tokens were drafted.
     """
-    if sampler.greedy:
+    if lossy is not None and nodes:
+        target = sampler.probabilities(forward[number][-1 - len(nodes) :])
+        refuse_nan_in(target)
+        random = None if sampler.greedy else draft.session.random.from_position(draft.session.produced)
+        path, bonus = lossy_verdict(lossy, draft.tree, nodes, target, random)
+    elif sampler.greedy:
         path, bonus = walk(draft.tree, nodes, best[number][-1 - len(nodes) :].__getitem__)
     else:
         path, bonus = judge_sampled(sampler, draft, nodes, forward[number])
