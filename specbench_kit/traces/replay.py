@@ -278,6 +278,8 @@ def _source(
     if not drafting.models:
         longest = header.capacity or UNLIMITED
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
+    if header.drafter == MODEL and (derived := drafting.over(ReplayDrafter(header, traces), clock)) is not None:
+        return derived
     reason = f"a trace holds drafts of '{header.drafter}', so drafter '{drafting.spec}' cannot be replayed"
     raise SkitError(f"{method.display_name}: {reason}: run it live")
 

@@ -188,6 +188,10 @@ class Workbench:
             self.settings.lossy is None or method.pipeline is None,
             f"{method.display_name}: a pipeline has no lossy verification: leave out --lossy",
         )
+        require(
+            self.settings.deployment is not None or not method.drafting.modelled,
+            f"drafter '{method.drafting.display_name}' has no time of its own: add --deployment NAME, which models it",
+        )
         if self.server is not None:
             self.server.require_verifiable(method, self.sampler)
         method = method.prepare(self.measured.environment_of(method.drafting))
