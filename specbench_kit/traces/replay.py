@@ -39,7 +39,10 @@ from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, 
 
 CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 DISTRIBUTIONS = "a trace holds no whole distributions, so a method that changes them cannot be replayed: run it live"
-CANDIDATES = "a trace does not hold the target's candidates for the tokens that it rejects: run it live"
+CANDIDATES = (
+    "a trace holds no candidates of the target for tokens that it rejects, so a method that learns from them cannot be "
+    "replayed: run it live"
+)
 MODEL = "model"
 """The drafter that most methods have by default."""
 
