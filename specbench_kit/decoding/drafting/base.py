@@ -101,6 +101,11 @@ class Drafting(ABC):
         changed = [f"{name}={texts[name]}" for name in options if options[name] != getattr(type(self), name)]
         return ".".join(filter(None, (self.display_name, "+".join(changed))))
 
+    @property
+    def tokens_per_forward(self) -> int:
+        """Return how many tokens of a chain one forward drafts."""
+        return 1
+
     def resolved(self, exists: Callable[[str], bool]) -> "Drafting":
         """Return the drafter after the choices that depend on the models at hand.
 

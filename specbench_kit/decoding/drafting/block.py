@@ -10,10 +10,9 @@ from torch import Tensor
 
 from specbench_kit.core.errors import PolicyError, require
 from specbench_kit.decoding.clock import Clock
-from specbench_kit.decoding.distributions import DraftForward
+from specbench_kit.decoding.distributions import Distributions, DraftForward, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft, DraftSource, Forwarded
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
-from specbench_kit.decoding.drafting.look_up import LookUpDistribution
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.session import Session
@@ -27,13 +26,14 @@ class BlockDrafting(Drafting):
 
     Drafters of one forward guess later tokens without having seen the earlier ones, so that they are right less often.
     `keep` states, by position in the block, what share of the draft model's tokens they guess too; the last share
-    counts for all further positions, and the other tokens are replaced by wrong ones. A forward of `size` positions
-    takes what the deployment says of its drafter: without a deployment this drafter is refused.
+    counts for all further positions, and the other tokens are replaced by wrong ones, with the statistics of the
+    model's. A forward of `size` positions takes what the deployment says of its drafter: without a deployment this
+    drafter is refused. Methods that weigh time count 1/`size` of a forward per token.
     """
 
     size: int = 8
     keep: tuple[float, ...] = (1.0,)
-    capability = Capability.TOKENS
+    capability = Capability.STATISTICS
     modelled: ClassVar[bool] = True
     drawn = False
 
@@ -41,6 +41,10 @@ class BlockDrafting(Drafting):
         require(self.size >= 1, f"block: size must be at least 1, not {self.size}")
         shares = "-".join(f"{share:g}" for share in self.keep)
         require(all(0 <= share <= 1 for share in self.keep), f"block: keep must have shares in 0..1, not {shares}")
+
+    @property
+    def tokens_per_forward(self) -> int:
+        return self.size
 
     def kept(self, position: int) -> float:
         """Return the share of tokens that are kept at a position of a block, counted from 0."""
@@ -55,6 +59,25 @@ class BlockDrafting(Drafting):
 
     def latencies(self, draft: LatencyModel) -> Mapping[str, LatencyModel]:
         return {DRAFT: draft}
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelsOwn:
+    """The distribution of the model's own token, whichever token is drafted in its place."""
+
+    source: Distributions
+    row: int
+    token: int
+    sampled: ClassVar[bool] = False
+
+    def stats(self, row: int, token: int) -> NodeStats:
+        return self.source.stats(self.row, self.token)
+
+    def probability(self, row: int, token: int) -> float:
+        return self.source.probability(self.row, self.token)
+
+    def score(self, row: int, token: int, depth: int, scorer: TokenScorer) -> float:
+        return self.source.score(self.row, self.token, depth, scorer)
 
 
 @dataclass(slots=True)
@@ -104,7 +127,9 @@ class BlockDrafter:
         grown = [draft for draft in drafts if draft.request_id in grown_ids]
         self._report([draft for draft in grown if draft.tree.last % self.options.size == 0])
         for draft in grown:
-            draft.tree.add(self._token(draft), draft.tree.last, LookUpDistribution("block", 1.0), 0)
+            chain = self._chain(draft).tree
+            source = _ModelsOwn(*chain.source(chain.last), chain.tokens[chain.last])
+            draft.tree.add(self._token(draft), draft.tree.last, source, 0)
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:

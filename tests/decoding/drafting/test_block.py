@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 from command_line import error_line, skit_here
 from tiny_models import AUTOREGRESSIVE, decode, disturbed, make_requests, make_runner, outputs, tiny_llama
+from tiny_predictors import PAIR
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import parse_drafter
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.placing import environment
+from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 from specbench_kit.traces.replay import prepare_for_replay, replay
@@ -78,6 +81,24 @@ def test_a_trace_of_the_model_replays_as_blocks() -> None:
     blocks, chains = found
     assert [step.accepted for step in blocks] == [step.accepted for step in chains]
     assert sum(step.draft_s for step in chains) == pytest.approx(4 * sum(step.draft_s for step in blocks))
+
+
+def test_a_method_that_weighs_time_counts_a_part_of_a_forward_per_token() -> None:
+    seen = []
+    for spec in ("vllm-adaptive:max_draft=4", "vllm-adaptive:max_draft=4,drafter=block.size=4"):
+        method = parse_method(spec).prepare(environment(PAIR, DEPLOYMENT))
+        assert isinstance(method, LatencyAware)
+        assert method.latencies is not None
+        seen.append(method.latencies.draft.seconds([(1, 20)]))
+    assert seen == [DRAFT_S, DRAFT_S / 4]
+
+
+def test_a_replaced_token_has_the_statistics_of_the_models(runners: tuple[Runner, Runner]) -> None:
+    """What a stop rule reads, and so where it stops, is the same whichever tokens are replaced."""
+    kept, replaced = (
+        rounds(f"threshold:max_draft=4,drafter=block.keep={keep}", runners)[0].submitted for keep in (1, 0)
+    )
+    assert kept == replaced
 
 
 def test_measured_time_and_bad_options_are_refused_in_one_line() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile, Role
@@ -63,3 +64,32 @@ def test_a_05b_speeds_a_15b_up_on_a_t4(trace: TraceFile, code: list[RequestTrace
     found = [speedup(*models, trace, code) for models in zip(*ends, strict=True)]
     assert min(found) > 1
     assert min(found) < 1.5 < max(found)
+
+
+@pytest.fixture(scope="module")
+def trees() -> TraceFile:
+    return TraceFile(Path("qwen2.5-coder-trees"))
+
+
+@pytest.fixture(scope="module")
+def slow_edge() -> Deployment:
+    """A device that takes longer to draft a token than the server to verify a draft: the card is not known."""
+    deployment = load("raspberry-pi")
+    assert deployment is not None
+    return deployment
+
+
+def test_drafting_ahead_costs_on_a_slow_device(trees: TraceFile, slow_edge: Deployment) -> None:
+    """One public edge-cloud system lost 25 % by prefetching: what was drafted ahead in vain delays the next draft."""
+    requests = list(trees)
+    ahead, waiting = (
+        tokens_per_s(spec, slow_edge, trees, requests) for spec in ("specedge", "specedge:proactive=false")
+    )
+    assert ahead < waiting
+
+
+def test_a_stop_rule_by_entropy_costs_on_a_slow_device(trace: TraceFile, slow_edge: Deployment) -> None:
+    """It lost 4 % by an entropy rule: AdaEDL's drafts one token more than it sends, which such a device feels."""
+    requests = list(trace)
+    rule, fixed = (tokens_per_s(spec, slow_edge, trace, requests) for spec in ("adaedl:max_draft=12", "fixed-k:k=4"))
+    assert rule < fixed
