@@ -5,27 +5,28 @@ process.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import AXES
+from specbench_kit.metrics.serving_rows import AXES, look_up
 from specbench_kit.serving.arrays import Mask
-from specbench_kit.serving.metrics import finished_response_s, slo_violations
+from specbench_kit.serving.metrics import ALL, LatencyMetrics, latencies_by_class, slo_violations
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.server_metrics import Distribution, distribution, is_drifting
+from specbench_kit.serving.server_metrics import Distribution, is_drifting
 from specbench_kit.serving.simulation import Simulation
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
-from specbench_kit.studies.serving.simulation_grid import guards
+from specbench_kit.studies.serving.simulation_grid import guards, interval_cells, latency_values
 
 DEVICES = "devices"
 RATE = "requests/s"
@@ -70,8 +71,8 @@ class LoadTrial:
     """One load: the violation rate and its interval when the run was stopped, after so many seconds.
 
     `settled`: the interval lay on one side of epsilon; if it never does, the rate itself decides. A run that still
-    drifts at its end is not `steady`, and its load does not count as served (`holds`). `response_s` is the end-to-end
-    latency of the responses that began after the warm-up and finished, None without any.
+    drifts at its end is not `steady`, and its load does not count as served (`holds`). `latencies` are those of all
+    responses together and, where several speeds are promised, by class.
     """
 
     load: float
@@ -83,7 +84,17 @@ class LoadTrial:
     settled: bool
     holds: bool
     steady: bool = True
-    response_s: Distribution | None = None
+    latencies: Mapping[str, LatencyMetrics] = field(default_factory=dict)
+
+    @property
+    def response_s(self) -> Distribution | None:
+        """The end-to-end latency of the responses that began after the warm-up and finished; None without any."""
+        return self.latencies[ALL]["response_s"] if self.latencies else None
+
+    def describe(self) -> JsonObject:
+        """Return the trial as `summary.json` holds it: of latencies only that of whole responses."""
+        numbers = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "latencies"}
+        return {**numbers, "response_s": self.response_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +112,9 @@ class SeedCapacity:
         return served == sorted(served, reverse=True)
 
     @property
-    def response_s(self) -> Distribution | None:
-        """The end-to-end latency of responses at the capacity; None if nothing is served."""
-        return next((trial.response_s for trial in self.trials if trial.load == self.load and trial.holds), None)
+    def latencies(self) -> Mapping[str, LatencyMetrics]:
+        """The latencies at the capacity, by class; empty if nothing is served."""
+        return next((trial.latencies for trial in self.trials if trial.load == self.load and trial.holds), {})
 
 
 def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
@@ -165,8 +176,8 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
         )
     load = scenario.devices if load is None else load
     holds = steady and bool(rate <= rule.epsilon)
-    latency_s = distribution(finished_response_s(scenario, result))
-    return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady, latency_s)
+    latencies = latencies_by_class(scenario, result)
+    return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady, latencies)
 
 
 def violation_interval(violated: Mask, turns: int, looks: int = len(LOOKS)) -> tuple[float, float, float]:
@@ -211,19 +222,21 @@ class CapacityRow:
             refused = {"capacity": estimate([0.0]).describe(), "unit": self.unit, "refused": self.refused, "seeds": []}
             return fixed | refused
         trials = [trial for capacity in self.by_seed for trial in capacity.trials]
-        latencies_s = [capacity.response_s for capacity in self.by_seed if capacity.response_s]
+        served = [dict(capacity.latencies) for capacity in self.by_seed if capacity.latencies]
+        latencies = over_seeds(served) if served else None
         return {
             **fixed,
             "capacity": estimate([capacity.load for capacity in self.by_seed], 0.0).describe(),
             "unit": self.unit,
-            "response_s": over_seeds(latencies_s) if latencies_s else None,
+            "response_s": look_up({"latencies": latencies}, f"latencies.{ALL}.response_s"),
+            "latencies": latencies,
             "monotone": all(capacity.monotone for capacity in self.by_seed),
             "steady": sum(trial.steady for trial in trials) / len(trials),
             "bounded": any(capacity.bounded for capacity in self.by_seed),
             "settled": sum(trial.settled for trial in trials) / len(trials),
             "simulated_s": sum(trial.simulated_s for trial in trials),
             "seeds": [
-                {"load": capacity.load, "trials": [asdict(trial) for trial in capacity.trials]}
+                {"load": capacity.load, "trials": [trial.describe() for trial in capacity.trials]}
                 for capacity in self.by_seed
             ],
         }
@@ -257,6 +270,17 @@ def find_capacities(
     return [
         CapacityRow(point, capacities[point], refused.get(point, ""), units.get(point, DEVICES)) for point in points
     ]
+
+
+def to_csv(rows: Sequence[JsonObject]) -> str:
+    """Return one line per row of the summary, and per class if there are several: the capacity, then its latencies."""
+    lines = []
+    for row in rows:
+        place = {"series": row["series"], **{axis: row[axis] for axis in FIXED_AXES}}
+        for name, group in (row.get("latencies") or {ALL: {}}).items():
+            values = {"capacity": row["capacity"]} | latency_values(group)
+            lines.append({**place, "class": name, "unit": row["unit"], **interval_cells(values)})
+    return csv_text(lines)
 
 
 def summarise(rows: Sequence[CapacityRow], rule: CapacityRule) -> JsonObject:
