@@ -209,6 +209,21 @@ def slo_violations(
     return responses.violated[due], responses.slo[due].astype(np.int64)
 
 
+def due_lateness(
+    scenario: Scenario, result: SimulationResult, objective: Objective = "speed"
+) -> tuple[Floats, float | None]:
+    """Return the lateness of each response that fell due, in order of their ends, and their mean seconds.
+
+    Lateness is the time that a response took over the time that it may take, infinite where it is not there yet; above
+    1 the promise is broken. The
+    mean counts an unfinished response as long as it has lasted; it is None without responses.
+    """
+    responses = _Responses(scenario, result, objective)
+    due = responses.owed > 0
+    lasted_s = np.minimum(responses.end_s[due], result.end_s) - responses.start_s[due]
+    return responses.lateness[due], mean(lasted_s)
+
+
 class _Responses:
     """Responses, and how often each was `owed`: began after the warm-up and fell due before the end, finished or not.
 
@@ -228,6 +243,9 @@ class _Responses:
         began_s, tokens = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
         allowed_s = np.maximum(tokens / speeds, 1e-9)
         self.violated = self.end_s > began_s + allowed_s
+        self.lateness = np.full(len(self.end_s), np.inf)
+        ended = np.isfinite(self.end_s)
+        self.lateness[ended] = (self.end_s[ended] - began_s[ended]) / allowed_s[ended]
         self.owed = _times_owed(began_s, allowed_s, self.end_s, self.violated, scenario.warmup_s, result.end_s)
         self.finished = (self.end_s <= result.end_s) & (self.start_s >= scenario.warmup_s)
         self.window_s = result.end_s - scenario.warmup_s

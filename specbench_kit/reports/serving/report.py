@@ -240,8 +240,9 @@ def _capacity(summary: Summary) -> Blocks:
     columns += [Column(title, "seconds") for title in AT_CAPACITY.values()]
     text = (
         f"The highest load with a violation rate of at most {share(rule['epsilon'])}, found by doubling and halving, "
-        "for each seed separately. A run stops at an eighth, a quarter or half of its time if the 95% interval of its "
-        "rate then lies on one side of epsilon; otherwise the rate over the whole run decides."
+        "for each seed separately. A run stops at a quarter or half of its time if the interval of its rate then lies "
+        "on one side of epsilon, which errs in 5% of runs at most over all looks together; otherwise the rate over the "
+        "whole run decides."
     )
     table = Table(("system", *axis_titles(axes), *columns), cells)
     first = ["system", *axis_titles(axes), "capacity (95%)", *AT_CAPACITY.values()][:PAGE_COLUMNS]

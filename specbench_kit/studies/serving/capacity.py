@@ -7,7 +7,6 @@ process.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil, sqrt
-from statistics import NormalDist
 
 import numpy as np
 
@@ -16,8 +15,9 @@ from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import AXES, look_up
-from specbench_kit.serving.arrays import Mask
-from specbench_kit.serving.metrics import ALL, LatencyMetrics, latencies_by_class, slo_violations
+from specbench_kit.metrics.statistics import student
+from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.metrics import ALL, LatencyMetrics, due_lateness, latencies_by_class
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.serving.scenario import Scenario
@@ -53,13 +53,17 @@ def load_of(scenario: Scenario, step: int) -> float:
     return round(step * RATE_STEP, 6) if scenario.arrivals.is_open else step
 
 
-LOOKS = (0.125, 0.25, 0.5, 1.0, 2.0)
+LOOKS = (0.25, 0.5, 1.0, 2.0)
 """Shares of the time after the warm-up at which a run may be stopped; the last is for a run that drifts."""
+MOST_BATCHES = 8
+"""Batches of which the variance is taken: few, so that each is much longer than what one response does to the next."""
+MOST_CORRELATED = 0.8
+"""Largest correlation between batches that is reckoned with."""
 BEYOND = 1.5
 """Multiple of the highest load so far at which a search checks once more."""
 CONFIDENCE = 0.95
 FEWEST_TURNS = 5
-"""Mean number of responses per device before a run may be stopped early."""
+"""How many responses long the time has to be before a run may be stopped early."""
 FEWEST_RESPONSES = 100
 FIRST_TRY = 16
 FIXED_AXES = AXES[1:]
@@ -152,24 +156,26 @@ def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapa
 def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | None = None) -> LoadTrial:
     """Simulate for longer and longer until the interval of the violation rate lies on one side of epsilon.
 
-    The interval has its confidence over all looks together. A run that seems served but drifts goes on for twice its
+    The interval has its confidence over all looks together: each look may err with the share of `1 - CONFIDENCE` that
+    the time since the look before it has in the whole time. A run that seems served but drifts goes on for twice its
     time.
     """
     simulation = Simulation(scenario, seed)
-    for share in LOOKS:
+    for before, share in zip((0.0, *LOOKS), LOOKS, strict=False):
         seconds = scenario.warmup_s + share * (scenario.duration_s - scenario.warmup_s)
         result = simulation.run(seconds)
-        violated, _ = slo_violations(scenario, result, rule.objective)
-        turns = len(violated) / scenario.devices
-        enough = turns >= FEWEST_TURNS and len(violated) >= FEWEST_RESPONSES
+        lateness, duration_s = due_lateness(scenario, result, rule.objective)
+        turns = (seconds - scenario.warmup_s) / duration_s if duration_s else 0.0
+        enough = turns >= FEWEST_TURNS and len(lateness) >= FEWEST_RESPONSES
         if not enough and share < 1:
             continue
-        rate, low, high = violation_interval(violated, int(turns))
+        alpha = (1 - CONFIDENCE) * (share - before) / LOOKS[-1]
+        rate, low, high = violation_interval(lateness, turns, alpha)
         steady = rate > rule.epsilon or not is_drifting(scenario, result)
         settled = enough and steady and (low > rule.epsilon or high <= rule.epsilon)
         if settled or (share >= 1 and steady):
             break
-    if not len(violated):
+    if not len(lateness):
         raise SkitError(
             f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer, "
             f"with --duration {2 * scenario.duration_s:g}"
@@ -177,28 +183,51 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
     load = scenario.devices if load is None else load
     holds = steady and bool(rate <= rule.epsilon)
     latencies = latencies_by_class(scenario, result)
-    return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady, latencies)
+    return LoadTrial(load, rate, low, high, len(lateness), seconds, settled, holds, steady, latencies)
 
 
-def violation_interval(violated: Mask, turns: int, looks: int = len(LOOKS)) -> tuple[float, float, float]:
-    """Return the violation rate and its Wilson interval, at 95% over all looks together (Bonferroni).
+def violation_interval(lateness: Floats, turns: float, alpha: float = 1 - CONFIDENCE) -> tuple[float, float, float]:
+    """Return the violation rate and its interval, which misses the true rate with a probability of `alpha` at most.
 
-    Responses that are under way at the same time share their fate. So they count for as many independent ones as
-    would have the variance that there is between `turns` (one response per device each).
+    `lateness` is the time of each response over the time that it may take, in order; `turns` is how many responses
+    long the time was in which they fell due. Responses that are under way at the same time share their fate, so that
+    they count for as many independent ones as would have the variance of the mean, which batch means estimate. It is
+    Wilson's interval with Student's t in place of the normal distribution: few batches know their variance badly.
     """
-    count = len(violated)
-    if not count:
-        return 0.0, 0.0, 1.0
+    count = len(lateness)
+    if count < 2:
+        return float((lateness > 1).mean()) if count else 0.0, 0.0, 1.0
+    violated = (lateness > 1).astype(np.float64)
     rate = float(violated.mean())
-    effective = 1.0
-    if turns >= 2:
-        means = np.asarray([turn.mean() for turn in np.array_split(violated, turns)])
-        variance = float(means.var(ddof=1)) / turns
-        effective = float(np.clip(rate * (1 - rate) / variance, turns, count)) if variance else float(count)
-    z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / looks / 2)
+    batches = int(np.clip(turns, 2, min(MOST_BATCHES, count)))
+    if rate in (0, 1) and np.isfinite(lateness).all():
+        # Rates of batches do not differ, and the lateness itself shows how far one response is like the next.
+        effective = _effective(lateness, batches)
+    else:
+        effective = _effective(violated, batches)
+    z = student(1 - alpha, batches - 1)
     centre = (rate + z * z / (2 * effective)) / (1 + z * z / effective)
     half = z / (1 + z * z / effective) * sqrt(rate * (1 - rate) / effective + z * z / (4 * effective * effective))
-    return rate, max(0.0, centre - half), min(1.0, centre + half)
+    # Where nothing or everything is late, rounding alone keeps that end of the interval from 0 or 1.
+    return rate, max(0.0, centre - half) if rate else 0.0, min(1.0, centre + half) if rate < 1 else 1.0
+
+
+def _effective(values: Floats, batches: int) -> float:
+    """Return how many independent values would have the variance of the mean of these ones.
+
+    The variance is that of batch means, and larger where neighbouring batches are alike: as of a process in which each
+    batch mean remembers the one before it (an autoregressive process of order 1).
+    """
+    count = len(values)
+    deviations = np.asarray([batch.mean() for batch in np.array_split(values, batches)]) - values.mean()
+    squares = float((deviations**2).sum())
+    if not squares:
+        return float(count)
+    # The estimate of the correlation is too low by about one over the number of batches.
+    correlation = float((deviations[1:] * deviations[:-1]).sum()) / squares + 1 / batches
+    correlation = float(np.clip(correlation, 0, MOST_CORRELATED))
+    variance = squares / (batches - 1) / batches * (1 + correlation) / (1 - correlation)
+    return float(np.clip(values.var() / variance, 1, count))
 
 
 @dataclass(frozen=True, slots=True)
