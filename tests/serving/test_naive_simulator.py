@@ -1,0 +1,176 @@
+"""The simulator against a naive one over random scenes, and against what queueing theory knows in closed form."""
+
+import numpy as np
+import pytest
+from naive_simulator import Latency, Scene, Simulator
+
+from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
+from specbench_kit.serving.metrics import compute_metrics
+from specbench_kit.serving.network import Network
+from specbench_kit.serving.round_sources import PositionRates
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.systems.base import ServingSystem
+
+END_S = 1e5
+SCHEDULERS = ("fcfs", "edf", "edf:by=promise", "static")
+
+
+def random_scene(seed: int) -> Scene:
+    """Return a scene in which the server is now idle, now far behind."""
+    random = np.random.default_rng([52, seed])
+
+    def latency(c_s: float) -> Latency:
+        return (
+            random.uniform(1e-5, 1e-3),
+            random.uniform(0, 1e-7),
+            random.uniform(0, 1e-5),
+            c_s * random.uniform(1, 5),
+        )
+
+    draft = int(random.integers(1, 6))
+    count = int(random.integers(5, 60))
+    arrivals_s = np.cumsum(random.exponential(random.choice([0.05, 0.3, 2.0]), count))
+    on_edge = bool(random.random() < 0.75)
+    return Scene(
+        devices=int(random.integers(1, 13)),
+        requests=[(float(at_s), int(random.integers(1, 400)), int(random.integers(1, 40))) for at_s in arrivals_s],
+        drafter=latency(0.004),
+        verifier=latency(0.02),
+        rtt_s=random.uniform(0.001, 0.2),
+        up_bytes_per_s=10 ** random.uniform(3, 6),
+        down_bytes_per_s=10 ** random.uniform(3, 6),
+        draft=draft,
+        accepted=int(random.integers(0, draft + 1)),
+        scheduler=SCHEDULERS[seed % len(SCHEDULERS)],
+        size=int(random.integers(1, 6)),
+        timeout_s=random.uniform(0.0, 0.3),
+        largest=int(random.integers(1, 9)),
+        prefix_cache=bool(random.random() < 0.7),
+        on_edge=on_edge,
+        speed=random.uniform(0.5, 4.0),
+        turn_s=random.uniform(0.001, 0.05) if random.random() < 0.4 else 0.0,
+        shared_bytes_per_s=10 ** random.uniform(2.5, 5) if random.random() < 0.4 else float("inf"),
+    )
+
+
+def kit_scenario(scene: Scene) -> Scenario:
+    """Return the same scene as the kit has it."""
+    scheduler = scene.scheduler
+    if scheduler == "static":
+        scheduler = f"static:size={scene.size},timeout_s={scene.timeout_s!r}"
+    rates = (1.0,) * scene.accepted + (0.0,) * (scene.draft - scene.accepted)
+    link = Link(scene.rtt_s, up_bytes_per_s=scene.up_bytes_per_s, down_bytes_per_s=scene.down_bytes_per_s)
+    endpoints = (Endpoint(name, InteractionModel(*getattr(scene, name))) for name in ("drafter", "verifier"))
+    return Scenario(
+        Deployment("random", *endpoints, link),
+        ServingSystem("", "fixed-k", "fcfs", "edge" if scene.on_edge else "none", scene.prefix_cache),
+        PositionRates(rates),
+        scene.devices,
+        slo=parse_slo(f"{scene.speed!r}/s"),
+        arrivals=ReplayedArrivals(tuple(RequestArrival(*request) for request in scene.requests)),
+        scheduler=scheduler,
+        max_batch=scene.largest,
+        duration_s=END_S,
+        warmup_s=0.0,
+        network=Network(turn_s=scene.turn_s, shared_up_bytes_per_s=scene.shared_bytes_per_s),
+        require_attainable_slo=False,
+    )
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
+    """Every batch holds the same devices at the same moments, and every response begins and ends when it should."""
+    scene = random_scene(seed)
+    naive = Simulator(scene)
+    naive.run()
+    result = simulate(kit_scenario(scene))
+    starts_s, ends_s, devices = zip(*naive.batches, strict=True)
+    assert result.batches["size"].tolist() == [len(chosen) for chosen in devices]
+    assert result.batches["started_s"] == pytest.approx(np.array(starts_s), rel=1e-9, abs=1e-9)
+    assert result.batches["ended_s"] == pytest.approx(np.array(ends_s), rel=1e-9, abs=1e-9)
+    served = [sorted(result.rounds["client"][result.rounds["batch"] == number]) for number in range(len(devices))]
+    assert served == [sorted(chosen) for chosen in devices]
+    columns = [result.responses[name] for name in ("client", "start_s", "first_s", "end_s")]
+    found = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    assert len(found) == len(scene.requests) == len(naive.responses)
+    for ours, theirs in zip(found, sorted(naive.responses), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+    assert result.responses["committed"].sum() == sum(output for *_, output in scene.requests)
+
+
+def test_random_scenes_cover_what_they_should() -> None:
+    """Schedulers, places to draft, caches, gaps and shared links all occur, and so do idle and crowded servers."""
+    scenes = [random_scene(seed) for seed in range(80)]
+    assert {scene.scheduler for scene in scenes} == set(SCHEDULERS)
+    for name in ("on_edge", "prefix_cache"):
+        assert {getattr(scene, name) for scene in scenes} == {True, False}
+    assert 10 < sum(scene.turn_s > 0 for scene in scenes) < 70
+    assert 10 < sum(scene.shared_bytes_per_s < 1e6 for scene in scenes) < 70
+    assert {scene.accepted == scene.draft for scene in scenes} == {True, False}
+
+
+ONE_ROUND = Deployment(
+    "queue", Endpoint("device", InteractionModel(0, 0, 0, 0)), Endpoint("server", InteractionModel(0, 0, 0, 0.1))
+)
+PLAIN = ServingSystem("", "autoregressive", "fcfs", "none")
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: float) -> None:
+    """M/D/1: customers wait for load / (2 - 2 load) service times on average (Pollaczek and Khinchine)."""
+    scenario = Scenario(
+        ONE_ROUND,
+        PLAIN,
+        PositionRates((0.5,)),
+        256,
+        arrivals=Poisson(load / 0.1),
+        prompt_tokens=1,
+        output_tokens=1,
+        max_batch=1,
+        slo=parse_slo("1/s"),
+        duration_s=1000.0,
+        warmup_s=50.0,
+    )
+    found = compute_metrics(scenario, simulate(scenario, 1))
+    assert found["server"]["utilisation"] == pytest.approx(load, rel=0.04)
+    assert found["overall"]["throughput"] == pytest.approx(load / 0.1, rel=0.04)
+    queue_s = found["overall"]["queue_s"]
+    assert queue_s
+    assert queue_s["mean"] == pytest.approx(0.1 * load / (2 - 2 * load), rel=0.15)
+
+
+@pytest.mark.parametrize("think_s", [0.0, 2.0])
+@pytest.mark.parametrize("system", ["edge", "none"])
+def test_devices_are_throughput_times_the_length_of_their_cycle(think_s: float, system: str) -> None:
+    """Little's law: devices = responses a second x (seconds of a response + pause); and busy = batches x their time."""
+    scenario = Scenario(
+        Deployment(
+            "loop",
+            Endpoint("device", InteractionModel(1e-4, 1e-8, 1e-7, 9e-3)),
+            Endpoint("server", InteractionModel(4e-5, 2e-8, 4e-6, 15e-3)),
+            Link(rtt_s=0.02),
+        ),
+        ServingSystem("", "fixed-k", "fcfs", system),  # type: ignore[arg-type]
+        PositionRates((0.7, 0.6, 0.5)),
+        24,
+        arrivals=ClosedLoop(think_s, exponential=True),
+        prompt_tokens=60,
+        output_tokens=30,
+        max_batch=4,
+        slo=parse_slo("1/s"),
+        duration_s=200.0,
+        warmup_s=20.0,
+    )
+    result = simulate(scenario, 4)
+    found = compute_metrics(scenario, result)
+    response_s = found["overall"]["response_s"]
+    assert response_s
+    responses_per_s = found["overall"]["throughput"] / 30
+    assert responses_per_s * (response_s["mean"] + think_s) == pytest.approx(24, rel=0.03)
+    counted = result.batches["started_s"] >= 20
+    batch_s = (result.batches["ended_s"] - result.batches["started_s"])[counted]
+    assert found["server"]["utilisation"] == pytest.approx(batch_s.sum() / 180, abs=0.002)
