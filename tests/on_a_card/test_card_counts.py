@@ -120,6 +120,8 @@ def require_bounds(name: str, batch_size: int, machine: Machine, tmp_path: Path)
     drafted = sum(round_.drafted for record in records.values() for round_ in record.rounds)
     # A draft's forward is one token of every chain, or one level of every tree; a prompt is one forward too.
     reads = batch_size if name in FIXED else draft.forwards
+    if method.reads_candidates:
+        reads += rounds  # the target's candidates come over beside its likeliest tokens
     assert counts.waits <= rounds + reads
     assert counts.synchronisations <= rounds
     assert counts.copies_to_card <= COPIES * rounds
