@@ -62,7 +62,8 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     for line in found.differences:
         say(console, line)
     if not found.differences:
-        numbers = f"all {found.numbers:,} numbers of {result.policy.spec} in {found.cells} cells"
+        fleets = f" and {found.fleets} fleets" if found.fleets else ""
+        numbers = f"all {found.numbers:,} numbers of {result.policy.spec} in {found.cells} cells{fleets}"
         say(
             console,
             f"{options.subject}: {numbers} come out to the last digit; its outputs are the target's answers, and it "

@@ -34,8 +34,13 @@ from specbench_kit.reports.suite.report import (
     best_first,
     by_batch_size,
     cell_rows,
+    fleet_cells,
+    fleet_columns,
+    fleet_note,
+    fleet_tables,
     headline,
     mean_regret,
+    most_devices_first,
     recorded,
     waste,
 )
@@ -86,6 +91,7 @@ def index(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) ->
             Figure(picture.title, "plots/winners.svg", f"{picture.note} Tasks go from the easiest to draft for down."),
         ],
         list(_all_policies(board, pages)),
+        list(_devices(board, pages)),
         list(_waste(board, pages)),
         list(_synthetic(outline, board, pages)),
         _how_to_join(outline),
@@ -108,11 +114,13 @@ def policy_page(outline: SuiteOutline, board: Scoreboard, spec: str) -> tuple[Do
         drawings[f"plots/{name}"] = drawing(picture, setting)
         figures.append(Figure(f"{picture.title}, batch size {size}", f"plots/{name}.svg", picture.note))
     rows = list(cell_rows(board, spec))
+    fleets = list(fleet_tables(board, [spec]))
     sections: list[Sequence[Block]] = [
         paragraphs(policy.summary, headline(board, spec) if spec != BASELINE and rows else ""),
         list(_claims(board, policy)),
         figures,
         [Heading("In every cell"), Table(CELL_COLUMNS, rows).without_empty_columns(), Note(REGRET)] if rows else [],
+        [Heading("How many devices?"), *fleets] if fleets else [],
         list(_missing(policy)),
         [Heading("What ran"), _identity(policy)],
         [Heading("Run it"), CodeBlock(f"skit suite run {outline.name} --method '{spec}'")],
@@ -201,6 +209,16 @@ def _all_policies(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block
         yield table if size == 1 else Folded(f"{size} requests together", [table])
 
 
+def _devices(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
+    if board.fleets:
+        yield Heading("How many devices?")
+    for name, fleet in board.fleets.items():
+        ran = most_devices_first(board, list(board.policies), name)
+        rows = [(_linked(spec, pages), *fleet_cells(board, spec, fleet), board.policies[spec].group) for spec in ran]
+        yield Paragraph(fleet_note(fleet))
+        yield Table((Column("policy"), *fleet_columns(fleet), Column("group")), rows)
+
+
 def _waste(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     cells = next(iter(by_batch_size(board).values()))
     yield Heading("What does it cost in waste?")
@@ -268,7 +286,7 @@ def _claims(board: Scoreboard, policy: PolicyResult) -> Iterator[Block]:
 
 
 def _missing(policy: PolicyResult) -> Iterator[Block]:
-    reasons = {code(cell): result.missing for cell, result in policy.cells.items() if result.missing}
+    reasons = {code(part): reason for part, reason in policy.missing.items()}
     if reasons:
         yield Heading("Where it did not run")
         yield BulletList([f"{', '.join(cells)}: {reason}" for reason, cells in by_reason(reasons).items()])
