@@ -267,6 +267,7 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
     behaviour = engine.behaviour
 
     class Handler(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:

@@ -37,6 +37,8 @@ class Metadata:
     """The rule by which text is split before it becomes tokens; empty if the file names none."""
     adds_bos: bool
     """True if a text begins with the beginning-of-sequence token; what a file leaves out is llama.cpp's default."""
+    end_token: int | None
+    """The token that ends a text; None if the file names none."""
     end_tokens: tuple[int, ...]
     """The tokens that end a text, a turn or a message."""
     rope_scaling: dict[str, float | str]
@@ -53,7 +55,7 @@ class Metadata:
         """Read the metadata of an open file."""
         architecture = _text(reader, "general.architecture")
         tokenizer = _text(reader, "tokenizer.ggml.model")
-        ends = {_text(reader, f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")} - {""}
+        ends = [_text(reader, f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
         prefix = f"{architecture}.rope.scaling."
         factors = [tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight"]
         return cls(
@@ -61,7 +63,8 @@ class Metadata:
             tokenizer=tokenizer,
             text_splitting=_text(reader, "tokenizer.ggml.pre"),
             adds_bos=(_text(reader, "tokenizer.ggml.add_bos_token") or str(tokenizer == "llama")) == "True",
-            end_tokens=tuple(sorted(int(token) for token in ends)),
+            end_token=int(ends[0]) if ends[0] else None,
+            end_tokens=tuple(sorted({int(token) for token in ends if token})),
             rope_scaling={
                 name.removeprefix(prefix): field.contents()
                 for name, field in reader.fields.items()
@@ -158,6 +161,8 @@ AS_GPT_2 = frozenset(
     | {"roberta-bpe", "trillion"}
 )
 """Rules under which transformers' tokenizer is right as it is."""
+AS_QWEN_2 = frozenset({"qwen2", "deepseek-r1-qwen"})
+"""Rules that every version of transformers knows for Qwen's architectures."""
 LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """The parameters, beside `factor`, of all published models with Llama 3's scaling; the file holds its result alone."""
 PLAIN_ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
@@ -237,16 +242,19 @@ def correct_ends(generation: Any, metadata: Metadata) -> None:
 
 
 def correct_tokenizer(name: str, tokenizer: Any, metadata: Metadata) -> None:
-    """Let a tokenizer begin texts and split them as the file says."""
+    """Let a tokenizer begin, end and split texts as the file says."""
     if metadata.tokenizer == "gpt2":
-        _correct_splitting(name, tokenizer, metadata.text_splitting)
+        _correct_splitting(name, tokenizer, metadata)
+    if metadata.end_token is not None:  # transformers 5.17 takes its architecture's default
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(metadata.end_token)
     if metadata.adds_bos:
         _add_bos(tokenizer)
 
 
-def _correct_splitting(name: str, tokenizer: Any, rule: str) -> None:
+def _correct_splitting(name: str, tokenizer: Any, metadata: Metadata) -> None:
     from tokenizers import pre_tokenizers
 
+    rule = metadata.text_splitting
     if rule in DIGIT_BY_DIGIT:
         digits = pre_tokenizers.Digits(individual_digits=True)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -255,11 +263,14 @@ def _correct_splitting(name: str, tokenizer: Any, rule: str) -> None:
         return
     try:
         from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
-    except ImportError:  # an earlier version, which does not list what it knows
-        return
+    except ImportError:  # before 5.18, transformers went by the architecture alone
+        is_known = rule in AS_QWEN_2 and metadata.architecture.startswith("qwen")
+        advice = f"{INSTEAD}, or install transformers 5.18 or newer, which knows more rules"
+    else:
+        is_known, advice = rule in GGUF_PRE_TOKENIZER_SPLITS, INSTEAD
     require(
-        rule in AS_GPT_2 or rule in GGUF_PRE_TOKENIZER_SPLITS,
-        f"'{name}' splits text by the rule '{rule}', which is not known here: {INSTEAD}",
+        is_known or rule in AS_GPT_2,
+        f"'{name}' splits text by the rule '{rule}', which is not known here: {advice}",
     )
 
 

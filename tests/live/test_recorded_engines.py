@@ -40,6 +40,8 @@ def playing_back(entries: list[dict[str, Any]]) -> Iterator[str]:
     """A server that answers what was recorded, where the same is sent; yields its address."""
 
     class Player(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
+
         def do_GET(self) -> None:
             self.play(None)
 

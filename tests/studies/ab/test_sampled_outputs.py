@@ -46,7 +46,7 @@ def test_right_verification_passes(verification: str, prompts: Path) -> None:
 def test_drafts_that_are_verified_as_if_they_were_drawn_are_found(prompts: Path) -> None:
     """The draft model's likeliest tokens are accepted by p / q, as if they came from q: then they come too often."""
     second = {"speculates": True, "verification": "argmax"}
-    load, report = result_of(compare(prompts, second, "--repeats", 7, first={"slow_s": 0.05}))
+    load, report = result_of(compare(prompts, second, "--repeats", 7, first={"slow_s": 0.02}))
     assert load["outputs"]["gate"] == "different"
     assert "first tokens" in load["outputs"]["sampled"]["shown"]
     assert "**Sampled outputs have different distributions** (first tokens" in report

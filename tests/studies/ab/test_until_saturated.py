@@ -16,8 +16,8 @@ def prompts(tmp_path: Path) -> Path:
 
 def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
     common = ("--dataset", prompts, "--max-new-tokens", 3, "--out", prompts.parent / "out", "--warm-up", 0)
-    # These servers answer one request at a time, in .06 s or more.
-    return skit_here("ab", first, second, *common, "--repeats", 1, "--rate", "40,50,60,70,80", "--turn", 9, *options)
+    # These servers answer one request at a time, in .03 s or more.
+    return skit_here("ab", first, second, *common, "--repeats", 1, "--rate", "80,100,120,140,160", "--turn", 9, *options)
 
 
 def run_of(prompts: Path) -> Path:
@@ -26,7 +26,7 @@ def run_of(prompts: Path) -> Path:
 
 
 def test_a_sweep_ends_where_both_servers_are_over_saturated(prompts: Path) -> None:
-    with streaming_server(slow_s=0.02) as (one, engine), streaming_server(slow_s=0.02) as (two, _):
+    with streaming_server(slow_s=0.01) as (one, engine), streaming_server(slow_s=0.01) as (two, _):
         command = (f"a=vllm://{one}", f"b=vllm://{two}", prompts)
         done = ab(*command, "--until-saturated")
         assert done.returncode == 0, done.stderr
@@ -35,7 +35,7 @@ def test_a_sweep_ends_where_both_servers_are_over_saturated(prompts: Path) -> No
     summary = read_object(run_of(prompts) / "summary.json")
     taken = [load["load"] for load in summary["loads"]]
     # Each load is three times what a server can answer or more; a busy machine may need more than one to show it.
-    assert [*taken, *summary["left_out"]] == [f"rate {rate}" for rate in (40, 50, 60, 70, 80)]
+    assert [*taken, *summary["left_out"]] == [f"rate {rate}" for rate in (80, 100, 120, 140, 160)]
     assert summary["left_out"]
     assert all(taken[-1] in summary["saturated"][server] for server in "ab")
     assert not all(taken[:-1] and taken[-2] in summary["saturated"][server] for server in "ab")
@@ -47,11 +47,11 @@ def test_a_sweep_ends_where_both_servers_are_over_saturated(prompts: Path) -> No
 
 
 def test_a_sweep_goes_on_without_the_option(prompts: Path) -> None:
-    with streaming_server(slow_s=0.02) as (one, _), streaming_server(slow_s=0.02) as (two, _):
+    with streaming_server(slow_s=0.01) as (one, _), streaming_server(slow_s=0.01) as (two, _):
         done = ab(f"a=vllm://{one}", f"b=vllm://{two}", prompts, "--limit", 6)
     assert done.returncode == 0, done.stderr
     summary = read_object(run_of(prompts) / "summary.json")
-    assert [load["load"] for load in summary["loads"]] == [f"rate {rate}" for rate in (40, 50, 60, 70, 80)]
+    assert [load["load"] for load in summary["loads"]] == [f"rate {rate}" for rate in (80, 100, 120, 140, 160)]
     assert summary["left_out"] == []
 
 
