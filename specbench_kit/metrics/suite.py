@@ -187,6 +187,41 @@ class SuiteResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seal: str = ""
 
 
+class MeasuredServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of two running servers: its name, kind, model and version, and what was measured, one request at a time."""
+
+    name: str
+    kind: str
+    model: str | None = None
+    version: str | None = None
+    tokens_per_s: Number | None = None
+    acceptance_length: Number | None = None
+
+
+class MeasuredResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Two running servers measured on a suite's prompts: the second, which speculates, against the first.
+
+    `speedup` is the ratio of the end-to-end times, with its interval and verdict, and `outputs` says whether the
+    answers agree. No number comes out again to the digit, so that the result stands in no rank. `seal` is the hash of
+    all the rest.
+    """
+
+    schema: int
+    suite: str
+    suite_sha256: str
+    quick: bool
+    kit: str
+    hardware: str
+    servers: tuple[MeasuredServer, MeasuredServer]
+    requests: Count
+    failed: Count
+    speedup: Number | None
+    interval: tuple[Number, Number] | None
+    verdict: str
+    outputs: str
+    seal: str = ""
+
+
 @dataclass(frozen=True)
 class CellScore:
     """A policy's scores in one cell.

@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.core.errors import by_reason
-from specbench_kit.metrics.suite import CellScore, PolicyResult, Scoreboard, SuiteCell, SuiteOutline
+from specbench_kit.metrics.suite import (
+    CellScore,
+    MeasuredResult,
+    PolicyResult,
+    Scoreboard,
+    SuiteCell,
+    SuiteOutline,
+)
 from specbench_kit.metrics.vocabulary import BASELINE, Unit
 from specbench_kit.reports import render_html
 from specbench_kit.reports.document import (
@@ -40,6 +47,7 @@ from specbench_kit.reports.suite.report import (
     fleet_tables,
     headline,
     mean_regret,
+    measured_table,
     most_devices_first,
     recorded,
     waste,
@@ -54,22 +62,26 @@ SHOWN_EVEN = 4
 """Policies that are named beside the fastest, of those that are not shown to be slower."""
 
 
-def write_board(site: Path, outline: SuiteOutline, board: Scoreboard) -> Path:
+def write_board(site: Path, outline: SuiteOutline, board: Scoreboard, measured: Sequence[MeasuredResult] = ()) -> Path:
     """Write all pages, and return the path of the first."""
-    for path, page in pages_of(outline, board):
+    for path, page in pages_of(outline, board, measured):
         write_text(site / path, page)
     return site / INDEX
 
 
-def pages_of(outline: SuiteOutline, board: Scoreboard) -> Iterator[tuple[str, str]]:
+def pages_of(
+    outline: SuiteOutline, board: Scoreboard, measured: Sequence[MeasuredResult] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield the path and the HTML of every page: the index, and a page per policy."""
     pages = _page_names(board)
-    yield INDEX, render_html.render(*index(outline, board, pages))
+    yield INDEX, render_html.render(*index(outline, board, pages, measured))
     for spec, path in pages.items():
         yield path, render_html.render(*policy_page(outline, board, spec))
 
 
-def index(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) -> tuple[Document, Drawings]:
+def index(
+    outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str], measured: Sequence[MeasuredResult]
+) -> tuple[Document, Drawings]:
     """Return the first page and its figures by their paths."""
     groups = by_batch_size(board)
     cells = next(iter(groups.values()))
@@ -94,6 +106,7 @@ def index(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) ->
         list(_devices(board, pages)),
         list(_waste(board, pages)),
         list(_synthetic(outline, board, pages)),
+        [Heading("What did running servers measure?"), *measured_table(measured)] if measured else [],
         _how_to_join(outline),
         [Heading(f"What {outline.name} leaves out"), BulletList(outline.left_out)],
     ]

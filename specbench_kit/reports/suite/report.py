@@ -9,6 +9,8 @@ from specbench_kit.core.errors import by_reason
 from specbench_kit.metrics.suite import (
     CellScore,
     FleetCapacity,
+    MeasuredResult,
+    MeasuredServer,
     PolicyResult,
     Scoreboard,
     SuiteCell,
@@ -45,6 +47,11 @@ MODELLED = "Every number is modelled: the rounds are those of a live run, and th
 REGRET = (
     "Regret is the share of the policy's time that the oracle of the cell would have saved; a policy that drafts for "
     "some requests alone can beat the oracle, which drafts for all or none, and has a regret below 0."
+)
+MEASURED = (
+    "Measured, one request at a time, on the prompts of the recorded pair: the time of the answers of the first server "
+    "over that of the second, with an interval that holds together with those of all other figures. The servers may "
+    "run other models than the recorded pair, so that these rows compare with no modelled one."
 )
 MOST_CURVES = 6
 
@@ -268,6 +275,38 @@ BRIEF_COLUMNS = CELL_COLUMNS[:-1]
 def waste(score: CellScore) -> float | None:
     """Return the share of drafting time that wasted tokens took."""
     return score.result.wdt_share
+
+
+def measured_table(results: Sequence[MeasuredResult]) -> list[Block]:
+    """Return a row for each pair of running servers, and what the figures are."""
+    columns = (
+        Column("server"),
+        Column("against"),
+        Column("speedup", "times"),
+        Column("tokens/s", "number"),
+        Column("acceptance length", "number"),
+        Column("outputs"),
+        Column("hardware"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for result in results:
+        plain, own = result.servers
+        rows.append(
+            (
+                _described(own),
+                _described(plain),
+                Estimate(result.speedup, result.interval) if result.speedup is not None else None,
+                own.tokens_per_s,
+                own.acceptance_length,
+                result.outputs,
+                result.hardware,
+            )
+        )
+    return [Table(columns, rows), Note(MEASURED)]
+
+
+def _described(server: MeasuredServer) -> str:
+    return " ".join(filter(None, (code(server.name), server.kind, server.model, server.version)))
 
 
 def _opening(run: SuiteRun) -> list[Block]:

@@ -20,6 +20,8 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 FOLDER = Path(__file__).parent
 FILE = "suite.toml"
+PROMPTS = "prompts.jsonl"
+"""The prompts of the recorded pair as text, for running servers."""
 RESULTS = "results"
 QUICK_STEP = 5
 """A quick run takes every fifth request of a trace, and every fifth of a synthetic pair's."""
@@ -128,6 +130,11 @@ class Suite:
     def fleets(self) -> dict[str, SuiteFleet]:
         """The fleets by name, such as `phones`."""
         return {name: self._fleet(name, table) for name, table in self.table.fleets.items()}
+
+    @property
+    def recorded_pair(self) -> str:
+        """The name of the recorded pair."""
+        return next(name for name, pair in self.table.pairs.items() if pair.trace)
 
     def trace(self, pair: str) -> TraceFile:
         """Return the trace of a pair; raise SkitError if it is not the one that the suite was made for."""

@@ -15,7 +15,7 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import Suite, load
-from specbench_kit.studies.suite.files import kit_results, save, submissions
+from specbench_kit.studies.suite.files import kit_results, measurements, save, submissions
 from specbench_kit.studies.suite.running import is_current, run_suite
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def make_board(folder: Path, site: Path) -> Path:
     """Write the board of all results in a folder, and of the kit's own policies, as a static site."""
     from specbench_kit.reports.suite.board import write_board
 
-    results = submissions(folder)
-    names = sorted({part.suite for part in results}) or ["v1"]
+    results, measured = submissions(folder), measurements(folder)
+    names = sorted({part.suite for part in results} | {part.suite for part in measured}) or ["v1"]
     require(len(names) == 1, f"{folder} holds results of several suites, {' and '.join(names)}: one board shows one")
     suite = load(names[0])
-    return write_board(site, outline_of(suite), scoreboard(suite, results))
+    return write_board(site, outline_of(suite), scoreboard(suite, results), measured)

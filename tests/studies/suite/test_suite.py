@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from command_line import error_line, skit_here
+from command_line import error_line, read_object, skit_here, write_rows
 from msgspec import structs
+from streaming_server import streaming_server
 from tiny_predictors import confidence_predictor
 from trace_builders import DRAFT_S, MODELS, VERIFY_S, made_requests
 
+from specbench_kit.api import load_dataset
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import decode
 from specbench_kit.core.user_data import user_folder, without_user_files
@@ -67,7 +69,7 @@ bounds = ["oracle:max_draft=6"]
 words = "made requests"
 trace = "{trace}"
 sha256 = "{sha256}"
-prompts = "digest"
+prompts = "{prompts}"
 [pairs.random]
 words = "a synthetic pair"
 draft = "ranks=0.7+0.1,spread=0.5"
@@ -133,6 +135,8 @@ seeds = 1
 scheduler = "edf"
 kv_tokens = 200
 """
+PROMPT_NUMBERS = (11, 13, 18, 22, 27, 28, 1, 2)
+"""Of prompts to which the tiny model's answers repeat themselves, so that drafts of earlier tokens are accepted."""
 Results = dict[str, SuiteResult]
 CELLS = ["made/near/1", "made/near/2", "made/far/1", "made/far/2", "random/near/1", "drawn/near/1"]
 
@@ -153,8 +157,11 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     root = tmp_path_factory.mktemp("suites")
     folder, trace = root / "v0", root / "made.parquet"
     folder.mkdir()
-    run = {"models": MODELS, "dataset": {"name": "made", "digest": "digest"}, "prompts": ["a-prompt"]}
-    header = TraceHeader(6, DRAFT_S, VERIFY_S, {**run, "config": {"max_new_tokens": 40, "dtype": "float32"}})
+    texts = ({"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False} for number in PROMPT_NUMBERS)
+    file = write_rows(folder / "prompts.jsonl", *texts)
+    prompts = load_dataset(str(file), data_dir=None, allow_sample=False, limit=None, seed=0).digest
+    run = {"models": MODELS, "dataset": {"name": "made", "digest": prompts}, "prompts": ["a-prompt"]}
+    header = TraceHeader(6, DRAFT_S, VERIFY_S, {**run, "config": {"max_new_tokens": 17, "dtype": "float32"}})
     with TraceWriter(trace, header) as writer:
         for number, request in enumerate(made_requests(10)):
             writer.append(replace(request, category=f"task {number % 2}"))
@@ -162,7 +169,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     made.write_text(DEPLOYMENT)
     read_made = Definition(made, "made", cards.read_toml(made))
     near, far = (digest(read_made.replace(values).build()) for values in ({}, {"link.rtt_s": 0.4}))
-    text = SUITE.format(trace=trace, sha256=hash_file(trace), near=near, far=far)
+    text = SUITE.format(trace=trace, sha256=hash_file(trace), prompts=prompts, near=near, far=far)
     (folder / "suite.toml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(definition, "FOLDER", root)
@@ -429,5 +436,38 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
 def test_the_command_refuses_what_would_compare_with_nothing(tmp_path: Path) -> None:
     quick = skit_here("suite", "run", "v0", "--method", "svip", "--quick", "--submit", tmp_path)
     assert error_line(quick).startswith("--submit takes results that compare with others")
-    assert error_line(skit_here("suite", "run", "v0")) == "no policy: give at least one --method"
+    assert error_line(skit_here("suite", "run", "v0")) == "no policy: give at least one --method, or --server twice"
     assert error_line(skit_here("suite", "run", "v0", "--method", "svip", "--resume")).startswith("--resume goes with")
+
+
+def test_running_servers_have_a_measured_row(results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for spec in ("autoregressive", "oracle:max_draft=6", "fixed-k:k=3"):
+        save(results[spec], tmp_path / "submissions")
+    with streaming_server() as (one, _), streaming_server(speculates=True) as (two, _):
+        servers = ("--server", f"plain=vllm://{one}", "--server", f"own=vllm://{two}")
+        done = skit_here("suite", "run", "v0", *servers, "--submit", "submissions", "--hardware", "a tiny card")
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "submissions" / "v0-plain-own.measured.json"
+    found = read_object(path)
+    assert (found["requests"], found["failed"], found["outputs"]) == (16, 0, "identical")
+    plain, own = found["servers"]
+    assert plain["acceptance_length"] is None
+    assert own["acceptance_length"] > 1
+    assert found["hardware"] == "a tiny card"
+    (summary,) = (read_object(file) for file in tmp_path.glob("results/*-ab-*/summary.json"))
+    (end_to_end,) = (part for part in summary["loads"][0]["comparisons"] if part["figure"] == "e2e")
+    assert (found["speedup"], found["verdict"]) == (end_to_end["ratio"], end_to_end["verdict"])
+    board = make_board(tmp_path / "submissions", tmp_path / "site").read_text()
+    assert board.index("What did running servers measure?") < board.index("a tiny card")
+    assert "only measuring them again checks it" in error_line(skit_here("suite", "check", path))
+    path.write_text(path.read_text().replace("a tiny card", "a giant card"))
+    assert "its seal does not hold" in error_line(skit_here("suite", "board", "submissions"))
+
+
+@pytest.mark.usefixtures("suite")
+def test_servers_elsewhere_need_their_hardware_in_words() -> None:
+    servers = ("--server", "plain=vllm://192.0.2.1:1", "--server", "own=vllm://192.0.2.1:2")
+    assert "give --hardware for servers on another machine" in error_line(skit_here("suite", "run", "v0", *servers))
+    both = skit_here("suite", "run", "v0", "--method", "svip", *servers)
+    assert error_line(both) == "give --method or --server, not both"
