@@ -197,6 +197,9 @@ SAMPLED := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8 block-verification thre
 PIPELINED := $(addprefix --method ,specpipe fixed-k:k=4 threshold:max_draft=12 suffix)
 TWO_EACH := $(PAIR_TRACE)/two-of-each-task.jsonl
 DECODED := --target $(PAIR) --dataset $(TWO_EACH) --max-new-tokens 48
+# Trees of which the trace holds what they ask for in batches too, and chains beside them.
+TREES_TOGETHER := $(addprefix --method ,eagle2-tree opt-tree sequoia specinfer reachable adaspec threshold fixed-k:k=4 \
+	suffix)
 # The report that a benchmark of several methods has written, with figures as SVG.
 KEEP_REPORT = from=$$(echo $(PAIR_TRACE)/reports/$$report/*-bench-*) && to=$(PAIR_REPORTS)/$$report && \
 	mkdir -p $$to/plots && sed 's/\.png)/.svg)/g' $$from/report.md > $$to/report.md && cp $$from/report.csv $$to && \
@@ -213,6 +216,10 @@ reference-pair: $(INSTALLED)
 		for report in $$clock $$clock-tuned predictor-$$clock trees-$$clock; do $(KEEP_REPORT) || exit 1; done || exit 1; \
 	done
 	cp $(PAIR_TRACE)/reports/specedge/*-bench-*/report.tex $(PAIR_REPORTS)/specedge
+	for size in 8 32; do \
+		report=trees-wan-$$size && $(BIN)/skit bench --replay $(PAIR)-trees $(TREES_TOGETHER) --deployment wan \
+			--batch-size $$size --out $(PAIR_TRACE)/reports/$$report && $(KEEP_REPORT) || exit 1; \
+	done
 	for size in 1 8; do \
 		$(PAIR_SWEEP) --set link.rtt_s=$(LINKS) $(OVER_LINKS) --batch-size $$size \
 			--out $(PAIR_TRACE)/reports/link-batch-$$size || exit 1; \

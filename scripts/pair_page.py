@@ -157,7 +157,7 @@ class Report:
         """Return the speedup with its interval, and a sign where it is level with the fastest."""
         label = name if name in self.rows else next(key for key in self.rows if key.partition(" (")[0] == name)
         row = self.rows[label]
-        is_level = label == self.first or (label in self.others and row.beside_first == NO_DIFFERENCE)
+        is_level = label == self.first or (label in self.others and row.beside_first != SLOWER)
         return row.interval + (LEVEL_WITH_FIRST if is_level and len(self.others) > self.slower else "")
 
 
@@ -276,6 +276,17 @@ def trees_table(reports: Mapping[str, Report]) -> str:
     return table(["method", "drafts a", *clocks, f"{clocks[0]}, typical prompt", "acceptance length"], rows)
 
 
+def tree_batches_table(reports: Mapping[int, Report]) -> str:
+    """Return trees beside chains by the number of requests decoded together, the fastest of eight first."""
+    rows = []
+    for label, _ in sorted(reports[8].rows.items(), key=lambda item: -item[1].value):
+        name = label.partition(" (")[0]
+        if name in (*TREES, *CHAINS) and all(label in report.rows for report in reports.values()):
+            cells = [report.cell(label) for report in reports.values()]
+            rows.append([f"`{label}`", "tree" if name in TREES else "chain", *cells])
+    return table(["speedup under `wan` by requests decoded together", "drafts a", *map(str, reports)], rows)
+
+
 def rules_table(reports: Mapping[str, Report]) -> str:
     """Return predictors beside thresholds, the fastest first."""
     found = [reports[f"predictor-{clock}"] for clock in CLOCKS]
@@ -387,6 +398,9 @@ def fields() -> dict[str, Any]:
         "counting_table": counting_table(links),
         "batches_table": batches_table({size: sweeps[f"batch-{size}"] for size in SIZES}),
         "trees_table": trees_table(reports),
+        "tree_batches_table": tree_batches_table(
+            {1: reports["trees-wan"], 8: reports["trees-wan-8"], 32: reports["trees-wan-32"]}
+        ),
         **({"pipeline_table": decoded_table(reports["pipeline"])} if "pipeline" in reports else {}),
         **({"sampled_table": sampled_table(reports["sampled"])} if "sampled" in reports else {}),
     }

@@ -19,6 +19,8 @@ VARIANTS = {
         "banditspec",
         "banditspec:algorithm=exp3,share=run,arms=svip+fixed-k.k=1..2+adaedl.max_draft=2,max_draft=3",
     ],
+    "lookahead": ["lookahead:window=3,ngram=3,guesses=3", "lookahead:window=2,ngram=2,guesses=2"],
+    "token-recycling": ["token-recycling:nodes=8,candidates=3", "token-recycling:nodes=4,depth=4,candidates=1"],
     "delay-optimal": ["delay-optimal:k_max=4,forget=0.2"],
     "flexspec": ["flexspec:max_draft=4,budget_j=0.05,forget=0.2"],
     "measured-link": ["measured-link:max_draft=3,forget=0.2", "measured-link:max_draft=3,forget=0.2,link=false"],

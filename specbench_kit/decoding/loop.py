@@ -10,6 +10,7 @@ import torch
 
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.detail import FinishedRound
+from specbench_kit.decoding.lossy import LossyRule
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
@@ -25,7 +26,7 @@ class DecodingSetup:
 
     `batch_size` requests are decoded at a time. A request ends with one of `eos_ids`, and reaches at most `capacity`
     tokens, prompt and output. The loop's clock begins at `started_s`. Sampled draft tokens are drawn from the
-    `draft_top_n` likeliest; 0 draws from all.
+    `draft_top_n` likeliest; 0 draws from all. A `lossy` rule of verification takes the place of the lossless ones.
     """
 
     sampler: Sampler = field(default_factory=Sampler)
@@ -35,6 +36,7 @@ class DecodingSetup:
     capacity: int = UNLIMITED
     started_s: float = 0.0
     draft_top_n: int = 0
+    lossy: LossyRule | None = None
 
     def within(self, capacity: int) -> "DecodingSetup":
         """Return the setup with requests of at most so many tokens."""

@@ -1,13 +1,14 @@
 """The target model's side of a round: one forward over the chosen nodes, then one of three acceptance rules."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Protocol
 
 from torch import Tensor
 
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.lossy import LossyRule, lossy_verdict
 from specbench_kit.decoding.rules import rule_for, walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
@@ -34,6 +35,8 @@ class Verdict:
     ones, from the layers that the drafter reads."""
     padded: Sequence[int] = ()
     """The `Padding` of its row in a batch of several."""
+    candidates: Sequence[Sequence[int]] = ()
+    """The target's most likely tokens, best first, after the root and after each submitted node, if they are read."""
 
     @property
     def tokens(self) -> list[int]:
@@ -109,12 +112,25 @@ class Target(Protocol):
 
 
 class ModelVerifier:
-    """Verifies by batched forwards of the target; `layers` are those whose hidden states the drafter reads."""
+    """Verifies by batched forwards of the target.
 
-    def __init__(self, runner: Target, sampler: Sampler, layers: Sequence[int] = ()) -> None:
+    `layers` are those whose hidden states the drafter reads, and `candidates` is the number of the target's most likely
+    tokens that the policy reads. A `lossy` rule takes the place of the lossless ones.
+    """
+
+    def __init__(
+        self,
+        runner: Target,
+        sampler: Sampler,
+        layers: Sequence[int] = (),
+        candidates: int = 0,
+        lossy: LossyRule | None = None,
+    ) -> None:
         self._runner = runner
         self._sampler = sampler
         self._layers = layers
+        self._candidates = candidates
+        self._lossy = lossy
         self.asynchronous = runner.asynchronous
         self._slots: dict[str, int] = {}
 
@@ -147,10 +163,25 @@ class ModelVerifier:
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], forward: Forward
     ) -> list[Verdict]:
         best = likeliest_tokens(forward) if self._sampler.greedy else []
-        return [
-            verdict_of_row(draft, nodes, len(row.tokens), forward, number, self._sampler, self._layers, best)
+        verdicts = [
+            verdict_of_row(
+                draft, nodes, len(row.tokens), forward, number, self._sampler, self._layers, best, self._lossy
+            )
             for number, (draft, nodes, row) in enumerate(zip(drafts, chosen, rows, strict=True))
         ]
+        return with_candidates(verdicts, rows, forward, self._candidates) if self._candidates else verdicts
+
+
+def with_candidates(
+    verdicts: Sequence[Verdict], rows: Sequence[Append], forward: Forward, number: int
+) -> list[Verdict]:
+    """Return the verdicts with the target's `number` most likely tokens after each root and each submitted node."""
+    tokens = iter(forward.top_tokens(number))
+    kept = [list(islice(tokens, row.keep)) for row in rows]
+    return [
+        replace(verdict, candidates=after[-1 - len(verdict.submitted) :])
+        for verdict, after in zip(verdicts, kept, strict=True)
+    ]
 
 
 def likeliest_tokens(forward: Forward) -> list[list[int]]:
@@ -168,13 +199,20 @@ def verdict_of_row(
     sampler: Sampler,
     layers: Sequence[int],
     best: Sequence[Sequence[int]],
+    lossy: LossyRule | None = None,
 ) -> Verdict:
     """Return the verdict on a draft's chosen nodes, by the rule for how its tokens were drafted.
 
     They are in row `number` of a forward, which appended so many tokens to it; `best` are the likeliest tokens of all
-    rows, which greedy decoding takes. The verdict carries the hidden states of `layers`, if there are any.
+    rows, which greedy decoding takes. The verdict carries the hidden states of `layers`, if there are any. A `lossy`
+    rule takes the place of the rule for how the tokens were drafted.
     """
-    if sampler.greedy:
+    if lossy is not None and nodes:
+        target = sampler.probabilities(forward[number][-1 - len(nodes) :])
+        refuse_nan_in(target)
+        random = None if sampler.greedy else draft.session.random.from_position(draft.session.produced)
+        path, bonus = lossy_verdict(lossy, draft.tree, nodes, target, random)
+    elif sampler.greedy:
         path, bonus = walk(draft.tree, nodes, best[number][-1 - len(nodes) :].__getitem__)
     else:
         path, bonus = judge_sampled(sampler, draft, nodes, forward[number])

@@ -61,7 +61,10 @@ def live_engine(
             ends=ends,
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
-    verifier = ModelVerifier(_in_slices(stages) if stages else target, setup.sampler, method.drafting.layers(models))
+    source = _in_slices(stages) if stages else target
+    verifier = ModelVerifier(
+        source, setup.sampler, method.drafting.layers(models), method.reads_candidates, setup.lossy
+    )
     make = partial(Engine, round_policy(method), setup=setup, name=method.display_name)
     if deployment is None:
         measured = measuring_clock(target.device, setup.started_s, [model.device for model in models.values()])

@@ -152,6 +152,10 @@ class Environment:
         served = self.served and self.temperature > 0
         require(not served, f"{name}: servers verify drawn tokens one by one: leave out --temperature or --server")
 
+    def require_local_target(self, name: str) -> None:
+        """Raise SkitError if the method `name` would need more of a server than which tokens it accepts."""
+        require(not self.served, f"{name}: servers do not send the target's candidates: leave out --server")
+
     def require_link(self, name: str) -> None:
         """Raise SkitError if the method `name` would run with the target beside it, where there is no link."""
         missing = "there is no link to cross: add --deployment NAME or --server HOST:PORT"
@@ -256,6 +260,11 @@ class Method(ABC):
     def draws_tokens(self) -> bool:
         """Return True if sampled decoding draws its draft tokens at random, so that verification needs their odds."""
         return self.proposal == "sample" and self.uses_drafter and self.drafting.drawn
+
+    @property
+    def reads_candidates(self) -> int:
+        """Return how many of the target's most likely tokens after each verified token the policy learns from."""
+        return 0
 
     @property
     def overlaps(self) -> bool:

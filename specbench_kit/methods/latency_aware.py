@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.latency import ScaledLatency
 from specbench_kit.methods.base import LATENCIES, Environment, Group, Latencies, Method, Policy
 from specbench_kit.methods.round_costs import RoundTime, round_s, verify_s
 
@@ -45,6 +46,8 @@ class LatencyAware(Method):
         """Return a copy that knows the latencies of the environment, and the link if it is to see it."""
         ready = copy(self)
         latencies = environment.latencies()
+        if (tokens := self.drafting.tokens_per_forward) > 1:
+            latencies = latencies._replace(draft=ScaledLatency(latencies.draft, 1 / tokens))
         seen = latencies if self.link else latencies._replace(link=None)
         object.__setattr__(ready, "latencies", seen)
         object.__setattr__(ready, "server_decodes", environment.server_decodes and seen.link is not None)

@@ -179,6 +179,7 @@ DECISIVE: dict[str, Property] = {
     "batch size": _config("batch_size"),
     "effective batch size": _effective_batch_size,
     "sampling": lambda run: sampling_sentence(run.fields.config),
+    "verification": lambda run: run.fields.config.lossy or "lossless",
     "time": lambda run: _text(run.fields.time_kind),
 }
 """Properties in which runs must agree."""

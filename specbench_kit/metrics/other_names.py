@@ -93,7 +93,12 @@ OTHER_NAMES = (
         aiperf="inter-token latency: another word for it",
     ),
     OtherNames(
-        ours="`itl`: seconds between two tokens that arrive one after the other",
+        ours="`itl`: seconds between two tokens; those that arrive together share the gap before them equally",
+        vllm="another thing: see `itl_s`",
+        aiperf="another thing: see `tpot`",
+    ),
+    OtherNames(
+        ours="`itl_s` of simulations: seconds between two arrivals of a response; tokens of one round arrive together",
         vllm="inter-token latency (ITL)",
         aiperf="inter-chunk latency",
     ),

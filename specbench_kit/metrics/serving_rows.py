@@ -8,6 +8,9 @@ from specbench_kit.core.typed_json import JsonObject
 AXES = ("devices", "slo", "slo_scale", "estimator_factor", "estimator_noise", "guard_s")
 """Settings besides the series that may take several values; a search for capacity has no devices."""
 
+FEWEST_SEEDS = 5
+"""Seeds below which no verdict between systems is given."""
+
 
 def varied(rows: Sequence[JsonObject]) -> list[str]:
     """Return the axes that take several values."""

@@ -116,7 +116,8 @@ class LoadedModel:
         if name is None:
             require_fast(self.shell)
         if self.translation is not None and vocabulary is not None:
-            own = make_executor(self.shell, slots, capacity, None, name)
+            # Its own tokens of a text may be more than the target's, of which `capacity` is the number.
+            own = make_executor(self.shell, slots, min(capacity * 3 // 2, self.context), None, name)
             return TranslatingRunner(own, self.translation, vocabulary)
         return Runner(make_executor(self.shell, slots, capacity, vocabulary, name))
 

@@ -1,11 +1,11 @@
-"""The vocabularies of target and draft: whether they agree, and a runner that translates where they do not.
+"""The vocabularies of target and draft: whether they agree, and how tokens and texts are translated if they do not.
 
 Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4): the draft's distribution is restricted to
 the tokens that both tokenizers have. Verification reads the restricted distribution, so every rule stays lossless.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -65,6 +65,8 @@ class VocabularyMap:
 
     shared: dict[int, int]
     read_as: tuple[int, ...]
+    texts: "Texts | None" = field(default=None, compare=False)
+    """The tokenizers, for drafters that exchange text."""
 
     @property
     def share(self) -> float:
@@ -91,7 +93,64 @@ def map_vocabulary(target: Any, draft: Any, names: tuple[str, str]) -> Vocabular
         if read < 0:
             pieces = draft(target.decode([number]), add_special_tokens=False)["input_ids"]
             read_as[number] = pieces[-1] if pieces else next(iter(shared.values()))
-    return VocabularyMap(shared, tuple(read_as))
+    return VocabularyMap(shared, tuple(read_as), Texts(target, draft))
+
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""Stands in a text for bytes that are not a character, or not yet."""
+
+
+class Texts:
+    """What a text of one tokenizer's tokens is in the tokens of the other."""
+
+    def __init__(self, target: Any, draft: Any) -> None:
+        self._target = target
+        self._draft = draft
+        self.ends = frozenset(draft.all_special_ids) - {draft.unk_token_id}
+        """Tokens of the draft's vocabulary after which no text follows."""
+        # A tokenizer adds its sign for the beginning to a text by itself, which is in the target's text already if it
+        # has one.
+        begin = draft.bos_token_id
+        added = draft("")["input_ids"]
+        self._begin = [begin] if begin is not None and added[:1] == [begin] else []
+
+    def to_draft(self, tokens: Sequence[int]) -> list[int]:
+        """Return the draft's tokens for the text of some of the target's; none if it ends within a character."""
+        text = _text(self._target, tokens)
+        if text.endswith(UNFINISHED):
+            return []
+        begin = [] if self._begin and text.startswith(self._draft.decode(self._begin)) else self._begin
+        return [*begin, *_tokens(self._draft, text)]
+
+    def to_target(self, before: Sequence[int], drafted: Sequence[int]) -> list[int]:
+        """Return the target's tokens for what the draft says after the target's tokens `before`.
+
+        A character that is unfinished, and all behind it, is left out.
+        """
+        text = _text(self._draft, [token for token in drafted if token not in self.ends]).partition(UNFINISHED)[0]
+        # The text before may decide how a text is split, unless its own tokens are not what the tokenizer makes of it.
+        together = _tokens(self._target, _text(self._target, before) + text)
+        follows = together[: len(before)] == list(before)
+        tokens = together[len(before) :] if follows else _tokens(self._target, text)
+        end = self._end_of_target(drafted)
+        return [*tokens, end] if end is not None else tokens
+
+    def _end_of_target(self, drafted: Sequence[int]) -> int | None:
+        """Return the target's token of the same text as the sign with which a draft ends, if it has both."""
+        if not drafted or drafted[-1] not in self.ends:
+            return None
+        name = self._draft.convert_ids_to_tokens(drafted[-1])
+        token = self._target.convert_tokens_to_ids(name)
+        return token if token is not None and self._target.convert_ids_to_tokens(token) == name else None
+
+
+def _text(tokenizer: Any, tokens: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    numbers: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return numbers
 
 
 class TranslatingRunner(Runner):
@@ -101,6 +160,7 @@ class TranslatingRunner(Runner):
         super().__init__(executor)
         self.vocabulary = vocabulary
         self.takes_pending = False
+        self.texts = translation.texts
         self._read_as = translation.read_as
         pairs = [pair for pair in translation.shared.items() if pair[0] < vocabulary]
         self._targets, self._drafts = torch.tensor(pairs, device=executor.device).T
@@ -111,6 +171,10 @@ class TranslatingRunner(Runner):
         extra = [row._replace(tokens=self._translated(row.tokens)) for row in extra_rows]
         own = super().forward(appended, layers, extra)
         return Forward([self._restricted(own[row]) for row in range(len(rows) + len(extra_rows))], padding=own.padding)
+
+    def forward_own(self, rows: Sequence[Append]) -> Forward:
+        """Append tokens of the draft's own vocabulary; logits are those of that vocabulary."""
+        return super().forward(rows)
 
     def _translated(self, tokens: Sequence[int]) -> list[int]:
         return [self._read_as[token] if token < len(self._read_as) else self._read_as[0] for token in tokens]

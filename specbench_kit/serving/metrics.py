@@ -80,7 +80,20 @@ COMPUTE_DOMINANT = 1.5
 """A missed deadline is attributed to its own batch if that took so many times the moving mean (WISP, Fig. 8)."""
 
 
-class GroupMetrics(TypedDict):
+class LatencyMetrics(TypedDict):
+    """What the users of one group of devices wait for; None where nothing of the kind arrived.
+
+    `itl_s` is the inter-token latency as vLLM counts it, which AIPerf calls inter-chunk latency: the time between two
+    arrivals of a response, where the tokens of a round arrive together and count as one.
+    """
+
+    ttft_s: Distribution | None
+    tpot_s: Distribution | None
+    itl_s: Distribution | None
+    response_s: Distribution | None
+
+
+class GroupMetrics(LatencyMetrics):
     """Metrics of one group of devices; rates are None where there is nothing to count."""
 
     responses: int
@@ -94,9 +107,6 @@ class GroupMetrics(TypedDict):
     acceptance_length: float | None
     submitted_per_verify: float | None
     speed: Distribution | None
-    ttft_s: Distribution | None
-    tpot_s: Distribution | None
-    response_s: Distribution | None
     queue_s: Distribution | None
     verify_s: Distribution | None
     interference: Distribution | None
@@ -158,10 +168,36 @@ def compute_metrics(
     }
 
 
-def finished_response_s(scenario: Scenario, result: SimulationResult) -> Floats:
-    """Return the end-to-end latencies of the responses that began after the warm-up and finished, in seconds."""
+ALL = "all"
+"""Names all classes together among the latencies by class."""
+
+
+def latencies_by_class(scenario: Scenario, result: SimulationResult) -> dict[str, LatencyMetrics]:
+    """Return the latencies of all responses together and, where several speeds are promised, by class."""
     responses = _Responses(scenario, result, "speed")
-    return responses.end_s[responses.finished] - responses.start_s[responses.finished]
+    rounds = rows_after(_with_gaps(scenario, result), "arrived_s", scenario.warmup_s)
+    by_class = {ALL: _latencies(responses, rounds["gap_s"], responses.finished)}
+    names = scenario.slo.names
+    for index, name in enumerate(names if len(names) > 1 else ()):
+        finished = responses.finished & (responses.slo == index)
+        by_class[name] = _latencies(responses, rounds["gap_s"][rounds["slo"] == index], finished)
+    return by_class
+
+
+def _with_gaps(scenario: Scenario, result: SimulationResult) -> Table:
+    """Return the rounds with `gap_s`: the seconds since the arrival before of the same response, NaN without one.
+
+    Where the server drafts, tokens stream over a link that delays all of them alike, so that ends of verifications
+    stand for arrivals.
+    """
+    rounds = result.rounds
+    arrived_s = rounds["answered_s" if scenario.system.drafting == "edge" else "ended_s"]
+    order = np.lexsort((arrived_s, rounds["response"], rounds["client"]))
+    seen = arrived_s[order] <= result.end_s
+    same = (np.diff(rounds["client"][order]) == 0) & (np.diff(rounds["response"][order]) == 0) & seen[1:]
+    gap_s = np.full(len(order), np.nan)
+    gap_s[order[1:][same]] = arrived_s[order[1:][same]] - arrived_s[order[:-1][same]]
+    return {**rounds, "gap_s": gap_s}
 
 
 def slo_violations(
@@ -171,6 +207,21 @@ def slo_violations(
     responses = _Responses(scenario, result, objective)
     due = responses.owed > 0
     return responses.violated[due], responses.slo[due].astype(np.int64)
+
+
+def due_lateness(
+    scenario: Scenario, result: SimulationResult, objective: Objective = "speed"
+) -> tuple[Floats, float | None]:
+    """Return the lateness of each response that fell due, in order of their ends, and their mean seconds.
+
+    Lateness is the time that a response took over the time that it may take, infinite where it is not there yet; above
+    1 the promise is broken. The
+    mean counts an unfinished response as long as it has lasted; it is None without responses.
+    """
+    responses = _Responses(scenario, result, objective)
+    due = responses.owed > 0
+    lasted_s = np.minimum(responses.end_s[due], result.end_s) - responses.start_s[due]
+    return responses.lateness[due], mean(lasted_s)
 
 
 class _Responses:
@@ -192,6 +243,9 @@ class _Responses:
         began_s, tokens = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
         allowed_s = np.maximum(tokens / speeds, 1e-9)
         self.violated = self.end_s > began_s + allowed_s
+        self.lateness = np.full(len(self.end_s), np.inf)
+        ended = np.isfinite(self.end_s)
+        self.lateness[ended] = (self.end_s[ended] - began_s[ended]) / allowed_s[ended]
         self.owed = _times_owed(began_s, allowed_s, self.end_s, self.violated, scenario.warmup_s, result.end_s)
         self.finished = (self.end_s <= result.end_s) & (self.start_s >= scenario.warmup_s)
         self.window_s = result.end_s - scenario.warmup_s
@@ -201,7 +255,7 @@ class _Rounds:
     """Rounds that reached the server after the warm-up; those whose deadline lies before the end are `judged`."""
 
     def __init__(self, scenario: Scenario, result: SimulationResult) -> None:
-        table = rows_after(result.rounds, "arrived_s", scenario.warmup_s)
+        table = rows_after(_with_gaps(scenario, result), "arrived_s", scenario.warmup_s)
         self.table = table
         self.slo = table["slo"]
         self.kind = _kinds(scenario, table)
@@ -236,8 +290,6 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
     met = finished & ~responses.violated
     committed, submitted = (rounds.table[name][group_rounds] for name in ("committed", "submitted"))
     duration_s = responses.end_s[finished] - responses.start_s[finished]
-    several = finished & (responses.tokens > 1)
-    tpot_s = (responses.end_s[several] - responses.first_s[several]) / (responses.tokens[several] - 1)
     return {
         "responses": int(due.sum()),
         "violation_rate": _share(responses.violated, due),
@@ -250,12 +302,22 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
         "acceptance_length": mean(committed[rounds.verified[group_rounds]]),
         "submitted_per_verify": mean(submitted[rounds.verified[group_rounds]]),
         "speed": distribution(responses.tokens[finished] / duration_s),
-        "ttft_s": distribution(responses.first_s[finished] - responses.start_s[finished]),
-        "tpot_s": distribution(tpot_s),
-        "response_s": distribution(duration_s),
+        **_latencies(responses, rounds.table["gap_s"][group_rounds], finished),
         "queue_s": distribution(rounds.queue_s[verified]),
         "verify_s": distribution(rounds.verify_s[verified]),
         "interference": distribution(rounds.interference[verified]),
+    }
+
+
+def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> LatencyMetrics:
+    """Return the latencies of finished responses, and of the gaps between arrivals that are known."""
+    several = finished & (responses.tokens > 1)
+    tpot_s = (responses.end_s[several] - responses.first_s[several]) / (responses.tokens[several] - 1)
+    return {
+        "ttft_s": distribution(responses.first_s[finished] - responses.start_s[finished]),
+        "tpot_s": distribution(tpot_s),
+        "itl_s": distribution(gap_s[np.isfinite(gap_s)]),
+        "response_s": distribution(responses.end_s[finished] - responses.start_s[finished]),
     }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from specbench_kit.core.common_options import DatasetOptions, Draft, Dtype, MaxNewTokens, Out, Target, TorchDevice
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
+from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
 from specbench_kit.serving.number_lists import Numbers, numbers_of, parse_devices
 
 LOAD = "Load"
@@ -188,7 +189,14 @@ class ServingOptions:
         30.0
     )
     seed: Annotated[int, Option("Seed of the first simulation.", SIMULATION)] = 0
-    seeds: Annotated[int, Option("Number of simulations of each point, with consecutive seeds.", SIMULATION)] = 3
+    seeds: Annotated[
+        int,
+        Option(
+            "Number of simulations of each point, with consecutive seeds; a verdict between systems takes at least "
+            f"{FEWEST_SEEDS}.",
+            SIMULATION,
+        ),
+    ] = FEWEST_SEEDS
     jobs: Annotated[int, Option("Number of processes; -1 uses every core.", SIMULATION)] = -1
     backend: Annotated[
         Backend, Option("Where simulations run: processes of this machine, or a running ray cluster.", SIMULATION)

@@ -39,6 +39,10 @@ from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, 
 
 CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 DISTRIBUTIONS = "a trace holds no whole distributions, so a method that changes them cannot be replayed: run it live"
+CANDIDATES = (
+    "a trace holds no candidates of the target for tokens that it rejects, so a method that learns from them cannot be "
+    "replayed: run it live"
+)
 MODEL = "model"
 """The drafter that most methods have by default."""
 
@@ -216,6 +220,7 @@ def require_replayable(method: Method, header: TraceHeader) -> None:
     """Raise SkitError for a method whose rounds no trace can hold, or not this one."""
     if method.own_distributions:
         raise SkitError(DISTRIBUTIONS)
+    require(not method.reads_candidates, f"{method.display_name}: {CANDIDATES}")
     if method.required_capability == Capability.TREES and method.pipeline is None:
         require(bool(header.trees), f"{CHAINS.format('drafts trees')}, or take a trace of skit record --trees")
     else:
@@ -280,6 +285,8 @@ def _source(
     if not drafting.models:
         longest = header.capacity or UNLIMITED
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
+    if header.drafter == MODEL and (derived := drafting.over(ReplayDrafter(header, traces), clock)) is not None:
+        return derived
     reason = f"a trace holds drafts of '{header.drafter}', so drafter '{drafting.spec}' cannot be replayed"
     raise SkitError(f"{method.display_name}: {reason}: run it live")
 

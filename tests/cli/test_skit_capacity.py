@@ -1,5 +1,6 @@
 """`skit capacity` from the command line."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path,
     assert all(found["wisp", slo] > found["sled", slo] for slo in ("3", "4"))
     assert "MODELLED TIME" in said
     assert {path.name for path in folder.iterdir()} == {
-        "run.json", "summary.json", "report.md", "report.html", "plots",
+        "run.json", "summary.json", "capacity.csv", "report.md", "report.html", "plots",
     }  # fmt: skip
     plots = {f"{name}.{suffix}" for name in ("capacity", "tried") for suffix in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == plots
@@ -77,7 +78,20 @@ def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, di
             if trial["load"] == seed["load"]
         ]
         assert latency_s["mean"]["mean"] == pytest.approx(sum(at_capacity) / 2)
-    assert "response at capacity" in (folder / "report.md").read_text()
+    report = (folder / "report.md").read_text()
+    assert "response at capacity" in report
+    assert "Latency of responses at the capacity (modelled)" in report
+    by_class = {(row["series"], row["slo"]): row["latencies"] for row in summary["rows"]}
+    assert list(by_class["wisp", "3:0.5,4:0.5"]) == ["all", "3", "4"]
+    assert list(by_class["wisp", "4"]) == ["all"]
+    with (folder / "capacity.csv").open() as file:
+        lines = {(line["series"], line["slo"], line["class"]): line for line in csv.DictReader(file)}
+    assert len(lines) == 2 * (1 + 1 + 3)
+    for (series, slo), latencies in by_class.items():
+        for name, group in latencies.items():
+            for metric in ("ttft_s", "itl_s", "response_s"):
+                line = lines[series, slo, name]
+                assert float(line[f"{metric}_p99"]) == group[metric]["p99"]["mean"]
 
 
 def test_a_class_that_cannot_be_served_is_said_beside_the_others(tmp_path: Path) -> None:

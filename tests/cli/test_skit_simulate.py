@@ -62,6 +62,10 @@ def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, dict[s
     assert len(table) == 3 * len(grid)
     first = summary["rows"][0]["figures"]["overall"]["throughput"]["mean"]
     assert float(table[0]["throughput"]) == first
+    slow_class = summary["rows"][0]["figures"]["classes"]["1"]
+    for metric in ("ttft_s", "itl_s", "response_s"):
+        for percentile in ("p50", "p95", "p99"):
+            assert float(table[1][f"{metric}_{percentile}"]) == slow_class[metric][percentile]["mean"] > 0
 
 
 def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
@@ -78,6 +82,7 @@ def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, An
     for section in (
         "Results (modelled)",
         "By class",
+        "Latency of responses",
         "Rounds",
         "Server",
         "More figures",

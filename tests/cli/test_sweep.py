@@ -207,6 +207,16 @@ def test_without_a_trace_one_is_recorded(tiny: TinyPair, tmp_path: Path) -> None
     assert swept(*again)[1] == summary
 
 
+def test_trees_are_swept_on_a_trace_that_holds_them(tmp_path: Path) -> None:
+    options = ["--replay", "qwen2.5-coder-trees", "--deployment", "specedge", "--set", "link.rtt_s=0.01,0.1"]
+    _, summary, _ = swept(*options, "--method", "sequoia:size=8", "--out", tmp_path)
+    near, far = (row for row in summary["rows"] if row["method"].startswith("sequoia"))
+    assert near["speedup"] > far["speedup"] > 0
+    assert near["finished"] == far["finished"] == 45
+    beyond = skit_here("sweep", *options, "--method", "specinfer:branching=9-9", "--out", tmp_path / "beyond")
+    assert error_line(beyond).startswith("specinfer:branching=9-9: its tree asks for more of the draft model than")
+
+
 WAN = ["--deployment", "wan"]
 
 
@@ -215,9 +225,11 @@ WAN = ["--deployment", "wan"]
     [
         (["--method", "fixed-k"], "nothing to sweep over: give --set with several values"),
         (["--method", "fixed-k", "--set", "link.rtt_s=1,2"], "--set link.rtt_s: only a modelled deployment has fields"),
+        (["--method", "specedge", *WAN], "specedge drafts trees, and a sweep records chains: leave it out, replay a"),
+        (["--method", "sparse-quantised", *WAN], "sparse-quantised changes the draft model's distributions, which no"),
         (
-            ["--method", "specedge", *WAN],
-            "specedge drafts trees, and a sweep replays a trace, which holds chains: leave",
+            ["--method", "specedge", *WAN, "--replay", "qwen2.5-coder", "--set", "link.rtt_s=0,0.1"],
+            "a trace holds chains, so a method that drafts trees cannot be replayed: run it live, or take a trace of",
         ),
         (["--method", "fixd-k", *WAN], "unknown method 'fixd-k' (did you mean 'fixed-k'?)"),
         (["--method", "fixed-k", *WAN, "--set", "link.rtt=1,2"], "the deployment wan with link.rtt=1, [link] has unkn"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from http_servers import running
+from nightly import nightly_except
 from streaming_server import FACTS
 
 from specbench_kit.core.errors import SkitError
@@ -151,8 +152,15 @@ def test_an_answer_that_came_to_its_end_is_whole(kind: str, reason: str) -> None
     assert sent.received.answer().text in ("ab", "abab")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("has_done", [True, False])
+WITH_DONE = [(kind, True) for kind in KINDS]
+WITHOUT_DONE = [(kind, False) for kind in KINDS]
+
+
+# Each answer without [DONE] is waited for for a second.
+@pytest.mark.parametrize(
+    ("kind", "has_done"),
+    nightly_except([*WITH_DONE, ("vllm", False), ("sglang", False)], [*WITH_DONE, *WITHOUT_DONE]),
+)
 def test_an_answer_ends_though_its_body_stays_open(kind: str, has_done: bool) -> None:
     body = ending(kind, "length")
     body = body if has_done else body.replace(b"data: [DONE]\n\n", b"")

@@ -67,6 +67,10 @@ def model(role, digest):
             {"config": BASE["config"] | {"batch_size": 4}},
             "effective batch size: as requested (threshold), not stated where 4 was requested (wisp)",
         ),
+        (
+            {"config": BASE["config"] | {"lossy": "typical:epsilon=0.09,delta=0.3"}},
+            "verification: lossless (threshold), typical:epsilon=0.09,delta=0.3 (wisp)",
+        ),
         ({"time_kind": "modelled"}, "time: measured (threshold), modelled (wisp)"),
         ({"config": BASE["config"] | {"batch_size": 4}}, "batch size: 1 (threshold), 4 (wisp)"),
     ],

@@ -11,8 +11,8 @@ import torch
 from command_line import TinyPair
 from scipy.stats import chisquare
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, plain_logits, tiny_llama
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tiny_tokenizers import SPACED, TARGET
+from transformers import AutoTokenizer
 from transformers.generation.candidate_generator import AssistantToTargetTranslator
 
 from specbench_kit.decoding.sampling import Sampler
@@ -25,23 +25,6 @@ from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.runs.document import RunDescription
 
 NAMES = ("target", "draft")
-
-
-def byte_pairs(merges: list[tuple[str, str]], pieces: list[str], *, spaces: str = "Ġ") -> Any:
-    """Return a tokenizer of these pieces and of what the merges make of them."""
-    joined = [*pieces, *("".join(pair) for pair in merges)]
-    tokenizer = Tokenizer(models.BPE({piece: number for number, piece in enumerate(joined)}, merges))
-    if spaces == "Ġ":
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-    else:
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=spaces, prepend_scheme="never")
-        tokenizer.decoder = decoders.Metaspace(replacement=spaces, prepend_scheme="never")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-
-
-TARGET = byte_pairs([("a", "b"), ("Ġ", "a"), ("ab", "c")], ["a", "b", "c", "Ġ", "d"])
-SPACED = byte_pairs([("c", "a"), ("▁", "a")], ["▁", "d", "c", "b", "a", "e"], spaces="▁")
 
 
 def test_tokens_are_shared_by_their_text() -> None:

@@ -1,5 +1,6 @@
 """The search for capacity and its sequential test."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,25 +44,65 @@ def scenario(devices: int = 1, **changes: object) -> Scenario:
     return replace(base, **(lengths | changes))
 
 
+def late(violated: Sequence[bool] | np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Return the lateness of responses that are in time by half, or late by as much."""
+    return np.where(violated, 1.5, 0.5)
+
+
+def alphas() -> list[float]:
+    """Return what each look may err, as a run spends it."""
+    return [0.05 * (share - before) / LOOKS[-1] for before, share in zip((0.0, *LOOKS), LOOKS, strict=False)]
+
+
+def test_looks_share_what_a_run_may_err() -> None:
+    assert sum(alphas()) == pytest.approx(0.05)
+
+
 def test_interval_holds_at_every_look_together() -> None:
     """Independent responses with a rate just above epsilon are seldom taken to be below it, however often one looks."""
     random = np.random.default_rng(0)
     runs, epsilon, rate, wrong = 400, 0.05, 0.055, 0
     for _ in range(runs):
-        violated = random.random(2000) < rate
-        looks = [violated[: int(share * len(violated))] for share in LOOKS]
-        wrong += any(violation_interval(seen, turns=20)[2] <= epsilon for seen in looks)
+        responses = late(random.random(4000) < rate)
+        wrong += any(
+            violation_interval(responses[: int(share * 2000)], 40 * share, alpha)[2] <= epsilon
+            for share, alpha in zip(LOOKS, alphas(), strict=True)
+        )
     assert wrong / runs <= 0.05
+
+
+@pytest.mark.parametrize(("load", "most"), [(0.6, 0.05), (0.8, 0.07)])
+def test_the_interval_of_a_queue_holds_as_often_as_it_says(load: float, most: float) -> None:
+    """Customers of a queue wait together, which intervals of independent responses miss in 40% of runs and more."""
+    random = np.random.default_rng(3)
+    customers = 4000
+    limit_s = np.quantile(_waits(random, load, 400_000), 0.94)
+    runs, missed = 200, 0
+    for _ in range(runs):
+        waits_s = _waits(random, load, customers)
+        _, low, high = violation_interval(waits_s / limit_s, turns=customers / 3)
+        missed += not low <= 0.06 <= high
+    assert missed / runs <= most
+
+
+def _waits(random: np.random.Generator, load: float, customers: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Return the seconds of customers of a queue with one server, a second for each, in their order (Lindley)."""
+    warm_up = 1000
+    arrivals_s = np.cumsum(random.exponential(1 / load, customers + warm_up))
+    before_s = np.arange(customers + warm_up)
+    ends_s = np.maximum.accumulate(arrivals_s - before_s) + before_s + 1
+    waits_s: np.ndarray = (ends_s - arrivals_s)[warm_up:]  # type: ignore[type-arg]
+    return waits_s
 
 
 def test_interval_is_wider_where_responses_share_their_fate() -> None:
     random = np.random.default_rng(1)
-    turns = random.random(20) < 0.3
-    together = np.repeat(turns, 50)
+    together = np.repeat(random.random(20) < 0.3, 50)
     apart = random.permutation(together)
-    rate, low, high = violation_interval(together, turns=20)
+    rate, low, high = violation_interval(late(together), turns=20)
     assert rate == apart.mean()
-    assert high - low > 2 * (violation_interval(apart, turns=20)[2] - violation_interval(apart, turns=20)[1])
+    _, low_apart, high_apart = violation_interval(late(apart), turns=20)
+    assert high - low > 2 * (high_apart - low_apart)
 
 
 def test_clumped_responses_are_seldom_settled_wrongly() -> None:
@@ -70,18 +111,34 @@ def test_clumped_responses_are_seldom_settled_wrongly() -> None:
     for _ in range(runs):
         rates = random.beta(0.5, 5, 24)
         violated = (random.random((24, 40)) < rates[:, None]).ravel()
-        _, low, high = violation_interval(violated, turns=24)
+        _, low, high = violation_interval(late(violated), turns=24)
         wrong += not low <= 0.5 / 5.5 <= high
-    assert wrong / runs <= 0.1
+    assert wrong / runs <= 0.06
 
 
 def test_nothing_violated_and_everything_violated_have_an_interval() -> None:
-    clean = violation_interval(np.zeros(200, dtype=bool), turns=10)
-    broken = violation_interval(np.ones(200, dtype=bool), turns=10)
+    clean = violation_interval(late([False] * 200), turns=10)
+    broken = violation_interval(late([True] * 200), turns=10)
     assert clean[:2] == (0.0, 0.0)
     assert 0 < clean[2] < 0.05
     assert broken[0] == broken[2] == 1.0
     assert 0.95 < broken[1] < 1
+    assert violation_interval(late([]), turns=0) == (0.0, 0.0, 1.0)
+
+
+def test_responses_that_are_in_time_together_count_for_fewer() -> None:
+    """None of them is late; lateness that drifts slowly says that not all of them are new evidence."""
+    random = np.random.default_rng(4)
+    slow = 0.5 + 0.3 * np.sin(np.linspace(0, 9, 800))
+    assert violation_interval(slow, turns=20)[2] > 3 * violation_interval(random.permutation(slow), turns=20)[2]
+
+
+def test_two_batches_say_hardly_anything() -> None:
+    """A run of two turns knows the variance from two numbers, however many responses it has."""
+    random = np.random.default_rng(5)
+    responses = late(random.random(2000) < 0.2)
+    widths = [high - low for _, low, high in (violation_interval(responses, turns) for turns in (2, 8))]
+    assert widths[0] > 4 * widths[1]
 
 
 def test_a_longer_run_begins_with_the_shorter_one() -> None:
@@ -109,10 +166,10 @@ def test_the_capacity_is_the_last_number_that_holds() -> None:
 
 
 def test_runs_far_from_the_edge_are_stopped_early() -> None:
-    light, heavy = (try_load(scenario(devices, duration_s=500.0), 0, RULE) for devices in (2, 60))
+    light, heavy = (try_load(scenario(devices, duration_s=1000.0), 0, RULE) for devices in (2, 60))
     assert light.settled
     assert light.holds
-    assert light.simulated_s < 500
+    assert light.simulated_s < 1000
     assert not heavy.holds
 
 

@@ -69,6 +69,8 @@ def test_responses_and_their_promises(found: dict[str, Any]) -> None:
     assert mean(overall, "speed") == pytest.approx((6 / 1.6 + 6 / 1.8 + 6 / 1.75) / 3)
     assert mean(overall, "ttft_s") == pytest.approx((0.85 + 1.05 + 1.0) / 3)
     assert mean(overall, "tpot_s") == pytest.approx(0.75 / 5)
+    # Every response comes in two bursts of three tokens, 0.75 s apart, whatever waited before the first one.
+    assert overall["itl_s"] == pytest.approx(dict.fromkeys(("mean", "p50", "p95", "p99"), 0.75))
 
 
 def test_throughput_counts_all_tokens_and_goodput_those_of_kept_promises(found: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from nightly import nightly_except
 from scenes import VERIFY, scenario
 
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.metrics import compute_metrics, slo_violations
+from specbench_kit.serving.metrics import ALL, compute_metrics, latencies_by_class, slo_violations
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
 from specbench_kit.serving.round_sources import StopRuleRates, iid
 from specbench_kit.serving.scenario import Scenario
@@ -101,6 +101,46 @@ def test_a_violation_is_put_down_to_its_batch_or_to_the_queue() -> None:
     ]  # fmt: skip
     found = compute_metrics(scene, result([], rounds, batches))["violations"]
     assert (found["compute_dominant"], found["queue_dominant"]) == (1, 3)
+
+
+def test_itl_is_between_two_arrivals_of_one_response() -> None:
+    """Tokens of a round arrive together; neither another response nor another device closes a gap."""
+    scene = scenario(slo="1:0.5,2:0.5", duration_s=100.0, warmup_s=10.0)
+    arrivals = [  # device, class, response, moment of arrival, committed tokens
+        (0, 0, 0, 20.0, 1), (0, 0, 0, 20.5, 4), (0, 0, 0, 21.5, 2), (0, 0, 1, 30.0, 3), (0, 0, 1, 33.0, 3),
+        (1, 1, 0, 20.2, 5), (1, 1, 0, 22.2, 1), (1, 1, 0, NEVER, 0), (1, 1, 1, 99.0, 1), (1, 1, 1, 101.0, 1),
+    ]  # fmt: skip
+    rounds = [
+        {"client": client, "slo": slo, "response": number, "answered_s": at_s, "ended_s": at_s - 0.1,
+         "arrived_s": 15.0, "committed": tokens, "batch": 0}
+        for client, slo, number, at_s, tokens in reversed(arrivals)
+    ]  # fmt: skip
+    found = latencies_by_class(scene, result([], rounds, []))
+    gaps_s = {ALL: [0.5, 1.0, 3.0, 2.0], "1": [0.5, 1.0, 3.0], "2": [2.0]}
+    assert set(found) == set(gaps_s)
+    for name, expected in gaps_s.items():
+        itl_s = found[name]["itl_s"]
+        assert itl_s is not None
+        assert (itl_s["mean"], itl_s["p50"]) == pytest.approx((np.mean(expected), np.median(expected)))
+    before = latencies_by_class(scene, result([], [{**row, "arrived_s": 9.0} for row in rounds], []))
+    assert before[ALL]["itl_s"] is None
+
+
+@pytest.mark.parametrize("system", ["wisp", "adaspec", "centralized"])
+def test_time_per_token_lies_within_the_gaps_between_arrivals(system: str) -> None:
+    """The gaps of a response add up to the time from its first tokens to its last, whichever side drafts."""
+    scene = scenario(system, 8, slo="1", duration_s=60.0, warmup_s=0.0)
+    found = latencies_by_class(scene, simulate(scene, 1))[ALL]
+    itl_s, tpot_s, ttft_s, response_s = (found[name] for name in ("itl_s", "tpot_s", "ttft_s", "response_s"))
+    assert itl_s
+    assert tpot_s
+    assert ttft_s
+    assert response_s
+    assert 0 < tpot_s["mean"] <= itl_s["mean"]
+    assert itl_s["p50"] <= itl_s["p95"] <= itl_s["p99"]
+    assert ttft_s["mean"] + 39 * tpot_s["mean"] == pytest.approx(response_s["mean"])
+    if system == "centralized":  # one token a round: the mean over gaps is that over tokens
+        assert itl_s["mean"] == pytest.approx(tpot_s["mean"], rel=0.02)
 
 
 def test_figures_of_a_run_hang_together() -> None:

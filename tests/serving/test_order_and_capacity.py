@@ -77,23 +77,30 @@ def test_utility_is_by_the_time_that_a_request_adds() -> None:
     assert (clients(queue), clients(queue)) == ([1], [0])
 
 
-def test_looks_at_a_run_share_its_confidence() -> None:
-    """Twenty equal turns of ten responses with one violation count as 200 independent ones in Wilson's interval."""
-    violated = np.tile([True, *[False] * 9], 20)
-    for looks, z in ((4, 2.4977), (1, 1.9600)):
-        centre = (0.1 + z**2 / 400) / (1 + z**2 / 200)
-        half = z / (1 + z**2 / 200) * sqrt(0.1 * 0.9 / 200 + z**2 / (4 * 200**2))
-        assert violation_interval(violated, 20, looks) == pytest.approx((0.1, centre - half, centre + half), abs=1e-5)
-    assert violation_interval(violated, 20) == violation_interval(violated, 20, 5)
+def test_equal_batches_make_wilsons_interval_with_students_t() -> None:
+    """Eight equal batches of 25 with one in five late: 200 independent ones, and t with seven degrees of freedom."""
+    lateness = np.tile([2.0, *[0.5] * 4], 40)
+    for alpha, t in ((0.05, 2.3646), (0.01, 3.4995)):
+        centre = (0.2 + t**2 / 400) / (1 + t**2 / 200)
+        half = t / (1 + t**2 / 200) * sqrt(0.2 * 0.8 / 200 + t**2 / (4 * 200**2))
+        assert violation_interval(lateness, 20, alpha) == pytest.approx((0.2, centre - half, centre + half), abs=1e-4)
 
 
-def test_turns_that_differ_count_for_fewer_responses() -> None:
-    """Turns with 0 or 2 violations in ten: their variance is 0.01 x 20 / 19, that of the mean a 20th, so 171 count."""
-    violated = np.concatenate([np.repeat([turn % 2 == 0, False], [2, 8]) for turn in range(20)])
-    effective, z = 0.1 * 0.9 / (0.01 * 20 / 19 / 20), 1.9600
-    centre = (0.1 + z**2 / (2 * effective)) / (1 + z**2 / effective)
-    assert effective == pytest.approx(171)
-    assert sum(violation_interval(violated, 20, 1)[1:]) / 2 == pytest.approx(centre, abs=1e-5)
+def test_batches_that_differ_count_for_fewer_responses() -> None:
+    """Batches with 0 or 2 late ones in ten take turns: their variance is 0.01 x 8 / 7, that of the mean an eighth."""
+    lateness = np.concatenate([np.repeat([2.0 * (batch % 2), 0.5], [2, 8]) for batch in range(8)])
+    effective, t = 0.1 * 0.9 / (0.01 * 8 / 7 / 8), 2.3646
+    centre = (0.1 + t**2 / (2 * effective)) / (1 + t**2 / effective)
+    assert effective == pytest.approx(63)
+    assert sum(violation_interval(lateness, 8, 0.05)[1:]) / 2 == pytest.approx(centre, abs=1e-4)
+
+
+def test_batches_that_are_alike_in_a_row_count_for_still_fewer() -> None:
+    """Four batches with 2 late ones in ten, then four without: each is like the one before it, which widens."""
+    apart = np.concatenate([np.repeat([2.0 * (batch % 2), 0.5], [2, 8]) for batch in range(8)])
+    in_a_row = np.concatenate([np.repeat([2.0 * (batch < 4), 0.5], [2, 8]) for batch in range(8)])
+    widths = [high - low for _, low, high in (violation_interval(lateness, 8) for lateness in (apart, in_a_row))]
+    assert widths[1] > 1.5 * widths[0]
 
 
 def test_the_reserve_is_a_share_of_all_memory() -> None:

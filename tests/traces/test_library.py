@@ -91,6 +91,16 @@ def test_trees_replay_beside_chains_and_what_was_not_recorded_is_named(tmp_path:
     assert line.startswith("its tree asks for more of the draft model than the trace holds")
 
 
+def test_a_named_method_that_the_trace_cannot_serve_costs_no_other_its_report(tmp_path: Path) -> None:
+    policies = ("--method", "specedge", "--method", "fixed-k", "--limit", 8, "--batch-size", 8)
+    done = skit_here("bench", "--replay", TREES, *policies, "--deployment", "wan", "--out", tmp_path, "--json")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: specedge: left out, as said above"
+    document = json.loads(done.stdout)
+    assert list(document["summary"]) == ["fixed-k"]
+    assert "asks for more of the draft model" in document["left_out"]["specedge"]
+
+
 SHORT = ["--duration", "10", "--warm-up", "2", "--seeds", "1", "--jobs", "1"]
 
 

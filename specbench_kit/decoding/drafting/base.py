@@ -12,7 +12,7 @@ from specbench_kit.core.specs import from_options, init_fields
 
 if TYPE_CHECKING:  # a list of drafters needs no torch
     from specbench_kit.decoding.clock import Clock
-    from specbench_kit.decoding.drafter import Drafter
+    from specbench_kit.decoding.drafter import Drafter, DraftSource
     from specbench_kit.decoding.latency import LatencyModel
     from specbench_kit.decoding.pipeline.drafter import LevelSource
     from specbench_kit.decoding.sampling import Sampler
@@ -74,6 +74,9 @@ class Drafting(ABC):
     drawn: ClassVar[bool] = True
     """True if sampled decoding draws its tokens at random, unless the method takes the likeliest."""
 
+    modelled: ClassVar[bool] = False
+    """True if only a deployment models the time that it takes."""
+
     @property
     def members(self) -> "Sequence[Drafting]":
         """Return the drafters from which every round takes one; empty if there is no choice."""
@@ -94,8 +97,14 @@ class Drafting(ABC):
         """Return the text that `parse_drafter` reads as this drafter."""
         options = {option.name: getattr(self, option.name) for option in init_fields(type(self))}
         texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()}
+        texts |= {name: "-".join(map(str, value)) for name, value in options.items() if isinstance(value, tuple)}
         changed = [f"{name}={texts[name]}" for name in options if options[name] != getattr(type(self), name)]
         return ".".join(filter(None, (self.display_name, "+".join(changed))))
+
+    @property
+    def tokens_per_forward(self) -> int:
+        """Return how many tokens of a chain one forward drafts."""
+        return 1
 
     def resolved(self, exists: Callable[[str], bool]) -> "Drafting":
         """Return the drafter after the choices that depend on the models at hand.
@@ -107,6 +116,10 @@ class Drafting(ABC):
     @abstractmethod
     def source(self, parts: DrafterParts) -> "Drafter":
         """Return the drafter that an engine works with."""
+
+    def over(self, recorded: "DraftSource", clock: "Clock") -> "DraftSource | None":
+        """Return the drafter over the draft model's chains of a trace; None if its drafts do not follow from them."""
+        return None
 
     def levels(self, parts: DrafterParts) -> "LevelSource":
         """Return the drafter that a pipeline works with; SkitError if it cannot draft levels."""

@@ -38,6 +38,10 @@ class DraftingOffer:
             drafts = method.uses_drafter and method.pipeline is None and not method.needs_reference
             require(drafts, f"--method {spec}: the server cannot draft with it; name a method that drafts in rounds")
             require(
+                not method.reads_candidates,
+                f"--method {spec}: it reads the target's candidates, which the server does not keep",
+            )
+            require(
                 not method.drafting.layers(self.models),
                 f"--method {spec}: it reads the target's hidden states, which the server does not keep",
             )

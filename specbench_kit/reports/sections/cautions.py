@@ -40,6 +40,11 @@ def setting_cautions(run: RunDescription) -> list[str]:
             f"PARTIAL RUN: {recorded.requests} of {recorded.planned} requests were recorded before --minutes "
             "were over; skit record --resume with the same options, --limit and --out included, records the others."
         )
+    if rule := run.config.lossy:
+        lines.append(
+            f"LOSSY VERIFICATION: {rule} accepts tokens that the target would not have written. Speedups of this run "
+            "belong beside no lossless ones."
+        )
     if run.time_kind == "modelled":
         lines += impossible_times(run)
         deployment = f"the deployment '{name}'" if (name := run.deployment_name) else "a deployment"
@@ -147,7 +152,8 @@ def _model_cautions(models: Mapping[str, ModelDescription | None]) -> list[str]:
     if share := draft.shared_vocabulary:
         lines.append(
             f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens, and drafts only those "
-            "(token-level intersection). What it reads of other tokens is their last piece."
+            "(token-level intersection). What it reads of other tokens is their last piece. With drafter=slem it "
+            "reads and drafts text instead, of whatever tokens."
         )
     return lines
 

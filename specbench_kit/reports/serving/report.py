@@ -58,15 +58,15 @@ RESULTS = (
     ServingColumn("TPOT", "seconds", "tpot_s.mean"),
     ServingColumn("acceptance length", "number", "acceptance_length"),
 )
-LATENCIES = (
-    ServingColumn("response", "seconds", "response_s.mean"),
-    ServingColumn("p50", "seconds", "response_s.p50"),
-    ServingColumn("p95", "seconds", "response_s.p95"),
-    ServingColumn("p99", "seconds", "response_s.p99"),
-    ServingColumn("TTFT p95", "seconds", "ttft_s.p95"),
-    ServingColumn("TPOT p95", "seconds", "tpot_s.p95"),
+LATENCIES = tuple(
+    ServingColumn(f"{title} {name}", "seconds", f"{metric}.{name}")
+    for title, metric in (("response", "response_s"), ("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"))
+    for name in ("mean", "p50", "p95", "p99")
 )
-"""How long a whole response takes from end to end, and the slowest of its parts."""
+"""How long a response takes from end to end, until its first token, and between the tokens that its user sees."""
+FIRST_LATENCIES = ("response p50", "response p95", "TTFT p95", "ITL p95")
+LESS_NEEDED = {column.title for column in LATENCIES} - {*FIRST_LATENCIES}
+"""Latencies that a table shows when it is opened."""
 ROUNDS = (
     ServingColumn("missed deadlines", "share", "overall.deadline_miss_rate"),
     ServingColumn("slow rounds", "share", "overall.slow_round_rate"),
@@ -166,25 +166,20 @@ def _simulation(summary: Summary) -> Blocks:
         if len(row["figures"]["classes"]) > 1
     ]
     class_table = Table(("system", *axis_titles(axes), "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)
-    latency_by_class = [
-        [*point_cells(row, axes), name, *_figures(group, LATENCIES, "")]
-        for row in rows
-        for name, group in (("all", row["figures"]["overall"]), *row["figures"]["classes"].items())
-        if name == "all" or len(row["figures"]["classes"]) > 1
-    ]
-    latency_table = Table(("system", *axis_titles(axes), "class", *LATENCIES), latency_by_class)
     first = [*("system", *axis_titles(axes)), *(column.title for column in RESULTS)][:PAGE_COLUMNS]
     results = with_more_columns(_figure_table(rows, RESULTS, "figures.overall."), first)
     blocks: list[Block] = [Heading("Results (modelled)"), *results]
+    folded = len(rows) > LONGEST_TABLE
     for title, table in (
         ("By class", class_table),
-        ("Latency of responses", latency_table),
+        ("Latency of responses", _latency_table(rows, axes)),
         ("Rounds", _figure_table(rows, ROUNDS, "figures.")),
         ("Server", _figure_table(rows, SERVER, "figures.")),
     ):
         if table.rows:
-            folded = len(rows) > LONGEST_TABLE
-            blocks += [Heading(f"{title} (modelled)"), Folded("Table", [table]) if folded else table]
+            first = [name for name in table.titles if name not in LESS_NEEDED]
+            opened = [Folded("Table", [table])] if folded else with_more_columns(table, first)
+            blocks += [Heading(f"{title} (modelled)"), *opened]
     if pairs := summary["against_first"]:
         columns = (Column("throughput (95%)", "times"), Column("violation rate, difference (95%)", "share"))
         differences = [
@@ -194,6 +189,23 @@ def _simulation(summary: Summary) -> Blocks:
         heading = Heading(f"Against {code(pairs[0]['against'])}, seed by seed")
         blocks += [heading, Table(("system", *axis_titles(axes), *columns), differences)]
     return blocks
+
+
+def latency_groups(row: Row) -> list[tuple[str, Row]]:
+    """Return the latencies of a row of either command: of all responses and, if there are several, of each class."""
+    if "figures" not in row:
+        return list((row.get("latencies") or {}).items())
+    classes = row["figures"]["classes"]
+    return [("all", row["figures"]["overall"]), *(classes.items() if len(classes) > 1 else ())]
+
+
+def _latency_table(rows: Sequence[Row], axes: Sequence[str]) -> Table:
+    cells = [
+        [*point_cells(row, axes), name, *_figures(group, LATENCIES, "")]
+        for row in rows
+        for name, group in latency_groups(row)
+    ]
+    return Table(("system", *axis_titles(axes), "class", *LATENCIES), cells)
 
 
 def _figure_table(rows: Sequence[Row], columns: Sequence[ServingColumn], prefix: str) -> Table:
@@ -228,12 +240,18 @@ def _capacity(summary: Summary) -> Blocks:
     columns += [Column(title, "seconds") for title in AT_CAPACITY.values()]
     text = (
         f"The highest load with a violation rate of at most {share(rule['epsilon'])}, found by doubling and halving, "
-        "for each seed separately. A run stops at an eighth, a quarter or half of its time if the 95% interval of its "
-        "rate then lies on one side of epsilon; otherwise the rate over the whole run decides."
+        "for each seed separately. A run stops at a quarter or half of its time if the interval of its rate then lies "
+        "on one side of epsilon, which errs in 5% of runs at most over all looks together; otherwise the rate over the "
+        "whole run decides."
     )
     table = Table(("system", *axis_titles(axes), *columns), cells)
     first = ["system", *axis_titles(axes), "capacity (95%)", *AT_CAPACITY.values()][:PAGE_COLUMNS]
-    return [Heading("Capacity (modelled)"), *with_more_columns(table, first), Paragraph(text)]
+    blocks = [Heading("Capacity (modelled)"), *with_more_columns(table, first), Paragraph(text)]
+    latencies = _latency_table(rows, axes)
+    if latencies.rows:
+        first = [name for name in latencies.titles if name not in LESS_NEEDED]
+        blocks += [Heading("Latency of responses at the capacity (modelled)"), *with_more_columns(latencies, first)]
+    return blocks
 
 
 def _published(run: RunFile, summary: Summary) -> Blocks:
@@ -265,8 +283,10 @@ def _definitions(run: RunFile) -> Blocks:
         "count once, finished or not; in the starved rate, a response that is overdue k times over counts k times. "
         "Goodput counts the tokens of finished responses that keep their SLO. A round misses its deadline when its "
         "verification ends after arrival + expected tokens / promised speed - drafting - network. Interference is the "
-        "time of a round's batch over the time that the round would take alone. Intervals are 95% intervals of "
-        "Student's t over seeds."
+        "time of a round's batch over the time that the round would take alone. Responses and TTFT are counted from "
+        "the request. ITL is the time between two arrivals of a response, of which the tokens of one round are "
+        "one, as vLLM's benchmark counts it; AIPerf calls it inter-chunk latency, and TPOT inter-token latency. "
+        "Intervals are 95% intervals of Student's t over seeds."
     )
     return [Heading("Reading the numbers"), Paragraph(text)]
 

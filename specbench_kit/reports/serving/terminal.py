@@ -4,14 +4,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of, varied
 from specbench_kit.reports import render_terminal
-from specbench_kit.reports.document import Block, Column, Estimate, Note, RunFile, Summary, Table, caution, paragraphs
+from specbench_kit.reports.document import (
+    Block,
+    Column,
+    Estimate,
+    Note,
+    Row,
+    RunFile,
+    Summary,
+    Table,
+    caution,
+    paragraphs,
+)
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.serving import wording
-from specbench_kit.reports.serving.report import ServingColumn, point_cells
+from specbench_kit.reports.serving.report import ServingColumn, latency_groups, point_cells
 from specbench_kit.reports.serving.wording import estimate, seeds_in_words
+from specbench_kit.reports.writing.formatting import ABSENT, significant
 from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
@@ -31,6 +43,9 @@ AXIS_TITLES = {
     "estimator_noise": "estimate\nnoise",
     "guard_s": "guard\n(s)",
 }
+LATENCIES = {"response": "response_s", "TTFT": "ttft_s", "ITL": "itl_s"}
+MOST_LATENCIES = 12
+"""Rows up to which the terminal shows latencies; the report shows all."""
 MOST_COLUMNS = 6
 """Columns that fit into 80 characters next to the series; the report shows all."""
 
@@ -42,7 +57,7 @@ def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
     setting = f"{seeds_in_words(config)} of {config['duration_s']:g} simulated seconds · {time_kind(described)}"
     if "devices" in summary["rows"][0] and "slo" not in varied(summary["rows"]):
         setting += f" · promised: {'; '.join(map(slo_in_words, config['slo']))}"
-    blocks: list[Block] = [Note(setting), _results(run, summary)]
+    blocks: list[Block] = [Note(setting), _results(run, summary), *_latencies(summary)]
     if summary.get("published"):
         blocks.append(_published(run, summary))
     blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary["guards"]))
@@ -67,6 +82,25 @@ def _results(run: RunFile, summary: Summary) -> Table:
         first, *others = (estimate(look_up(row, column.path)) for column in columns)
         cells.append([*point_cells(row, axes), first, *(other and other.value for other in others)])
     return Table(("system", *(Column(AXIS_TITLES.get(axis, axis), "count") for axis in axes), *columns), cells)
+
+
+def _latencies(summary: Summary) -> list[Block]:
+    """Return median, 95th and 99th percentile of what users wait for, by class; nothing if the table would be long."""
+    rows = summary["rows"]
+    axes = [axis for axis in AXES if axis in varied(rows)]
+    cells = []
+    for row in rows:
+        for name, group in latency_groups(row):
+            cells.append([*point_cells(row, axes), name, *(_percentiles(group, path) for path in LATENCIES.values())])
+    if not 0 < len(cells) <= MOST_LATENCIES:
+        return []
+    titles = [f"{title} (s)\np50 p95 p99" for title in LATENCIES]
+    return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), "class", *titles), cells)]
+
+
+def _percentiles(group: Row, path: str) -> str:
+    values = [mean_of(group, f"{path}.{name}") for name in ("p50", "p95", "p99")]
+    return " ".join(ABSENT if value is None else significant(value) for value in values)
 
 
 def _published(run: RunFile, summary: Summary) -> Table:

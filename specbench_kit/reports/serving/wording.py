@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.metrics.serving_rows import AXES, FEWEST_SEEDS, look_up, varied
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.document import Cell, Column, Estimate, Row, RunFile, Summary
 from specbench_kit.reports.experiments.wording import outcome
@@ -297,24 +297,32 @@ def winners(run: RunFile, summary: Summary) -> list[str]:
         compared = compared[-1:]
     say = _most_served if is_search else _fewest_broken
     named = [axis for axis in axes if axis in varied(summary["rows"])] or (["slo"] if is_search else ["devices", "slo"])
-    return [say(rows, axis_values(rows[0], named)) for rows in compared[:MOST_WINNERS]]
+    few = too_few_seeds(run["config"]["seeds"])
+    return [say(rows, axis_values(rows[0], named), few) for rows in compared[:MOST_WINNERS]]
 
 
 BROKEN = "figures.overall.violation_rate"
-ONE_SEED = "one seed shows no difference, so run several seeds."
 MOST_WINNERS = 6
 """Settings of a search for each of which the headline names the best series."""
 
 
-def _most_served(rows: Sequence[Row], where: str) -> str:
+def too_few_seeds(seeds: int) -> str:
+    """Return why so many seeds give no verdict; empty if they do."""
+    if seeds >= FEWEST_SEEDS:
+        return ""
+    subject = "one seed shows no difference" if seeds == 1 else f"{seeds} seeds are too few for a verdict"
+    return f"{subject}, so run --seeds {FEWEST_SEEDS}"
+
+
+def _most_served(rows: Sequence[Row], where: str, few: str) -> str:
     best, next_best, is_shown = _best_two(rows, "capacity", most=True)
     most = best["capacity"]
     second = next_best["capacity"]
     served = f"serves {capacity(best)}"
     if not most["mean"]:
         return f"At {where} none of them serves any {best['unit']}."
-    if is_shown is None:
-        return f"At {where} {best['series']} {served}, {next_best['series']} {capacity(next_best)}: {ONE_SEED}"
+    if few:
+        return f"At {where} {best['series']} {served}, {next_best['series']} {capacity(next_best)}: {few}."
     if not is_shown:
         return (
             f"At {where} no difference is shown between {best['series']}, which {served}, and "
@@ -330,12 +338,12 @@ def _lead(most: Row, second: Row) -> str:
     return f"{ratio:.1f} times as many as" if ratio >= 2 else f"{ratio - 1:.0%} more than"
 
 
-def _fewest_broken(rows: Sequence[Row], where: str) -> str:
+def _fewest_broken(rows: Sequence[Row], where: str, few: str) -> str:
     best, next_best, is_shown = _best_two(rows, BROKEN, most=False)
     least, second = (estimate_text(look_up(row, BROKEN), "share") for row in (best, next_best))
     broken = f"breaks {least} of its promises"
-    if is_shown is None:
-        return f"At {where} {best['series']} {broken}, {next_best['series']} {second}: {ONE_SEED}"
+    if few:
+        return f"At {where} {best['series']} {broken}, {next_best['series']} {second}: {few}."
     if not is_shown:
         tokens, others = (estimate_text(look_up(row, "figures.overall.throughput")) for row in (best, next_best))
         return (
@@ -345,13 +353,12 @@ def _fewest_broken(rows: Sequence[Row], where: str) -> str:
     return f"At {where} take {best['series']}: it {broken}, {next_best['series']} {second}."
 
 
-def _best_two(rows: Sequence[Row], path: str, *, most: bool) -> tuple[Row, Row, bool | None]:
-    """Return the best two by a figure, and whether their intervals show a difference; None without intervals."""
+def _best_two(rows: Sequence[Row], path: str, *, most: bool) -> tuple[Row, Row, bool]:
+    """Return the best two by a figure, and whether their intervals show a difference."""
     best, next_best, *_ = sorted(rows, key=lambda row: look_up(row, path)["mean"], reverse=most)
     higher, lower = (look_up(row, path) for row in ((best, next_best) if most else (next_best, best)))
-    if higher["low"] is None or lower["high"] is None:
-        return best, next_best, None
-    return best, next_best, bool(higher["low"] > lower["high"])
+    shown = higher["low"] is not None and lower["high"] is not None and higher["low"] > lower["high"]
+    return best, next_best, shown
 
 
 def headlines(run: RunFile, summary: Summary) -> list[str]:

@@ -70,7 +70,7 @@ def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict
         try:
             ready[spec] = make(spec)
         except SkitError as error:
-            if named and (len(specs) == 1 or spec.partition(":")[0] in str(error)):
+            if named and (len(specs) == 1 or str(error).startswith(spec.partition(":")[0])):
                 raise
             if named:
                 raise SkitError(f"{spec}: {error}") from error

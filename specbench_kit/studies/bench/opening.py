@@ -110,6 +110,7 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
         **({"products": products} if here and (products := here.executor.products) else {}),
         **({"launch": settings.launch} if settings.launch != "virtual" else {}),
         **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
+        **({"lossy": settings.lossy.spec} if settings.lossy else {}),
     }
 
 

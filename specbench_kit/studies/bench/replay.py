@@ -31,6 +31,8 @@ from specbench_kit.traces.trace import TraceFile
 
 CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed", "limit")
 """Settings that `run.json` repeats under `config`."""
+SAME = "on this trace it is the same as"
+"""Begins the reason why a method is left out that would give the results of another one."""
 
 
 def _require_replayable(settings: BenchSettings) -> None:
@@ -73,7 +75,8 @@ def bench_replay(
 ) -> tuple[list[Conclusion], dict[str, str]]:
     """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
 
-    Returned with the reasons why methods of `all` were left out. `tell` receives notes before anything is replayed.
+    Returned with the reasons why methods were left out: those of `all` that cannot be replayed, and those whose drafts
+    grew beyond what the trace holds. `tell` receives notes before anything is replayed.
     """
     _require_replayable(settings)
     if settings.tuned is not None:
@@ -88,7 +91,7 @@ def bench_replay(
     given: dict[str, str] = {}  # by the spec that is replayed
     for spec in prepared:
         if (first := given.setdefault(fit_spec(spec, trace.header), spec)) != spec:
-            left_out[spec] = f"on this trace it is the same as {first}"
+            left_out[spec] = f"{SAME} {first}"
     methods = {spec: prepared[given_spec] for spec, given_spec in given.items()}
     shared = _describe(settings, trace, deployment)
     runs = {
@@ -115,6 +118,7 @@ def bench_replay(
         for run in others if records.baseline else ():
             run.copy_baseline(keeper)
     finished = []
+    lost: SkitError | None = None
     for spec, run in runs.items():
         records.records.clear()
         exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
@@ -125,13 +129,14 @@ def bench_replay(
             if reason := replays.missing.get(spec):
                 run.amend(range={**run.run["range"], "missing": reason})
         except SkitError as error:  # its draft grew beyond what the trace holds
-            if given[spec] in settings.methods or len(runs) == 1:
-                raise
+            lost = error
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
             run.remove()
             continue
         exports.write()
         finished.append(run)
+    if lost is not None and not finished:
+        raise lost
 
     def read(run: RunDirectory) -> RunRecords:
         # The records of several runs might not fit into memory together, so they are read from their files.

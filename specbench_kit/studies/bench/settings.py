@@ -32,6 +32,7 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.datasets.answers import RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.lossy import LossyRule, parse_lossy
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.live.connection_options import (
     LONGEST_SILENCE_S,
@@ -174,6 +175,15 @@ class BenchSettings(ConnectionOptions):
         int,
         Option("Sample draft tokens from the top N only (0: no limit).", DECODING),
     ] = 0
+    lossy: Annotated[
+        LossyRule | None,
+        Option(
+            "Verify by a rule that changes the outputs: typical or fly, with options as in typical:epsilon=0.09. The "
+            "run is compared with no lossless one.",
+            DECODING,
+            parse=parse_lossy,
+        ),
+    ] = None
     server: Annotated[
         str | None,
         Option(
@@ -246,6 +256,10 @@ class BenchSettings(ConnectionOptions):
         )
         require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
         self._require_server_options()
+        require(
+            self.server is None or self.lossy is None,
+            "--lossy is a rule of a target in this process, and a server has its own: leave out --lossy or --server",
+        )
         require(
             self.server is None or (self.deployment is None and self.launch == "virtual"),
             "--server measures a real target elsewhere: leave out --deployment and --launch",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import RESERVED, LoadedDataset
 from specbench_kit.datasets.loading import leave_out
@@ -141,6 +141,7 @@ class Workbench:
             batch_size=settings.batch_size,
             started_s=started_s,
             draft_top_n=settings.draft_top_n,
+            lossy=settings.lossy,
         )
 
     def server_only_engine(self, spec: str, started_s: float = 0.0) -> Loop | None:
@@ -183,6 +184,14 @@ class Workbench:
                 self.pair.require_head(name)
             elif name == DRAFT and self.pair.draft is None:
                 find_draft(self.settings.draft, self.pair.target.source)
+        require(
+            self.settings.lossy is None or method.pipeline is None,
+            f"{method.display_name}: a pipeline has no lossy verification: leave out --lossy",
+        )
+        require(
+            self.settings.deployment is not None or not method.drafting.modelled,
+            f"drafter '{method.drafting.display_name}' has no time of its own: add --deployment NAME, which models it",
+        )
         if self.server is not None:
             self.server.require_verifiable(method, self.sampler)
         method = method.prepare(self.measured.environment_of(method.drafting))

@@ -10,12 +10,11 @@ from typing import Annotated
 from specbench_kit.core.common_options import Out
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DEPLOYMENT, MODELS, RUN, Option
+from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
 
 LOAD = "Load"
 SEARCH = "Search"
 SIMULATION = "Simulation"
-FEWEST_SEEDS = 5
-"""Seeds below which no verdict is given."""
 METHODS = (
     "fixed-k:k=1",
     "fixed-k:k=2",

@@ -5,27 +5,28 @@ process.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil, sqrt
-from statistics import NormalDist
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.serving.arrays import Mask
-from specbench_kit.serving.metrics import finished_response_s, slo_violations
+from specbench_kit.metrics.serving_rows import AXES, look_up
+from specbench_kit.metrics.statistics import student
+from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.metrics import ALL, LatencyMetrics, due_lateness, latencies_by_class
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.server_metrics import Distribution, distribution, is_drifting
+from specbench_kit.serving.server_metrics import Distribution, is_drifting
 from specbench_kit.serving.simulation import Simulation
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
-from specbench_kit.studies.serving.simulation_grid import guards
+from specbench_kit.studies.serving.simulation_grid import guards, interval_cells, latency_values
 
 DEVICES = "devices"
 RATE = "requests/s"
@@ -52,13 +53,17 @@ def load_of(scenario: Scenario, step: int) -> float:
     return round(step * RATE_STEP, 6) if scenario.arrivals.is_open else step
 
 
-LOOKS = (0.125, 0.25, 0.5, 1.0, 2.0)
+LOOKS = (0.25, 0.5, 1.0, 2.0)
 """Shares of the time after the warm-up at which a run may be stopped; the last is for a run that drifts."""
+MOST_BATCHES = 8
+"""Batches of which the variance is taken: few, so that each is much longer than what one response does to the next."""
+MOST_CORRELATED = 0.8
+"""Largest correlation between batches that is reckoned with."""
 BEYOND = 1.5
 """Multiple of the highest load so far at which a search checks once more."""
 CONFIDENCE = 0.95
 FEWEST_TURNS = 5
-"""Mean number of responses per device before a run may be stopped early."""
+"""How many responses long the time has to be before a run may be stopped early."""
 FEWEST_RESPONSES = 100
 FIRST_TRY = 16
 FIXED_AXES = AXES[1:]
@@ -70,8 +75,8 @@ class LoadTrial:
     """One load: the violation rate and its interval when the run was stopped, after so many seconds.
 
     `settled`: the interval lay on one side of epsilon; if it never does, the rate itself decides. A run that still
-    drifts at its end is not `steady`, and its load does not count as served (`holds`). `response_s` is the end-to-end
-    latency of the responses that began after the warm-up and finished, None without any.
+    drifts at its end is not `steady`, and its load does not count as served (`holds`). `latencies` are those of all
+    responses together and, where several speeds are promised, by class.
     """
 
     load: float
@@ -83,7 +88,17 @@ class LoadTrial:
     settled: bool
     holds: bool
     steady: bool = True
-    response_s: Distribution | None = None
+    latencies: Mapping[str, LatencyMetrics] = field(default_factory=dict)
+
+    @property
+    def response_s(self) -> Distribution | None:
+        """The end-to-end latency of the responses that began after the warm-up and finished; None without any."""
+        return self.latencies[ALL]["response_s"] if self.latencies else None
+
+    def describe(self) -> JsonObject:
+        """Return the trial as `summary.json` holds it: of latencies only that of whole responses."""
+        numbers = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "latencies"}
+        return {**numbers, "response_s": self.response_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +116,9 @@ class SeedCapacity:
         return served == sorted(served, reverse=True)
 
     @property
-    def response_s(self) -> Distribution | None:
-        """The end-to-end latency of responses at the capacity; None if nothing is served."""
-        return next((trial.response_s for trial in self.trials if trial.load == self.load and trial.holds), None)
+    def latencies(self) -> Mapping[str, LatencyMetrics]:
+        """The latencies at the capacity, by class; empty if nothing is served."""
+        return next((trial.latencies for trial in self.trials if trial.load == self.load and trial.holds), {})
 
 
 def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
@@ -141,53 +156,78 @@ def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapa
 def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | None = None) -> LoadTrial:
     """Simulate for longer and longer until the interval of the violation rate lies on one side of epsilon.
 
-    The interval has its confidence over all looks together. A run that seems served but drifts goes on for twice its
+    The interval has its confidence over all looks together: each look may err with the share of `1 - CONFIDENCE` that
+    the time since the look before it has in the whole time. A run that seems served but drifts goes on for twice its
     time.
     """
     simulation = Simulation(scenario, seed)
-    for share in LOOKS:
+    for before, share in zip((0.0, *LOOKS), LOOKS, strict=False):
         seconds = scenario.warmup_s + share * (scenario.duration_s - scenario.warmup_s)
         result = simulation.run(seconds)
-        violated, _ = slo_violations(scenario, result, rule.objective)
-        turns = len(violated) / scenario.devices
-        enough = turns >= FEWEST_TURNS and len(violated) >= FEWEST_RESPONSES
+        lateness, duration_s = due_lateness(scenario, result, rule.objective)
+        turns = (seconds - scenario.warmup_s) / duration_s if duration_s else 0.0
+        enough = turns >= FEWEST_TURNS and len(lateness) >= FEWEST_RESPONSES
         if not enough and share < 1:
             continue
-        rate, low, high = violation_interval(violated, int(turns))
+        alpha = (1 - CONFIDENCE) * (share - before) / LOOKS[-1]
+        rate, low, high = violation_interval(lateness, turns, alpha)
         steady = rate > rule.epsilon or not is_drifting(scenario, result)
         settled = enough and steady and (low > rule.epsilon or high <= rule.epsilon)
         if settled or (share >= 1 and steady):
             break
-    if not len(violated):
+    if not len(lateness):
         raise SkitError(
             f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer, "
             f"with --duration {2 * scenario.duration_s:g}"
         )
     load = scenario.devices if load is None else load
     holds = steady and bool(rate <= rule.epsilon)
-    latency_s = distribution(finished_response_s(scenario, result))
-    return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady, latency_s)
+    latencies = latencies_by_class(scenario, result)
+    return LoadTrial(load, rate, low, high, len(lateness), seconds, settled, holds, steady, latencies)
 
 
-def violation_interval(violated: Mask, turns: int, looks: int = len(LOOKS)) -> tuple[float, float, float]:
-    """Return the violation rate and its Wilson interval, at 95% over all looks together (Bonferroni).
+def violation_interval(lateness: Floats, turns: float, alpha: float = 1 - CONFIDENCE) -> tuple[float, float, float]:
+    """Return the violation rate and its interval, which misses the true rate with a probability of `alpha` at most.
 
-    Responses that are under way at the same time share their fate. So they count for as many independent ones as
-    would have the variance that there is between `turns` (one response per device each).
+    `lateness` is the time of each response over the time that it may take, in order; `turns` is how many responses
+    long the time was in which they fell due. Responses that are under way at the same time share their fate, so that
+    they count for as many independent ones as would have the variance of the mean, which batch means estimate. It is
+    Wilson's interval with Student's t in place of the normal distribution: few batches know their variance badly.
     """
-    count = len(violated)
-    if not count:
-        return 0.0, 0.0, 1.0
+    count = len(lateness)
+    if count < 2:
+        return float((lateness > 1).mean()) if count else 0.0, 0.0, 1.0
+    violated = (lateness > 1).astype(np.float64)
     rate = float(violated.mean())
-    effective = 1.0
-    if turns >= 2:
-        means = np.asarray([turn.mean() for turn in np.array_split(violated, turns)])
-        variance = float(means.var(ddof=1)) / turns
-        effective = float(np.clip(rate * (1 - rate) / variance, turns, count)) if variance else float(count)
-    z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / looks / 2)
+    batches = int(np.clip(turns, 2, min(MOST_BATCHES, count)))
+    if rate in (0, 1) and np.isfinite(lateness).all():
+        # Rates of batches do not differ, and the lateness itself shows how far one response is like the next.
+        effective = _effective(lateness, batches)
+    else:
+        effective = _effective(violated, batches)
+    z = student(1 - alpha, batches - 1)
     centre = (rate + z * z / (2 * effective)) / (1 + z * z / effective)
     half = z / (1 + z * z / effective) * sqrt(rate * (1 - rate) / effective + z * z / (4 * effective * effective))
-    return rate, max(0.0, centre - half), min(1.0, centre + half)
+    # Where nothing or everything is late, rounding alone keeps that end of the interval from 0 or 1.
+    return rate, max(0.0, centre - half) if rate else 0.0, min(1.0, centre + half) if rate < 1 else 1.0
+
+
+def _effective(values: Floats, batches: int) -> float:
+    """Return how many independent values would have the variance of the mean of these ones.
+
+    The variance is that of batch means, and larger where neighbouring batches are alike: as of a process in which each
+    batch mean remembers the one before it (an autoregressive process of order 1).
+    """
+    count = len(values)
+    deviations = np.asarray([batch.mean() for batch in np.array_split(values, batches)]) - values.mean()
+    squares = float((deviations**2).sum())
+    if not squares:
+        return float(count)
+    # The estimate of the correlation is too low by about one over the number of batches.
+    correlation = float((deviations[1:] * deviations[:-1]).sum()) / squares + 1 / batches
+    correlation = float(np.clip(correlation, 0, MOST_CORRELATED))
+    variance = squares / (batches - 1) / batches * (1 + correlation) / (1 - correlation)
+    return float(np.clip(values.var() / variance, 1, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +251,21 @@ class CapacityRow:
             refused = {"capacity": estimate([0.0]).describe(), "unit": self.unit, "refused": self.refused, "seeds": []}
             return fixed | refused
         trials = [trial for capacity in self.by_seed for trial in capacity.trials]
-        latencies_s = [capacity.response_s for capacity in self.by_seed if capacity.response_s]
+        served = [dict(capacity.latencies) for capacity in self.by_seed if capacity.latencies]
+        latencies = over_seeds(served) if served else None
         return {
             **fixed,
             "capacity": estimate([capacity.load for capacity in self.by_seed], 0.0).describe(),
             "unit": self.unit,
-            "response_s": over_seeds(latencies_s) if latencies_s else None,
+            "response_s": look_up({"latencies": latencies}, f"latencies.{ALL}.response_s"),
+            "latencies": latencies,
             "monotone": all(capacity.monotone for capacity in self.by_seed),
             "steady": sum(trial.steady for trial in trials) / len(trials),
             "bounded": any(capacity.bounded for capacity in self.by_seed),
             "settled": sum(trial.settled for trial in trials) / len(trials),
             "simulated_s": sum(trial.simulated_s for trial in trials),
             "seeds": [
-                {"load": capacity.load, "trials": [asdict(trial) for trial in capacity.trials]}
+                {"load": capacity.load, "trials": [trial.describe() for trial in capacity.trials]}
                 for capacity in self.by_seed
             ],
         }
@@ -257,6 +299,17 @@ def find_capacities(
     return [
         CapacityRow(point, capacities[point], refused.get(point, ""), units.get(point, DEVICES)) for point in points
     ]
+
+
+def to_csv(rows: Sequence[JsonObject]) -> str:
+    """Return one line per row of the summary, and per class if there are several: the capacity, then its latencies."""
+    lines = []
+    for row in rows:
+        place = {"series": row["series"], **{axis: row[axis] for axis in FIXED_AXES}}
+        for name, group in (row.get("latencies") or {ALL: {}}).items():
+            values = {"capacity": row["capacity"]} | latency_values(group)
+            lines.append({**place, "class": name, "unit": row["unit"], **interval_cells(values)})
+    return csv_text(lines)
 
 
 def summarise(rows: Sequence[CapacityRow], rule: CapacityRule) -> JsonObject:

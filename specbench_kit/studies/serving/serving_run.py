@@ -106,6 +106,7 @@ class ServingRun:
             report = self._step("searching the range of derived times")
             ranges = search_ranges(self.settings, rule, builder, rows, report)
         summary = {**capacity.summarise(rows, rule), "ranges": ranges}
+        write_text(folder / "capacity.csv", capacity.to_csv(summary["rows"]))
         return self._finish("capacity", folder, builder, summary)
 
     def _begin(self, command: str, arguments: JsonObject) -> tuple[Path, ScenarioBuilder]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
@@ -22,8 +23,10 @@ RATES = (
     "acceptance_length", "submitted_per_verify",
 )  # fmt: skip
 """Metrics of the CSV that are single numbers."""
-DISTRIBUTIONS = ("speed", "ttft_s", "tpot_s", "response_s", "queue_s", "verify_s", "interference")
-"""Metrics of the CSV that have a mean and percentiles."""
+DISTRIBUTIONS = ("speed", "queue_s", "verify_s", "interference")
+"""Metrics of the CSV that have a mean and a 95th percentile."""
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "response_s")
+"""Metrics of the CSV that have a mean and three percentiles."""
 KNEE_RISE = 0.05
 """Least rise of the violation rate over the range for which a knee is looked for."""
 
@@ -196,7 +199,19 @@ def _csv_lines(row: JsonObject) -> Iterator[JsonObject]:
         for metric in DISTRIBUTIONS:
             for statistic in ("mean", "p95"):
                 values[f"{metric}_{statistic}"] = look_up(group, f"{metric}.{statistic}")
-        for metric, value in values.items():
-            value = value or {"mean": None, "low": None, "high": None}
-            line |= {metric: value["mean"], f"{metric}_low": value["low"], f"{metric}_high": value["high"]}
-        yield line
+        yield line | interval_cells(values | latency_values(group))
+
+
+def latency_values(group: JsonObject) -> dict[str, Any]:
+    """Return mean and percentiles of a group's latencies by the names of their columns."""
+    statistics = ("mean", "p50", "p95", "p99")
+    return {f"{metric}_{name}": look_up(group, f"{metric}.{name}") for metric in LATENCIES for name in statistics}
+
+
+def interval_cells(values: JsonObject) -> dict[str, Any]:
+    """Return three cells for every estimate: its mean, and the ends of its interval."""
+    cells: dict[str, Any] = {}
+    for name, value in values.items():
+        known = value or {"mean": None, "low": None, "high": None}
+        cells |= {name: known["mean"], f"{name}_low": known["low"], f"{name}_high": known["high"]}
+    return cells

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.specs import from_options
 from specbench_kit.decoding.loop import DecodingSetup
@@ -31,6 +32,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.axes import Values
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
+from specbench_kit.traces.candidate_trees import BeyondRecord
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
@@ -175,4 +177,7 @@ class _Grid:
         if inputs and description not in self.described:
             self.described.append(description)
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)
-        return list(records)
+        try:
+            return list(records)
+        except BeyondRecord as error:
+            raise SkitError(f"{spec}: {error}") from error

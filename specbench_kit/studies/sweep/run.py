@@ -17,6 +17,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import Value
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
@@ -28,7 +29,7 @@ from specbench_kit.studies.sweep.axes import SweepAxis, with_options
 from specbench_kit.studies.sweep.grid import SweepRow, replay_grid, synthetic_prompts
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.draft_limits import lowered_limits
-from specbench_kit.traces.replay import recording_deployment
+from specbench_kit.traces.replay import recording_deployment, require_replayable
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -59,6 +60,8 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
     else:
         assert settings.trace is not None
         trace = TraceFile(settings.trace)
+        for spec in dict.fromkeys(spec for point in points for spec in point.specs.values()):
+            require_replayable(parse_method(spec), trace.header)
         folder = _folder(settings, points, provenance.hash_file(trace.path))
     require(len(trace) > 0, f"the trace {trace.path} holds no request: there is nothing to replay")
     rows, methods = replay_grid(settings, points, trace, partial(report, "replaying"))

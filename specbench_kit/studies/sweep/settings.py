@@ -99,14 +99,25 @@ class SweepSettings(SweepOptions):
                     f"--set {axis.key}: only a modelled deployment has fields; choose one with --deployment"
                 )
 
+    def _require_replayable(self, spec: str) -> None:
+        """Raise SkitError for a method that no trace can hold, or not the one that is recorded first."""
+        method = parse_method(spec)
+        advice = "sweep a synthetic pair, which decodes at every point (--target synthetic)"
+        require(
+            not method.own_distributions,
+            f"{spec} changes the draft model's distributions, which no trace holds: leave it out, or {advice}",
+        )
+        require(
+            self.trace is not None or not method.submits_trees,
+            f"{spec} drafts trees, and a sweep records chains: leave it out, replay a trace of trees (--replay, see "
+            f"skit record --trees), or {advice}",
+        )
+
     def _point(self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]) -> SweepPoint:
         specs = {spec: with_options(spec, values) for spec in series}
-        for spec in specs.values():
-            require(
-                self.synthetic or not parse_method(spec).submits_trees,
-                f"{spec} drafts trees, and a sweep replays a trace, which holds chains: leave it out, or sweep a "
-                "synthetic pair, which decodes at every point (--target synthetic)",
-            )
+        if not self.synthetic:
+            for spec in specs.values():
+                self._require_replayable(spec)
         if len(set(specs.values())) < len(specs):
             raise SkitError("two methods become the same in this sweep: name each --method once")
         fields = {axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft}

@@ -108,8 +108,8 @@ def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
 
 
 def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server(slow_s=0.05) as (two, _):
-        ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--ttft-slo", "10s", "--tpot-slo", "45ms", "--limit", 2)
+    with streaming_server() as (one, _), streaming_server(slow_s=0.02) as (two, _):
+        ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--ttft-slo", "10s", "--tpot-slo", "15ms", "--limit", 2)
     (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
     figures = load["servers"]["B"]
     assert (figures["goodput"], figures["attainment"]) == (0.0, 0.0)

@@ -17,7 +17,9 @@ def prompts(tmp_path: Path) -> Path:
 def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
     common = ("--dataset", prompts, "--max-new-tokens", 3, "--out", prompts.parent / "out", "--warm-up", 0)
     # These servers answer one request at a time, in .03 s or more.
-    return skit_here("ab", first, second, *common, "--repeats", 1, "--rate", "80,100,120,140,160", "--turn", 9, *options)
+    return skit_here(
+        "ab", first, second, *common, "--repeats", 1, "--rate", "80,100,120,140,160", "--turn", 9, *options
+    )
 
 
 def run_of(prompts: Path) -> Path:
