@@ -106,20 +106,24 @@ class FleetCapacity(NamedTuple):
     """The devices that a server serves, the mean over seeds with the least and the most of any seed.
 
     It is interpolated between the loads around the largest share of late responses that is allowed, and from no late
-    response without devices. `is_bounded` if a seed served even the largest load.
+    response without devices. `is_bounded` if a seed served even the largest load, `is_below` if the mean lies below
+    the smallest, where the number orders policies and means nothing else.
     """
 
     devices: float
     least: float
     most: float
     is_bounded: bool
+    is_below: bool
 
 
 def fleet_capacity(fleet: SuiteFleet, result: FleetResult) -> FleetCapacity:
     """Return how many devices a policy serves in a fleet."""
     found = [_crossing(fleet.loads, late, fleet.late_share) for late in result.late]
     served = [load for load, _ in found]
-    return FleetCapacity(fmean(served), min(served), max(served), any(bounded for _, bounded in found))
+    mean = fmean(served)
+    is_bounded = any(bounded for _, bounded in found)
+    return FleetCapacity(mean, min(served), max(served), is_bounded, mean < fleet.loads[0])
 
 
 def _crossing(loads: Sequence[int], late: Sequence[float], limit: float) -> tuple[float, bool]:

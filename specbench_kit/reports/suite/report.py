@@ -158,12 +158,16 @@ def headline(board: Scoreboard, spec: str) -> str:
         own = [f"rank {ranks[cell][0]} of {ranks[cell][1]} in {code(cell)}" for cell in dict.fromkeys((best, worst))]
         parts.append(", its best place, and ".join(own) + (", its worst" if len(own) > 1 else ""))
     served = {name: capacity for name in board.fleets if (capacity := board.capacity(spec, name))}
-    parts += [f"one server serves {devices(capacity)} {code(name)}" for name, capacity in served.items()]
+    parts += [
+        f"one server serves {devices(board.fleets[name], capacity)} {code(name)}" for name, capacity in served.items()
+    ]
     return f"**{code(spec)}: {'; '.join(parts)}.**"
 
 
-def devices(capacity: FleetCapacity) -> str:
-    """Return a number of devices, with `at least` before it if even the largest load was served."""
+def devices(fleet: SuiteFleet, capacity: FleetCapacity) -> str:
+    """Return a number of devices, in words where it lies beyond the loads that were simulated."""
+    if capacity.is_below:
+        return f"fewer than {fleet.loads[0]}"
     return f"{'at least ' if capacity.is_bounded else ''}{capacity.devices:.0f}"
 
 
@@ -194,7 +198,9 @@ def fleet_cells(board: Scoreboard, spec: str, fleet: SuiteFleet) -> tuple[Cell, 
     if result is None or capacity is None:
         return ()
     late = fmean(shares[fleet.loads.index(fleet.devices)] for shares in result.late)
-    served = f"{devices(capacity)} ({capacity.least:.0f}–{capacity.most:.0f})"
+    served = devices(fleet, capacity)
+    if not capacity.is_below:
+        served += f" ({capacity.least:.0f}–{capacity.most:.0f})"
     return served, late, *result.late_by_class, result.goodput
 
 

@@ -12,10 +12,10 @@ from streaming_server import streaming_server
 from tiny_predictors import confidence_predictor
 from trace_builders import DRAFT_S, MODELS, VERIFY_S, made_requests
 
-from specbench_kit.api import load_dataset
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import decode
 from specbench_kit.core.user_data import user_folder, without_user_files
+from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import Definition
@@ -24,7 +24,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.suite import CellResult, FleetResult, SuiteResult, fleet_capacity, rounded
 from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.profilers import cards
-from specbench_kit.reports.suite.report import headline
+from specbench_kit.reports.suite.report import devices, headline
 from specbench_kit.runs.provenance import hash_file
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.memory import KvCapacity
@@ -249,7 +249,10 @@ def test_capacity_is_the_load_at_which_more_are_late_than_may_be(suite: Suite) -
     # Halfway between 2 and 8 devices with the first seed, and beyond all loads with the second.
     assert (capacity.least, capacity.most, capacity.is_bounded) == (5.0, 16.0, True)
     assert capacity.devices == pytest.approx(10.5)
-    assert fleet_capacity(fleet, structs.replace(result, late=((0.5, 1.0, 1.0),))).devices == pytest.approx(0.2)
+    assert devices(fleet, capacity) == "at least 10"
+    few = fleet_capacity(fleet, structs.replace(result, late=((0.5, 1.0, 1.0),)))
+    assert few.devices == pytest.approx(0.2)
+    assert devices(fleet, few) == "fewer than 2"
 
 
 def test_more_devices_make_more_responses_late(results: Results) -> None:
