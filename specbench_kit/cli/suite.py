@@ -11,6 +11,8 @@ from specbench_kit.studies.suite.settings import SuiteOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specbench_kit.studies.suite.definition import Suite
+
 
 def suite(options: SuiteOptions, as_json: JsonOption = False) -> None:
     """Do what the action says."""
@@ -26,13 +28,17 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     from specbench_kit.studies.suite.files import save
     from specbench_kit.studies.suite.run import report_results, run_named
 
-    require(bool(options.methods), "no policy: give at least one --method")
+    require(bool(options.methods or options.servers), "no policy: give at least one --method, or --server twice")
+    require(not (options.methods and options.servers), "give --method or --server, not both")
     require(
         not (options.quick and options.submit),
         "--submit takes results that compare with others, which those of --quick do not: leave out one of them",
     )
     require(options.submit is not None or not options.resume, "--resume goes with --submit: it reads that folder")
     suite = load(str(options.subject), options.quick)
+    if options.servers:
+        _measure(suite, options, console, as_json)
+        return
     results = []
     submitted = []
     with counting_bar(f"suite {options.subject}") as report:
@@ -49,6 +55,35 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
         print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
 
 
+def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json: bool) -> None:
+    from msgspec import to_builtins
+
+    from specbench_kit.cli.progress import stepping_bar
+    from specbench_kit.reports import render_terminal
+    from specbench_kit.reports.suite.report import measured_table
+    from specbench_kit.studies.suite.engines import measure_servers, require_hardware
+    from specbench_kit.studies.suite.files import save_measured
+
+    require_hardware(options.servers, options.hardware)
+    with stepping_bar() as progress:
+        measured = measure_servers(
+            suite,
+            options.servers,
+            options.hardware,
+            options.out or Path("results"),
+            command_line(),
+            progress,
+            lambda line: say(console, line, style="yellow"),
+        )
+    render_terminal.show(console, measured_table([measured.result]))
+    say(console, f"report: {measured.folder / 'report.md'}")
+    if options.submit is not None:
+        say(console, f"submission: {save_measured(measured.result, options.submit)}")
+    if as_json:
+        document = {"run_dirs": [str(measured.folder)], "summary": to_builtins(measured.result)}
+        print(json.dumps(document, allow_nan=False))
+
+
 def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     import typer
 
@@ -62,7 +97,8 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     for line in found.differences:
         say(console, line)
     if not found.differences:
-        numbers = f"all {found.numbers:,} numbers of {result.policy.spec} in {found.cells} cells"
+        fleets = f" and {found.fleets} fleets" if found.fleets else ""
+        numbers = f"all {found.numbers:,} numbers of {result.policy.spec} in {found.cells} cells{fleets}"
         say(
             console,
             f"{options.subject}: {numbers} come out to the last digit; its outputs are the target's answers, and it "

@@ -161,11 +161,11 @@ def add_modelled_time(
     Records say what the same rounds take at the `ends` of the deployment's range as well.
     """
     learned = method.learned
-    placed = _with_method_times(method, deployment)
+    placed = with_method_times(method, deployment)
     on_edge = drafts_on_edge(method, deployment)
     timelines = Timelines(placed, clock, on_edge=on_edge, learned=learned, states=states)
     at_ends = [
-        TimelinesAtEnd(_with_method_times(method, end), on_edge=on_edge, learned=learned, states=states) for end in ends
+        TimelinesAtEnd(with_method_times(method, end), on_edge=on_edge, learned=learned, states=states) for end in ends
     ]
     colocated = None
     if can_be_colocated(method, deployment) and not isinstance(drafter, ReportsForwards):
@@ -181,7 +181,7 @@ def single_request_clock(
 ) -> SingleRequestClock:
     """Return the clock of a deployment that serves one request after the other."""
     return SingleRequestClock(
-        _with_method_times(method, deployment),
+        with_method_times(method, deployment),
         on_edge=drafts_on_edge(method, deployment),
         learned=method.learned,
         states=states,
@@ -224,7 +224,7 @@ def states_on_the_way(
     return HiddenStates(layers, token_bytes if drafts_on_edge(method, deployment) else 0.0)
 
 
-def _with_method_times(method: Method, deployment: Deployment) -> Deployment:
+def with_method_times(method: Method, deployment: Deployment) -> Deployment:
     """Return the deployment with the latency of the method's drafter.
 
     The time of a decision is the deployment's, or the method's if the deployment does not state it.

@@ -7,7 +7,10 @@ same results on every machine, to the last of `DIGITS` significant digits.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import exp, log
+from statistics import fmean
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -69,6 +72,69 @@ class CellResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.tokens / sum(self.rounds)
 
 
+class SuiteFleet(Struct, frozen=True):
+    """Devices at one server: their pair and deployment, the loads in devices, and the promised speeds by class.
+
+    A load is served if at most `late_share` of the responses break their promise. `devices` is the load of which more
+    is said than that.
+    """
+
+    name: str
+    pair: str
+    deployment: str
+    words: str
+    devices: int
+    loads: tuple[int, ...]
+    classes: tuple[tuple[str, float], ...]
+    late_share: float
+
+
+class FleetResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy in one fleet: the share of late responses by seed and load.
+
+    `late_by_class` and `goodput`, the tokens per second of the responses that kept their promise, are means over the
+    seeds at the fleet's `devices`. A policy that cannot run there has none of these, and `missing` says why.
+    """
+
+    late: tuple[tuple[Number, ...], ...] = ()
+    late_by_class: tuple[Number, ...] = ()
+    goodput: Number = 0.0
+    missing: str = ""
+
+
+class FleetCapacity(NamedTuple):
+    """The devices that a server serves, the mean over seeds with the least and the most of any seed.
+
+    It is interpolated between the loads around the largest share of late responses that is allowed, and from no late
+    response without devices. `is_bounded` if a seed served even the largest load, `is_below` if the mean lies below
+    the smallest, where the number orders policies and means nothing else.
+    """
+
+    devices: float
+    least: float
+    most: float
+    is_bounded: bool
+    is_below: bool
+
+
+def fleet_capacity(fleet: SuiteFleet, result: FleetResult) -> FleetCapacity:
+    """Return how many devices a policy serves in a fleet."""
+    found = [_crossing(fleet.loads, late, fleet.late_share) for late in result.late]
+    served = [load for load, _ in found]
+    mean = fmean(served)
+    is_bounded = any(bounded for _, bounded in found)
+    return FleetCapacity(mean, min(served), max(served), is_bounded, mean < fleet.loads[0])
+
+
+def _crossing(loads: Sequence[int], late: Sequence[float], limit: float) -> tuple[float, bool]:
+    """Return the load at which the share of late responses first passes the limit; the last one if it never does."""
+    points = [(0, 0.0), *zip(loads, late, strict=True)]
+    for (load, share), (next_load, next_share) in pairwise(points):
+        if next_share > limit:
+            return load + (next_load - load) * (limit - share) / (next_share - share), False
+    return float(loads[-1]), True
+
+
 class PredictorUsed(Struct, frozen=True, forbid_unknown_fields=True):
     """The predictor that a policy used: its family, when it was trained, and the hash of its header and weights."""
 
@@ -78,7 +144,7 @@ class PredictorUsed(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PolicyResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy: what it is, and its results by the names of cells.
+    """A policy: what it is, and its results by the names of cells and of fleets.
 
     `source_sha256` is the hash of the Python files that define it, `package` and `version` the distribution that they
     come from. `is_bound` marks a policy that cannot be deployed. `reported` is what its authors claim.
@@ -99,6 +165,13 @@ class PolicyResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     lowered: str = ""
     """The draft limit that was lowered to what the trace holds, as in `max_draft=12`."""
     cells: dict[str, CellResult] = field(default_factory=dict)
+    fleets: dict[str, FleetResult] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why it has no result, by cell and fleet."""
+        cells = {name: cell.missing for name, cell in self.cells.items() if cell.missing}
+        return cells | {name: fleet.missing for name, fleet in self.fleets.items() if fleet.missing}
 
 
 class SuiteResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,6 +188,41 @@ class SuiteResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     kit: str
     machine: dict[str, str]
     policy: PolicyResult
+    seal: str = ""
+
+
+class MeasuredServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of two running servers: its name, kind, model and version, and what was measured, one request at a time."""
+
+    name: str
+    kind: str
+    model: str | None = None
+    version: str | None = None
+    tokens_per_s: Number | None = None
+    acceptance_length: Number | None = None
+
+
+class MeasuredResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Two running servers measured on a suite's prompts: the second, which speculates, against the first.
+
+    `speedup` is the ratio of the end-to-end times, with its interval and verdict, and `outputs` says whether the
+    answers agree. No number comes out again to the digit, so that the result stands in no rank. `seal` is the hash of
+    all the rest.
+    """
+
+    schema: int
+    suite: str
+    suite_sha256: str
+    quick: bool
+    kit: str
+    hardware: str
+    servers: tuple[MeasuredServer, MeasuredServer]
+    requests: Count
+    failed: Count
+    speedup: Number | None
+    interval: tuple[Number, Number] | None
+    verdict: str
+    outputs: str
     seal: str = ""
 
 
@@ -155,8 +263,15 @@ class Standing:
 class Scoreboard:
     """The scores of policies in the cells of a suite; of two results of one spec the later counts."""
 
-    def __init__(self, cells: Sequence[SuiteCell], bounds: Sequence[str], policies: Iterable[PolicyResult]) -> None:
+    def __init__(
+        self,
+        cells: Sequence[SuiteCell],
+        bounds: Sequence[str],
+        policies: Iterable[PolicyResult],
+        fleets: Sequence[SuiteFleet] = (),
+    ) -> None:
         self.cells = {cell.name: cell for cell in cells}
+        self.fleets = {fleet.name: fleet for fleet in fleets}
         self.policies = {policy.spec: policy for policy in policies}
         # An oracle that always drafts is slower than not to draft at all where nothing pays.
         self._bounds = [spec for spec in (*bounds, BASELINE) if spec in self.policies]
@@ -172,6 +287,17 @@ class Scoreboard:
         """Return the scores of a policy by cell, of those cells where it has any."""
         found = {cell: self.score(spec, cell) for cell in self.cells}
         return {cell: score for cell, score in found.items() if score}
+
+    def fleet(self, spec: str, fleet: str) -> FleetResult | None:
+        """Return the result of a policy in a fleet; None if it has none there."""
+        policy = self.policies.get(spec)
+        result = policy.fleets.get(fleet) if policy else None
+        return result if result and result.late else None
+
+    def capacity(self, spec: str, fleet: str) -> FleetCapacity | None:
+        """Return how many devices a policy serves in a fleet; None if it has no result there."""
+        result = self.fleet(spec, fleet)
+        return fleet_capacity(self.fleets[fleet], result) if result else None
 
     def oracle(self, cell: str) -> CellScore | None:
         """Return the fastest bound of a cell, which is autoregressive decoding where no oracle is faster."""

@@ -1,13 +1,14 @@
 """The round source that `--acceptance` names: rates such as `iid:alpha=0.8,length=4`, a trace, or a run's folder."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -159,8 +160,11 @@ def run_source(folder: Path, deployment: Deployment) -> RoundSource:
     Trees that go on growing during verification get as many levels as there is time for on this deployment.
     """
     run = RunDirectory.open(folder)
-    records = run.records()
-    method = parse_method(run.run["method"])
+    return recorded_source(run.records(), parse_method(run.run["method"]), deployment)
+
+
+def recorded_source(records: Sequence[RequestRecord], method: Method, deployment: Deployment) -> RoundSource:
+    """Return the rounds of a method's records, with as many proactive tree levels as fit into a verification."""
     proactive: int | None = getattr(method, "proactive_depth", None)
     rounds = [entry for record in records for entry in record.rounds]
     if proactive is None or not (method.overlaps and rounds):

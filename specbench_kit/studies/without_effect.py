@@ -76,6 +76,10 @@ def _action(action: str) -> Callable[[GivenValues], str]:
     return lambda given: f"with {action}" if given.get("action") == action else ""
 
 
+def _serverless(given: GivenValues) -> str:
+    return "" if given.get("servers") else "without --server"
+
+
 def _not_run(given: GivenValues) -> str:
     return "" if given.get("action") == "run" else f"with {given.get('action')}"
 
@@ -160,6 +164,11 @@ RULES: Mapping[str, Sequence[WithoutEffect]] = {
     ),
     "suite": (
         WithoutEffect(("methods", "quick", "submit", "resume"), _not_run, "only run takes policies; leave it out"),
+        WithoutEffect(("servers", "hardware"), _not_run, "only run measures servers; leave it out"),
+        WithoutEffect(("hardware",), _serverless, "policies are modelled; leave it out"),
+        WithoutEffect(
+            ("jobs", "resume"), beside("servers", "--server"), "servers are measured one after the other; leave it out"
+        ),
         WithoutEffect(("out",), _action("check"), "a check writes nothing; leave it out"),
         WithoutEffect(("jobs",), _action("board"), "a board runs nothing; leave it out"),
     ),

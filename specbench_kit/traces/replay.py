@@ -116,10 +116,13 @@ def prepare_for_replay(
     deployment: Deployment,
     batch_size: int = 1,
     tuned_for: Deployment | None = None,
+    *,
+    server_decodes: bool = True,
 ) -> Method:
     """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks.
 
-    It has the thresholds that were tuned for another deployment where `tuned_for` names one.
+    It has the thresholds that were tuned for another deployment where `tuned_for` names one. Without `server_decodes`
+    it may not leave rounds to the server's own decoding.
     """
     header = trace.header
     method = _with_recorded_drafter(method, trace.header)
@@ -133,7 +136,8 @@ def prepare_for_replay(
         header.require(TOKEN_IDS, f"{method.display_name} looks tokens up")
     key = deployment_key(tuned_for or deployment)
     placed = environment(recorded_pair(trace), deployment)
-    return method.prepare(replace(placed, batch_size=batch_size, deployment=key))
+    allowed = server_decodes and placed.server_decodes
+    return method.prepare(replace(placed, batch_size=batch_size, deployment=key, server_decodes=allowed))
 
 
 def describe_replayed(method: Method, trace: TraceFile) -> dict[str, object]:

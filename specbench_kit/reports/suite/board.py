@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.core.errors import by_reason
-from specbench_kit.metrics.suite import CellScore, PolicyResult, Scoreboard, SuiteCell, SuiteOutline
+from specbench_kit.metrics.suite import (
+    CellScore,
+    MeasuredResult,
+    PolicyResult,
+    Scoreboard,
+    SuiteCell,
+    SuiteOutline,
+)
 from specbench_kit.metrics.vocabulary import BASELINE, Unit
 from specbench_kit.reports import render_html
 from specbench_kit.reports.document import (
@@ -34,8 +41,14 @@ from specbench_kit.reports.suite.report import (
     best_first,
     by_batch_size,
     cell_rows,
+    fleet_cells,
+    fleet_columns,
+    fleet_note,
+    fleet_tables,
     headline,
     mean_regret,
+    measured_table,
+    most_devices_first,
     recorded,
     waste,
 )
@@ -49,22 +62,26 @@ SHOWN_EVEN = 4
 """Policies that are named beside the fastest, of those that are not shown to be slower."""
 
 
-def write_board(site: Path, outline: SuiteOutline, board: Scoreboard) -> Path:
+def write_board(site: Path, outline: SuiteOutline, board: Scoreboard, measured: Sequence[MeasuredResult] = ()) -> Path:
     """Write all pages, and return the path of the first."""
-    for path, page in pages_of(outline, board):
+    for path, page in pages_of(outline, board, measured):
         write_text(site / path, page)
     return site / INDEX
 
 
-def pages_of(outline: SuiteOutline, board: Scoreboard) -> Iterator[tuple[str, str]]:
+def pages_of(
+    outline: SuiteOutline, board: Scoreboard, measured: Sequence[MeasuredResult] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield the path and the HTML of every page: the index, and a page per policy."""
     pages = _page_names(board)
-    yield INDEX, render_html.render(*index(outline, board, pages))
+    yield INDEX, render_html.render(*index(outline, board, pages, measured))
     for spec, path in pages.items():
         yield path, render_html.render(*policy_page(outline, board, spec))
 
 
-def index(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) -> tuple[Document, Drawings]:
+def index(
+    outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str], measured: Sequence[MeasuredResult]
+) -> tuple[Document, Drawings]:
     """Return the first page and its figures by their paths."""
     groups = by_batch_size(board)
     cells = next(iter(groups.values()))
@@ -86,8 +103,10 @@ def index(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) ->
             Figure(picture.title, "plots/winners.svg", f"{picture.note} Tasks go from the easiest to draft for down."),
         ],
         list(_all_policies(board, pages)),
+        list(_devices(board, pages)),
         list(_waste(board, pages)),
         list(_synthetic(outline, board, pages)),
+        [Heading("What did running servers measure?"), *measured_table(measured)] if measured else [],
         _how_to_join(outline),
         [Heading(f"What {outline.name} leaves out"), BulletList(outline.left_out)],
     ]
@@ -108,11 +127,13 @@ def policy_page(outline: SuiteOutline, board: Scoreboard, spec: str) -> tuple[Do
         drawings[f"plots/{name}"] = drawing(picture, setting)
         figures.append(Figure(f"{picture.title}, batch size {size}", f"plots/{name}.svg", picture.note))
     rows = list(cell_rows(board, spec))
+    fleets = list(fleet_tables(board, [spec]))
     sections: list[Sequence[Block]] = [
         paragraphs(policy.summary, headline(board, spec) if spec != BASELINE and rows else ""),
         list(_claims(board, policy)),
         figures,
         [Heading("In every cell"), Table(CELL_COLUMNS, rows).without_empty_columns(), Note(REGRET)] if rows else [],
+        [Heading("How many devices?"), *fleets] if fleets else [],
         list(_missing(policy)),
         [Heading("What ran"), _identity(policy)],
         [Heading("Run it"), CodeBlock(f"skit suite run {outline.name} --method '{spec}'")],
@@ -201,6 +222,16 @@ def _all_policies(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block
         yield table if size == 1 else Folded(f"{size} requests together", [table])
 
 
+def _devices(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
+    if board.fleets:
+        yield Heading("How many devices?")
+    for name, fleet in board.fleets.items():
+        ran = most_devices_first(board, list(board.policies), name)
+        rows = [(_linked(spec, pages), *fleet_cells(board, spec, fleet), board.policies[spec].group) for spec in ran]
+        yield Paragraph(fleet_note(fleet))
+        yield Table((Column("policy"), *fleet_columns(fleet), Column("group")), rows)
+
+
 def _waste(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     cells = next(iter(by_batch_size(board).values()))
     yield Heading("What does it cost in waste?")
@@ -268,7 +299,7 @@ def _claims(board: Scoreboard, policy: PolicyResult) -> Iterator[Block]:
 
 
 def _missing(policy: PolicyResult) -> Iterator[Block]:
-    reasons = {code(cell): result.missing for cell, result in policy.cells.items() if result.missing}
+    reasons = {code(part): reason for part, reason in policy.missing.items()}
     if reasons:
         yield Heading("Where it did not run")
         yield BulletList([f"{', '.join(cells)}: {reason}" for reason, cells in by_reason(reasons).items()])

@@ -6,7 +6,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import by_reason
-from specbench_kit.metrics.suite import CellScore, PolicyResult, Scoreboard, SuiteCell, SuiteOutline
+from specbench_kit.metrics.suite import (
+    CellScore,
+    FleetCapacity,
+    MeasuredResult,
+    MeasuredServer,
+    PolicyResult,
+    Scoreboard,
+    SuiteCell,
+    SuiteFleet,
+    SuiteOutline,
+    fleet_capacity,
+)
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
@@ -36,6 +47,11 @@ MODELLED = "Every number is modelled: the rounds are those of a live run, and th
 REGRET = (
     "Regret is the share of the policy's time that the oracle of the cell would have saved; a policy that drafts for "
     "some requests alone can beat the oracle, which drafts for all or none, and has a regret below 0."
+)
+MEASURED = (
+    "Measured, one request at a time, on the prompts of the recorded pair: the time of the answers of the first server "
+    "over that of the second, with an interval that holds together with those of all other figures. The servers may "
+    "run other models than the recorded pair, so that these rows compare with no modelled one."
 )
 MOST_CURVES = 6
 
@@ -141,7 +157,66 @@ def headline(board: Scoreboard, spec: str) -> str:
         worst = max(ranks, key=lambda cell: ranks[cell][0])
         own = [f"rank {ranks[cell][0]} of {ranks[cell][1]} in {code(cell)}" for cell in dict.fromkeys((best, worst))]
         parts.append(", its best place, and ".join(own) + (", its worst" if len(own) > 1 else ""))
+    served = {name: capacity for name in board.fleets if (capacity := board.capacity(spec, name))}
+    parts += [
+        f"one server serves {devices(board.fleets[name], capacity)} {code(name)}" for name, capacity in served.items()
+    ]
     return f"**{code(spec)}: {'; '.join(parts)}.**"
+
+
+def devices(fleet: SuiteFleet, capacity: FleetCapacity) -> str:
+    """Return a number of devices, in words where it lies beyond the loads that were simulated."""
+    if capacity.is_below:
+        return f"fewer than {fleet.loads[0]}"
+    return f"{'at least ' if capacity.is_bounded else ''}{capacity.devices:.0f}"
+
+
+def fleet_note(fleet: SuiteFleet) -> str:
+    """Return what a fleet is, and what its columns say."""
+    promises = ", ".join(f"class {name} {speed:g}" for name, speed in fleet.classes)
+    return (
+        f"{fleet.words[0].upper()}{fleet.words[1:]}. A quarter of the devices each were promised {promises} tokens per "
+        f"second. A load is served if at most {share(fleet.late_share)} of the responses break their promise: the "
+        f"number of devices is interpolated between loads of {', '.join(map(str, fleet.loads))}, and is the mean over "
+        f"seeds, with the least and the most of any seed behind it. Late are the responses at {fleet.devices} devices."
+    )
+
+
+def fleet_columns(fleet: SuiteFleet) -> list[Column]:
+    """Return the columns that say what a policy does in a fleet."""
+    return [
+        Column("devices served"),
+        Column("late", "share"),
+        *(Column(f"late, class {name}", "share") for name, _ in fleet.classes),
+        Column("tokens/s in time", "number"),
+    ]
+
+
+def fleet_cells(board: Scoreboard, spec: str, fleet: SuiteFleet) -> tuple[Cell, ...]:
+    """Return the cells of a policy below `fleet_columns`; empty if it has no result in the fleet."""
+    result, capacity = board.fleet(spec, fleet.name), board.capacity(spec, fleet.name)
+    if result is None or capacity is None:
+        return ()
+    late = fmean(shares[fleet.loads.index(fleet.devices)] for shares in result.late)
+    served = devices(fleet, capacity)
+    if not capacity.is_below:
+        served += f" ({capacity.least:.0f}–{capacity.most:.0f})"
+    return served, late, *result.late_by_class, result.goodput
+
+
+def most_devices_first(board: Scoreboard, specs: Sequence[str], fleet: str) -> list[str]:
+    """Return the policies that ran in a fleet, from the one that serves most devices down; then by tokens in time."""
+    ran = {spec: result for spec in specs if (result := board.fleet(spec, fleet))}
+    return sorted(ran, key=lambda spec: (-fleet_capacity(board.fleets[fleet], ran[spec]).devices, -ran[spec].goodput))
+
+
+def fleet_tables(board: Scoreboard, specs: Sequence[str]) -> Iterator[Block]:
+    """Yield a table and a note for each fleet in which any of the policies ran."""
+    for name, fleet in board.fleets.items():
+        if ran := most_devices_first(board, specs, name):
+            rows = [(code(spec), *fleet_cells(board, spec, fleet)) for spec in ran]
+            yield Table((Column("policy"), *fleet_columns(fleet)), rows)
+            yield Note(fleet_note(fleet))
 
 
 def policy_facts(policies: Sequence[PolicyResult]) -> Table:
@@ -163,10 +238,7 @@ def policy_facts(policies: Sequence[PolicyResult]) -> Table:
 def missing_lines(policies: Sequence[PolicyResult]) -> list[str]:
     """Return a line for each reason why policies have no result in some cells."""
     reasons = {
-        f"{code(policy.spec)} in {code(cell)}": result.missing
-        for policy in policies
-        for cell, result in policy.cells.items()
-        if result.missing
+        f"{code(policy.spec)} in {code(part)}": reason for policy in policies for part, reason in policy.missing.items()
     }
     lines = []
     for reason, where in by_reason(reasons).items():
@@ -211,6 +283,38 @@ def waste(score: CellScore) -> float | None:
     return score.result.wdt_share
 
 
+def measured_table(results: Sequence[MeasuredResult]) -> list[Block]:
+    """Return a row for each pair of running servers, and what the figures are."""
+    columns = (
+        Column("server"),
+        Column("against"),
+        Column("speedup", "times"),
+        Column("tokens/s", "number"),
+        Column("acceptance length", "number"),
+        Column("outputs"),
+        Column("hardware"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for result in results:
+        plain, own = result.servers
+        rows.append(
+            (
+                _described(own),
+                _described(plain),
+                Estimate(result.speedup, result.interval) if result.speedup is not None else None,
+                own.tokens_per_s,
+                own.acceptance_length,
+                result.outputs,
+                result.hardware,
+            )
+        )
+    return [Table(columns, rows), Note(MEASURED)]
+
+
+def _described(server: MeasuredServer) -> str:
+    return " ".join(filter(None, (code(server.name), server.kind, server.model, server.version)))
+
+
 def _opening(run: SuiteRun) -> list[Block]:
     named = best_first(run.board, run.deployable) or [policy.spec for policy in run.policies]
     outline = run.outline
@@ -233,6 +337,8 @@ def _tables(run: SuiteRun, *, brief: bool = False) -> Iterator[Block]:
                 yield Heading(code(spec))
                 columns = len(BRIEF_COLUMNS) if brief else len(CELL_COLUMNS)
                 yield Table(CELL_COLUMNS[:columns], [row[:columns] for row in rows]).without_empty_columns()
+    if tables := list(fleet_tables(board, named)):
+        yield from (Heading("How many devices?"), *tables)
     if lines := missing_lines(run.policies):
         yield BulletList(lines)
 

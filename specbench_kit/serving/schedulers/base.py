@@ -129,6 +129,11 @@ class BatchBuilder:
             self._deadline_s = min(self._deadline_s, self._deadline_of(request))
         self._append(request, self._seconds_with(request))
 
+    def put(self, request: WaitingRound) -> None:
+        """Add a request without estimating the batch's seconds, for schedulers that go by the order alone."""
+        self.requests.append(request)
+        self._free_kv_tokens -= request.new + request.cached
+
     def copy(self) -> "BatchBuilder":
         """Return a copy that can grow in another way."""
         twin = copy(self)

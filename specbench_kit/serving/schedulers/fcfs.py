@@ -33,5 +33,5 @@ class _FcfsQueue(Queue):
     def next_batch(self, now_s: float) -> Decision:
         batch = self.new_batch()
         while self._line and batch.fits(self._line[0]):
-            batch.add(self._line.popleft())
+            batch.put(self._line.popleft())
         return batch.decision()

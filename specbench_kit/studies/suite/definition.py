@@ -11,14 +11,17 @@ from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import Definition
-from specbench_kit.metrics.suite import VERSION, SuiteCell
+from specbench_kit.metrics.suite import VERSION, SuiteCell, SuiteFleet
 from specbench_kit.profilers import cards
 from specbench_kit.runs import provenance
+from specbench_kit.serving.slo import parse_slo
 from specbench_kit.studies.sweep.grid import SyntheticPrompts
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 FOLDER = Path(__file__).parent
 FILE = "suite.toml"
+PROMPTS = "prompts.jsonl"
+"""The prompts of the recorded pair as text, for running servers."""
 RESULTS = "results"
 QUICK_STEP = 5
 """A quick run takes every fifth request of a trace, and every fifth of a synthetic pair's."""
@@ -41,6 +44,7 @@ class SuitePair(Struct, frozen=True, forbid_unknown_fields=True):
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    temperature: float = 0.0
 
 
 class SuiteDeployment(Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +64,30 @@ class CellGroup(Struct, frozen=True, forbid_unknown_fields=True):
     batch_sizes: tuple[int, ...]
 
 
+class FleetTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """Devices at one server: each decodes requests of a pair under a deployment, and thinks `think_s` in between.
+
+    They were promised token speeds (`slo`), and the server has room for `kv_tokens`. Each of the `loads` is a number of
+    devices and is simulated with every seed; a load is served if at most `late_share` of the responses break their
+    promise. What is said of one load is said of `devices`, one of the loads.
+    """
+
+    words: str
+    pair: str
+    deployment: str
+    devices: int
+    loads: tuple[int, ...]
+    slo: str
+    late_share: float
+    think_s: float
+    ramp_s: float
+    warmup_s: float
+    duration_s: float
+    seeds: int
+    scheduler: str
+    kv_tokens: int
+
+
 class SuiteTable(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `suite.toml`.
 
@@ -77,6 +105,7 @@ class SuiteTable(Struct, frozen=True, forbid_unknown_fields=True):
     pairs: dict[str, SuitePair]
     deployments: dict[str, SuiteDeployment]
     cells: tuple[CellGroup, ...]
+    fleets: dict[str, FleetTable] = {}
 
 
 @dataclass(frozen=True)
@@ -96,6 +125,16 @@ class Suite:
     def cells(self) -> dict[str, SuiteCell]:
         """The cells by name, such as `coder/phone-40/8`."""
         return {cell.name: cell for cell in self._cells()}
+
+    @cached_property
+    def fleets(self) -> dict[str, SuiteFleet]:
+        """The fleets by name, such as `phones`."""
+        return {name: self._fleet(name, table) for name, table in self.table.fleets.items()}
+
+    @property
+    def recorded_pair(self) -> str:
+        """The name of the recorded pair."""
+        return next(name for name, pair in self.table.pairs.items() if pair.trace)
 
     def trace(self, pair: str) -> TraceFile:
         """Return the trace of a pair; raise SkitError if it is not the one that the suite was made for."""
@@ -119,6 +158,7 @@ class Suite:
             prompt_tokens=table.prompt_tokens,
             output_tokens=table.output_tokens,
             batch_size=batch_size,
+            temperature=table.temperature,
             seed=self.table.seed,
         )
 
@@ -132,6 +172,19 @@ class Suite:
             f"the deployment {name} is not the one of suite {self.table.name}: install specbench-kit again",
         )
         return deployment
+
+    def _fleet(self, name: str, table: FleetTable) -> SuiteFleet:
+        slo = parse_slo(table.slo)
+        return SuiteFleet(
+            name,
+            table.pair,
+            table.deployment,
+            table.words,
+            table.devices,
+            table.loads,
+            tuple(zip(slo.names, slo.speeds, strict=True)),
+            table.late_share,
+        )
 
     def _cells(self) -> Iterator[SuiteCell]:
         for group in self.table.cells:

@@ -1,19 +1,25 @@
 """Files of results: written whole, sealed by a hash, and read with one line for whatever is wrong with them."""
 
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import json, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import decode
-from specbench_kit.metrics.suite import SuiteResult
+from specbench_kit.metrics.suite import MeasuredResult, SuiteResult
 from specbench_kit.runs.folder import content_hash, slug, write_text
 from specbench_kit.studies.suite.definition import RESULTS, Suite, load, suite_names
 
 SCHEMA = 1
 
 
-def sealed(result: SuiteResult) -> SuiteResult:
+MEASURED = ".measured.json"
+"""The end of the name of a file with what was measured at running servers."""
+Sealed = TypeVar("Sealed", SuiteResult, MeasuredResult)
+
+
+def sealed(result: Sealed) -> Sealed:
     """Return the result with the hash of its content."""
     return structs.replace(result, seal=_hash(result))
 
@@ -25,10 +31,24 @@ def save(result: SuiteResult, folder: Path) -> Path:
     return path
 
 
+def save_measured(result: MeasuredResult, folder: Path) -> Path:
+    """Write what was measured at servers into a folder, named after the suite and both servers."""
+    names = "-".join(slug(server.name) for server in result.servers)
+    path = folder / f"{result.suite}-{names}{MEASURED}"
+    write_text(path, json.encode(sealed(result)).decode() + "\n")
+    return path
+
+
 def read(path: Path) -> SuiteResult:
     """Return the result in a file; raise SkitError if it is broken, was changed, or belongs to another suite."""
+    if path.name.endswith(MEASURED):
+        raise SkitError(f"{path} was measured at running servers: only measuring them again checks it")
+    return _read(SuiteResult, path)
+
+
+def _read(kind: type[Sealed], path: Path) -> Sealed:
     try:
-        result = decode(SuiteResult, path.read_bytes())
+        result = decode(kind, path.read_bytes())
     except OSError as error:
         raise SkitError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -57,14 +77,20 @@ def submissions(folder: Path) -> list[SuiteResult]:
     """Return the results in the files of a folder; a quick run has no place among them."""
     if not folder.is_dir():
         raise SkitError(f"there is no folder '{folder}'")
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        result = read(path)
-        if result.quick:
-            raise SkitError(f"{path} is of a quick run, which compares with nothing: run the suite without --quick")
-        found.append(result)
-    return found
+    paths = [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(MEASURED)]
+    return [_not_quick(path, read(path)) for path in paths]
 
 
-def _hash(result: SuiteResult) -> str:
+def measurements(folder: Path) -> list[MeasuredResult]:
+    """Return what was measured at running servers, from the files of a folder."""
+    return [_not_quick(path, _read(MeasuredResult, path)) for path in sorted(folder.glob(f"*{MEASURED}"))]
+
+
+def _not_quick(path: Path, result: Sealed) -> Sealed:
+    if result.quick:
+        raise SkitError(f"{path} is of a quick run, which compares with nothing: run the suite without --quick")
+    return result
+
+
+def _hash(result: SuiteResult | MeasuredResult) -> str:
     return content_hash(to_builtins(structs.replace(result, seal="")))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from specbench_kit.core.errors import require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.suite import Scoreboard, SuiteOutline, SuiteResult
@@ -13,7 +15,7 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import Suite, load
-from specbench_kit.studies.suite.files import kit_results, save, submissions
+from specbench_kit.studies.suite.files import kit_results, measurements, save, submissions
 from specbench_kit.studies.suite.running import is_current, run_suite
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def scoreboard(suite: Suite, results: Sequence[SuiteResult]) -> Scoreboard:
     """Return the scores of results beside those of the kit's policies; quick results stand alone."""
     shipped = [] if suite.quick else kit_results(suite)
     policies = [result.policy for result in (*shipped, *results)]
-    return Scoreboard(list(suite.cells.values()), suite.table.bounds, policies)
+    return Scoreboard(list(suite.cells.values()), suite.table.bounds, policies, list(suite.fleets.values()))
 
 
 def outline_of(suite: Suite) -> SuiteOutline:
@@ -81,7 +83,7 @@ def outline_of(suite: Suite) -> SuiteOutline:
 
 
 def summarise(board: Scoreboard, specs: Sequence[str]) -> dict[str, object]:
-    """Return the content of `summary.json`: the scores of policies by cell."""
+    """Return the content of `summary.json`: the scores of policies by cell, and what they serve by fleet."""
     return {
         spec: {
             cell: {
@@ -95,8 +97,14 @@ def summarise(board: Scoreboard, specs: Sequence[str]) -> dict[str, object]:
             }
             for cell, score in board.scores(spec).items()
         }
+        | {fleet: _served(board, spec, fleet) for fleet in board.fleets if board.fleet(spec, fleet)}
         for spec in specs
     }
+
+
+def _served(board: Scoreboard, spec: str, fleet: str) -> dict[str, object]:
+    capacity, result = board.capacity(spec, fleet), board.fleet(spec, fleet)
+    return {**(capacity._asdict() if capacity else {}), **(structs.asdict(result) if result else {})}
 
 
 def kit_board(name: str) -> Iterator[tuple[str, str]]:
@@ -111,8 +119,8 @@ def make_board(folder: Path, site: Path) -> Path:
     """Write the board of all results in a folder, and of the kit's own policies, as a static site."""
     from specbench_kit.reports.suite.board import write_board
 
-    results = submissions(folder)
-    names = sorted({part.suite for part in results}) or ["v1"]
+    results, measured = submissions(folder), measurements(folder)
+    names = sorted({part.suite for part in results} | {part.suite for part in measured}) or ["v1"]
     require(len(names) == 1, f"{folder} holds results of several suites, {' and '.join(names)}: one board shows one")
     suite = load(names[0])
-    return write_board(site, outline_of(suite), scoreboard(suite, results))
+    return write_board(site, outline_of(suite), scoreboard(suite, results), measured)

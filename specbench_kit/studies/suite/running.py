@@ -24,7 +24,15 @@ from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method, resolved_options
 from specbench_kit.metrics.latency import wasted_time
 from specbench_kit.metrics.rounds import RequestGroup
-from specbench_kit.metrics.suite import VERSION, CellResult, PolicyResult, PredictorUsed, SuiteResult, rounded
+from specbench_kit.metrics.suite import (
+    VERSION,
+    CellResult,
+    FleetResult,
+    PolicyResult,
+    PredictorUsed,
+    SuiteResult,
+    rounded,
+)
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import content_hash
@@ -32,6 +40,7 @@ from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.studies.bench.choice import ALL, expand
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import SCHEMA
+from specbench_kit.studies.suite.fleets import fleet_result
 from specbench_kit.studies.sweep.grid import NO_ANSWERS, SyntheticPrompts
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limit
 from specbench_kit.traces.replay import prepare_for_replay, replay
@@ -46,6 +55,18 @@ class CellRun:
 
     result: CellResult
     predictor: PredictorUsed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRun:
+    """What one policy left in one fleet."""
+
+    result: FleetResult
+    predictor: PredictorUsed | None = None
+
+
+SuiteRecords = tuple[Method, list[RequestRecord]]
+"""A prepared method, and the records of the requests that it decoded."""
 
 
 def run_suite(
@@ -63,16 +84,17 @@ def run_suite(
     specs = list(expand([*named, *suite.table.policies] if ALL in named else named, baseline=False))
     yield from (done[spec] for spec in specs if spec in done)
     specs = [spec for spec in specs if spec not in done]
-    work = [(suite.table.name, suite.quick, spec, cell) for spec in specs for cell in suite.cells]
+    parts = [*suite.cells, *suite.fleets]
+    work = [(suite.table.name, suite.quick, spec, part) for spec in specs for part in parts]
     report(0, len(work))
-    runs = map_in_order(run_cell, work, jobs)
+    runs = map_in_order(_run_part, work, jobs)
     machine = {"platform": platform.platform(), **provenance.versions()}
     for number, spec in enumerate(specs):
-        by_cell = {}
-        for cell in suite.cells:
-            by_cell[cell] = next(runs)
-            report(number * len(suite.cells) + len(by_cell), len(work))
-        reasons = [run.result.missing for run in by_cell.values()]
+        by_part = {}
+        for part in parts:
+            by_part[part] = next(runs)
+            report(number * len(parts) + len(by_part), len(work))
+        reasons = [run.result.missing for run in by_part.values()]
         if spec in named:
             require(not all(reasons), f"{spec} runs in no cell of suite {suite.table.name}: {reasons[0]}")
         yield SuiteResult(
@@ -83,8 +105,13 @@ def run_suite(
             quick=suite.quick,
             kit=__version__,
             machine=machine,
-            policy=_policy(suite, spec, by_cell),
+            policy=_policy(suite, spec, by_part),
         )
+
+
+def _run_part(name: str, quick: bool, spec: str, part: str) -> CellRun | FleetRun:
+    """Return the result of a policy in one cell or one fleet."""
+    return (run_fleet if part in load(name, quick).fleets else run_cell)(name, quick, spec, part)
 
 
 @gc_paused()
@@ -98,17 +125,44 @@ def run_cell(name: str, quick: bool, spec: str, cell: str) -> CellRun:
         place = suite.cells[cell]
         deployment = suite.deployment(place.deployment)
         try:
-            if place.is_recorded:
-                return _replayed(suite, spec, place.pair, deployment, place.batch_size)
-            return _decoded(suite, spec, place.pair, deployment, place.batch_size)
+            method, records = _records(suite, spec, place.pair, deployment, place.batch_size)
         except SkitError as error:
             return CellRun(CellResult(missing=str(error).removeprefix(f"{spec}: ")))
+        return CellRun(_result(records), _predictor(method))
 
 
-def _replayed(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int) -> CellRun:
+@gc_paused()
+def run_fleet(name: str, quick: bool, spec: str, fleet: str) -> FleetRun:
+    """Return the result of a policy in one fleet, or the reason why there is none.
+
+    Every device makes the rounds of one request alone, none of which it may leave to the server's own decoding.
+    """
+    with without_user_files():
+        suite = load(name, quick)
+        table = suite.table.fleets[fleet]
+        deployment = suite.deployment(table.deployment)
+        try:
+            method, records = _records(suite, spec, table.pair, deployment, server_decodes=False)
+            result = fleet_result(table, method, deployment, records, quick)
+        except SkitError as error:
+            return FleetRun(FleetResult(missing=str(error).removeprefix(f"{spec}: ")))
+        return FleetRun(result, _predictor(method))
+
+
+def _records(
+    suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int = 1, *, server_decodes: bool = True
+) -> SuiteRecords:
+    decode = _replayed if suite.table.pairs[pair].trace else _decoded
+    return decode(suite, spec, pair, deployment, batch_size, server_decodes)
+
+
+def _replayed(
+    suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int, server_decodes: bool
+) -> SuiteRecords:
     trace = suite.trace(pair)
     requests = suite.requests(pair)
-    method = prepare_for_replay(parse_method(fit_spec(spec, trace.header)), trace, deployment, batch_size)
+    named = parse_method(fit_spec(spec, trace.header))
+    method = prepare_for_replay(named, trace, deployment, batch_size, server_decodes=server_decodes)
     _require_unseen(method, trace.provenance("prompts"))
     replayed = replay(
         method, trace.header, requests, deployment=deployment, batch_size=batch_size, seed=suite.table.seed
@@ -116,22 +170,23 @@ def _replayed(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_
     records = {record.request_id: record for record in replayed}
     for request in requests:
         require(records[request.request_id].output_ids == request.output_ids, "its output is not the target's answer")
-    result = _result([records[request.request_id] for request in requests])
-    predictor = method.uses().get("predictor")
-    return CellRun(result, PredictorUsed(**_facts(predictor)) if isinstance(predictor, dict) else None)
+    return method, [records[request.request_id] for request in requests]
 
 
-def _decoded(suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int) -> CellRun:
+def _decoded(
+    suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int, server_decodes: bool
+) -> SuiteRecords:
     prompts = suite.prompts(pair, batch_size)
     draft = suite.table.pairs[pair].draft
-    others = [model for model in parse_method(spec).drafting.models if model != DRAFT]
+    method = parse_method(spec)
+    others = [model for model in method.drafting.models if model != DRAFT]
     require(not others, f"it drafts with {', '.join(others)}, which a synthetic pair does not have")
     answers = _answers(prompts, draft, deployment)
-    reference = answers if parse_method(spec).needs_reference else NO_ANSWERS
-    records = prompts.decode(spec, deployment, draft, reference)
+    reference = answers if method.needs_reference else NO_ANSWERS
+    records = prompts.decode(spec, deployment, draft, reference, server_decodes=server_decodes)
     for record in records:
         require(record.output_ids == answers[record.request_id], "its output is not the target's answer")
-    return CellRun(_result(records))
+    return method, records
 
 
 _answered: dict[tuple[SyntheticPrompts, str], dict[str, list[int]]] = {}
@@ -146,8 +201,11 @@ def _answers(prompts: SyntheticPrompts, draft: str, deployment: Deployment) -> d
     return _answered[key]
 
 
-def _facts(predictor: dict[str, str]) -> dict[str, str]:
-    return {name: predictor[name] for name in PredictorUsed.__struct_fields__}
+def _predictor(method: Method) -> PredictorUsed | None:
+    predictor = method.uses().get("predictor")
+    if not isinstance(predictor, dict):
+        return None
+    return PredictorUsed(**{name: predictor[name] for name in PredictorUsed.__struct_fields__})
 
 
 def _require_unseen(method: Method, prompts: Sequence[str]) -> None:
@@ -173,7 +231,7 @@ def _result(records: Sequence[RequestRecord]) -> CellResult:
     )
 
 
-def _policy(suite: Suite, spec: str, runs: dict[str, CellRun]) -> PolicyResult:
+def _policy(suite: Suite, spec: str, runs: Mapping[str, CellRun | FleetRun]) -> PolicyResult:
     method = parse_method(spec)
     options = resolved_options(spec)
     kind = type(method)
@@ -193,7 +251,8 @@ def _policy(suite: Suite, spec: str, runs: dict[str, CellRun]) -> PolicyResult:
         source_sha256=source_hash(kind),
         predictor=predictors[0] if predictors else None,
         lowered=", ".join(sorted(_lowered(suite, spec))),
-        cells={cell: run.result for cell, run in runs.items()},
+        cells={name: run.result for name, run in runs.items() if isinstance(run, CellRun)},
+        fleets={name: run.result for name, run in runs.items() if isinstance(run, FleetRun)},
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specbench_kit.core.option import OUTPUT, RUN, Option
+from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option
 
 Action = Literal["run", "check", "board"]
 
@@ -26,6 +26,18 @@ class SuiteOptions:
             flag="method",
         ),
     ] = ()
+    servers: Annotated[
+        tuple[str, ...],
+        Option(
+            "Running server in place of policies, NAME=KIND://HOST:PORT as in skit ab; given twice, first the one that "
+            "does not speculate.",
+            SERVER,
+            flag="server",
+        ),
+    ] = ()
+    hardware: Annotated[
+        str, Option("What the servers run on, such as '1 x H100'; by default this machine, if they are here.", SERVER)
+    ] = ""
     quick: Annotated[bool, Option("Take a fifth of the requests; the results compare with nothing.", RUN)] = False
     submit: Annotated[Path | None, Option("Folder into which one file with the results is written.", OUTPUT)] = None
     resume: Annotated[bool, Option("Run no policy again whose file is in the folder of --submit.", OUTPUT)] = False

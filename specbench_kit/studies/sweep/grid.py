@@ -4,7 +4,7 @@ Also here: a synthetic pair decoded by any method in the time of a deployment, w
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -55,13 +55,22 @@ class SyntheticPrompts:
     seed: int = 0
 
     def decode(
-        self, spec: str, deployment: Deployment, draft: str, answers: Mapping[str, Sequence[int]] = NO_ANSWERS
+        self,
+        spec: str,
+        deployment: Deployment,
+        draft: str,
+        answers: Mapping[str, Sequence[int]] = NO_ANSWERS,
+        *,
+        server_decodes: bool = True,
     ) -> list[RequestRecord]:
         """Return the records of a method by request id; `draft` is the part of the model's name after `synthetic:`.
 
-        `answers` are the target's by request id, for methods that read them.
+        `answers` are the target's by request id, for methods that read them. Without `server_decodes` no method may
+        leave rounds to the server's own decoding.
         """
-        method = parse_method(spec).prepare(environment(PairHashes("synthetic", draft), deployment))
+        placed = environment(PairHashes("synthetic", draft), deployment)
+        allowed = server_decodes and placed.server_decodes
+        method = parse_method(spec).prepare(replace(placed, temperature=self.temperature, server_decodes=allowed))
         agreement = from_options("synthetic", Agreement, draft)
         models = SyntheticModel("synthetic", None, VOCABULARY), SyntheticModel(draft, agreement, VOCABULARY)
         size = self.prompt_tokens + self.output_tokens + IN_FLIGHT_TOKENS

@@ -6,30 +6,40 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from command_line import error_line, skit_here
+from command_line import error_line, read_object, skit_here, write_rows
 from msgspec import structs
+from streaming_server import streaming_server
 from tiny_predictors import confidence_predictor
 from trace_builders import DRAFT_S, MODELS, VERIFY_S, made_requests
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import decode
 from specbench_kit.core.user_data import user_folder, without_user_files
+from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.suite import CellResult, SuiteResult, rounded
+from specbench_kit.metrics.suite import CellResult, FleetResult, SuiteResult, fleet_capacity, rounded
 from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.profilers import cards
-from specbench_kit.reports.suite.report import headline
+from specbench_kit.reports.suite.report import devices, headline
 from specbench_kit.runs.provenance import hash_file
+from specbench_kit.serving.arrivals import ClosedLoop
+from specbench_kit.serving.memory import KvCapacity
+from specbench_kit.serving.metrics import slo_violations
+from specbench_kit.serving.round_sources import RecordedRounds
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.suite import definition
 from specbench_kit.studies.suite.checking import check
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import read, save, submissions
 from specbench_kit.studies.suite.run import make_board, scoreboard
-from specbench_kit.studies.suite.running import run_cell, run_suite
+from specbench_kit.studies.suite.running import run_cell, run_fleet, run_suite
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceHeader
 from specbench_kit.traces.writing import TraceWriter
@@ -59,7 +69,7 @@ bounds = ["oracle:max_draft=6"]
 words = "made requests"
 trace = "{trace}"
 sha256 = "{sha256}"
-prompts = "digest"
+prompts = "{prompts}"
 [pairs.random]
 words = "a synthetic pair"
 draft = "ranks=0.7+0.1,spread=0.5"
@@ -83,9 +93,52 @@ batch_sizes = [1, 2]
 pairs = ["random"]
 deployments = ["near"]
 batch_sizes = [1]
+[pairs.drawn]
+words = "a synthetic pair whose draft model samples"
+draft = "ranks=0.7+0.1,spread=0.5"
+requests = 10
+prompt_tokens = 8
+output_tokens = 16
+temperature = 0.7
+[[cells]]
+pairs = ["drawn"]
+deployments = ["near"]
+batch_sizes = [1]
+[fleets.crowd]
+words = "devices with the made requests"
+pair = "made"
+deployment = "near"
+devices = 8
+loads = [2, 8, 16]
+slo = "1:0.5,4:0.5"
+late_share = 0.05
+think_s = 1.0
+ramp_s = 1.0
+warmup_s = 5.0
+duration_s = 60.0
+seeds = 2
+scheduler = "edf"
+kv_tokens = 200
+[fleets.trees]
+words = "devices with the synthetic pair"
+pair = "random"
+deployment = "near"
+devices = 2
+loads = [2]
+slo = "1"
+late_share = 0.05
+think_s = 1.0
+ramp_s = 1.0
+warmup_s = 5.0
+duration_s = 30.0
+seeds = 1
+scheduler = "edf"
+kv_tokens = 200
 """
+PROMPT_NUMBERS = (11, 13, 18, 22, 27, 28, 1, 2)
+"""Of prompts to which the tiny model's answers repeat themselves, so that drafts of earlier tokens are accepted."""
 Results = dict[str, SuiteResult]
-CELLS = ["made/near/1", "made/near/2", "made/far/1", "made/far/2", "random/near/1"]
+CELLS = ["made/near/1", "made/near/2", "made/far/1", "made/far/2", "random/near/1", "drawn/near/1"]
 
 
 @dataclass(frozen=True)
@@ -104,8 +157,11 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     root = tmp_path_factory.mktemp("suites")
     folder, trace = root / "v0", root / "made.parquet"
     folder.mkdir()
-    run = {"models": MODELS, "dataset": {"name": "made", "digest": "digest"}, "prompts": ["a-prompt"]}
-    header = TraceHeader(6, DRAFT_S, VERIFY_S, {**run, "config": {"max_new_tokens": 40, "dtype": "float32"}})
+    texts = ({"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False} for number in PROMPT_NUMBERS)
+    file = write_rows(folder / "prompts.jsonl", *texts)
+    prompts = load_dataset(str(file), data_dir=None, allow_sample=False, limit=None, seed=0).digest
+    run = {"models": MODELS, "dataset": {"name": "made", "digest": prompts}, "prompts": ["a-prompt"]}
+    header = TraceHeader(6, DRAFT_S, VERIFY_S, {**run, "config": {"max_new_tokens": 17, "dtype": "float32"}})
     with TraceWriter(trace, header) as writer:
         for number, request in enumerate(made_requests(10)):
             writer.append(replace(request, category=f"task {number % 2}"))
@@ -113,7 +169,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     made.write_text(DEPLOYMENT)
     read_made = Definition(made, "made", cards.read_toml(made))
     near, far = (digest(read_made.replace(values).build()) for values in ({}, {"link.rtt_s": 0.4}))
-    text = SUITE.format(trace=trace, sha256=hash_file(trace), near=near, far=far)
+    text = SUITE.format(trace=trace, sha256=hash_file(trace), prompts=prompts, near=near, far=far)
     (folder / "suite.toml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(definition, "FOLDER", root)
@@ -162,6 +218,62 @@ def test_scores_are_ratios_of_sums(suite: Suite, results: Results) -> None:
     assert {standing.rank for standing in board.standings("made/near/1")} == {1, 2, 3}
 
 
+def test_late_responses_are_those_of_a_simulation(suite: Suite, results: Results) -> None:
+    table, deployment = suite.table.fleets["crowd"], suite.deployment("near")
+    trace = suite.trace("made")
+    method = prepare_for_replay(parse_method("fixed-k:k=3"), trace, deployment)
+    rounds = RecordedRounds(list(replay(method, trace.header, trace, deployment=deployment)))
+    scenario = Scenario(
+        deployment,
+        structs.replace(systems.get("wisp-cache"), scheduler="edf"),
+        rounds,
+        devices=8,
+        slo=parse_slo(table.slo),
+        arrivals=ClosedLoop(think_s=1.0, ramp_s=1.0),
+        memory=KvCapacity(200),
+        duration_s=60.0,
+        warmup_s=5.0,
+        require_attainable_slo=False,
+    )
+    by_seed = [slo_violations(scenario, simulate(scenario, seed)) for seed in (0, 1)]
+    found = results["fixed-k:k=3"].policy.fleets["crowd"]
+    assert [late[1] for late in found.late] == [rounded(float(violated.mean())) for violated, _ in by_seed]
+    first = [float(violated[of_class == 0].mean()) for violated, of_class in by_seed]
+    assert found.late_by_class[0] == pytest.approx(sum(first) / 2)
+
+
+def test_capacity_is_the_load_at_which_more_are_late_than_may_be(suite: Suite) -> None:
+    fleet = suite.fleets["crowd"]
+    result = FleetResult(late=((0.0, 0.1, 0.5), (0.0, 0.0, 0.04)), late_by_class=(0.0, 0.2), goodput=1.0)
+    capacity = fleet_capacity(fleet, result)
+    # Halfway between 2 and 8 devices with the first seed, and beyond all loads with the second.
+    assert (capacity.least, capacity.most, capacity.is_bounded) == (5.0, 16.0, True)
+    assert capacity.devices == pytest.approx(10.5)
+    assert devices(fleet, capacity) == "at least 10"
+    few = fleet_capacity(fleet, structs.replace(result, late=((0.5, 1.0, 1.0),)))
+    assert few.devices == pytest.approx(0.2)
+    assert devices(fleet, few) == "fewer than 2"
+
+
+def test_more_devices_make_more_responses_late(results: Results) -> None:
+    for late in results["autoregressive"].policy.fleets["crowd"].late:
+        assert list(late) == sorted(late)
+        assert late[0] < late[-1]
+
+
+def test_a_fleet_in_which_a_policy_cannot_run_says_why(results: Results) -> None:
+    assert "a trace holds chains" in results["specinfer"].policy.fleets["crowd"].missing
+    assert results["specinfer"].policy.fleets["trees"].late
+    ssd = run_fleet("v0", False, "ssd", "trees").result
+    assert ssd.missing == "it drafts while the server verifies, which a simulation of many devices does not model"
+
+
+def test_a_draft_model_that_samples_is_rejected_more_often(results: Results) -> None:
+    greedy, drawn = (cell_of(results, "fixed-k:k=3", f"{pair}/near/1") for pair in ("random", "drawn"))
+    assert drawn.tokens == greedy.tokens
+    assert drawn.accepted / drawn.submitted < greedy.accepted / greedy.submitted
+
+
 def test_a_policy_without_a_rival_has_no_rank(suite: Suite, results: Results) -> None:
     alone = scoreboard(suite, [results["autoregressive"], results["fixed-k:k=3"]])
     assert alone.score("fixed-k:k=3", "made/near/1")
@@ -204,7 +316,8 @@ def test_a_file_comes_out_again(results: Results, tmp_path: Path) -> None:
     assert submissions(tmp_path) == [read(path)]
     found = check(read(path), 1, silent)
     assert found.differences == []
-    assert (found.cells, found.numbers) == (5, 5 * (10 + 10 + 7))
+    # The fleet `crowd` has two seeds of three loads, two classes and a goodput; `trees` has one of each.
+    assert (found.cells, found.fleets, found.numbers) == (6, 2, 6 * (10 + 10 + 7) + (2 * 3 + 2 + 1) + (1 + 1 + 1))
 
 
 def test_a_forged_number_is_found(results: Results, tmp_path: Path) -> None:
@@ -215,6 +328,16 @@ def test_a_forged_number_is_found(results: Results, tmp_path: Path) -> None:
     path = save(structs.replace(results["threshold"], policy=forged), tmp_path)
     (line,) = check(read(path), 1, silent).differences
     assert re.match(r"threshold in made/near/2: seconds of request 1 are [\d.]+ in the file and [\d.]+ here$", line)
+
+
+def test_a_forged_share_of_late_responses_is_found(results: Results, tmp_path: Path) -> None:
+    policy = results["fixed-k:k=3"].policy
+    honest = policy.fleets["crowd"]
+    better = structs.replace(honest, late=(honest.late[0], (0.0, 0.0, 0.0)))
+    forged = structs.replace(policy, fleets={**policy.fleets, "crowd": better})
+    path = save(structs.replace(results["fixed-k:k=3"], policy=forged), tmp_path)
+    (line,) = check(read(path), 1, silent).differences
+    assert line.startswith("fixed-k:k=3 in crowd: late of seed 2 are (0.0, 0.0, 0.0) in the file and (")
 
 
 def test_files_that_do_not_count_are_refused_in_one_line(results: Results, tmp_path: Path) -> None:
@@ -256,8 +379,8 @@ def test_a_quick_run_is_no_submission(suite: Suite, results: Results, tmp_path: 
     with pytest.raises(SkitError, match="of a quick run, which compares with nothing"):
         submissions(tmp_path)
     quick = load("v0", True)
-    assert [len(quick.cells[cell].tasks) for cell in CELLS] == [2, 2, 2, 2, 2]
-    assert [len(suite.cells[cell].tasks) for cell in CELLS] == [10, 10, 10, 10, 10]
+    assert [len(quick.cells[cell].tasks) for cell in CELLS] == [2, 2, 2, 2, 2, 2]
+    assert [len(suite.cells[cell].tasks) for cell in CELLS] == [10, 10, 10, 10, 10, 10]
 
 
 def test_a_changed_trace_or_deployment_is_refused(suite: Suite) -> None:
@@ -285,6 +408,9 @@ def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Resul
     assert 0 < pages[page].index("is closest to the oracle") < pages[page].index("<svg") < pages[page].index("<table")
     own = pages[tmp_path / "site" / "policies" / "specinfer.html"]
     assert "a trace holds chains" in own
+    for text in (pages[page], own):
+        assert "How many devices?" in text
+        assert "devices served" in text
     assert methods.get("specinfer").source in own
 
 
@@ -313,5 +439,38 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
 def test_the_command_refuses_what_would_compare_with_nothing(tmp_path: Path) -> None:
     quick = skit_here("suite", "run", "v0", "--method", "svip", "--quick", "--submit", tmp_path)
     assert error_line(quick).startswith("--submit takes results that compare with others")
-    assert error_line(skit_here("suite", "run", "v0")) == "no policy: give at least one --method"
+    assert error_line(skit_here("suite", "run", "v0")) == "no policy: give at least one --method, or --server twice"
     assert error_line(skit_here("suite", "run", "v0", "--method", "svip", "--resume")).startswith("--resume goes with")
+
+
+def test_running_servers_have_a_measured_row(results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for spec in ("autoregressive", "oracle:max_draft=6", "fixed-k:k=3"):
+        save(results[spec], tmp_path / "submissions")
+    with streaming_server() as (one, _), streaming_server(speculates=True) as (two, _):
+        servers = ("--server", f"plain=vllm://{one}", "--server", f"own=vllm://{two}")
+        done = skit_here("suite", "run", "v0", *servers, "--submit", "submissions", "--hardware", "a tiny card")
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "submissions" / "v0-plain-own.measured.json"
+    found = read_object(path)
+    assert (found["requests"], found["failed"], found["outputs"]) == (16, 0, "identical")
+    plain, own = found["servers"]
+    assert plain["acceptance_length"] is None
+    assert own["acceptance_length"] > 1
+    assert found["hardware"] == "a tiny card"
+    (summary,) = (read_object(file) for file in tmp_path.glob("results/*-ab-*/summary.json"))
+    (end_to_end,) = (part for part in summary["loads"][0]["comparisons"] if part["figure"] == "e2e")
+    assert (found["speedup"], found["verdict"]) == (end_to_end["ratio"], end_to_end["verdict"])
+    board = make_board(tmp_path / "submissions", tmp_path / "site").read_text()
+    assert board.index("What did running servers measure?") < board.index("a tiny card")
+    assert "only measuring them again checks it" in error_line(skit_here("suite", "check", path))
+    path.write_text(path.read_text().replace("a tiny card", "a giant card"))
+    assert "its seal does not hold" in error_line(skit_here("suite", "board", "submissions"))
+
+
+@pytest.mark.usefixtures("suite")
+def test_servers_elsewhere_need_their_hardware_in_words() -> None:
+    servers = ("--server", "plain=vllm://192.0.2.1:1", "--server", "own=vllm://192.0.2.1:2")
+    assert "give --hardware for servers on another machine" in error_line(skit_here("suite", "run", "v0", *servers))
+    both = skit_here("suite", "run", "v0", "--method", "svip", *servers)
+    assert error_line(both) == "give --method or --server, not both"

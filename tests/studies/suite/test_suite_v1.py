@@ -2,11 +2,15 @@
 
 import pytest
 
+from specbench_kit.datasets.loading import load as load_dataset
+from specbench_kit.deployments.loading import Definition
 from specbench_kit.methods.base import methods
 from specbench_kit.metrics.suite import PolicyResult
-from specbench_kit.studies.suite.definition import load
+from specbench_kit.profilers import cards
+from specbench_kit.serving.memory import kv_capacity, verifier_profile
+from specbench_kit.studies.suite.definition import PROMPTS, load
 from specbench_kit.studies.suite.files import kit_results
-from specbench_kit.studies.suite.running import run_cell
+from specbench_kit.studies.suite.running import run_cell, run_fleet
 
 IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "specpipe"}
 """Policies that fill a pipeline, which no trace can serve; the synthetic pairs have no cell with one."""
@@ -14,7 +18,7 @@ IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "specpipe"}
 
 def test_every_cell_can_be_set_up() -> None:
     suite = load("v1")
-    assert len(suite.cells) == 20
+    assert len(suite.cells) == 21
     assert {len(cell.tasks) for cell in suite.cells.values() if cell.is_recorded} == {135}
     assert len({task for cell in suite.cells.values() if cell.is_recorded for task in cell.tasks}) == 8
 
@@ -31,6 +35,8 @@ def test_every_policy_of_the_kit_has_its_row() -> None:
     for policy in rows.values():
         assert policy.cells.keys() == cells.keys()
         assert all(bool(cell.seconds) != bool(cell.missing) for cell in policy.cells.values())
+        assert policy.fleets.keys() == load("v1").fleets.keys()
+        assert all(bool(fleet.late) != bool(fleet.missing) for fleet in policy.fleets.values())
 
 
 @pytest.mark.parametrize(
@@ -41,9 +47,30 @@ def test_every_policy_of_the_kit_has_its_row() -> None:
         ("wisp", "coder/phone-160/1"),
         ("adaspec", "coder/colocated/8"),
         ("svip", "small/edge-14/1"),
+        ("block-verification", "large-sampled/edge-14/1"),
     ],
 )
 def test_the_numbers_that_ship_come_out_again(spec: str, cell: str) -> None:
     found, policy = run_cell("v1", False, spec, cell), shipped()[spec]
     assert found.result == policy.cells[cell]
     assert found.predictor in (None, policy.predictor)
+
+
+@pytest.mark.parametrize(("spec", "fleet"), [("fixed-k", "phones"), ("specinfer", "gpus")])
+def test_the_devices_that_are_served_come_out_again(spec: str, fleet: str) -> None:
+    assert run_fleet("v1", False, spec, fleet).result == shipped()[spec].fleets[fleet]
+
+
+def test_a_fleet_has_the_memory_that_its_verifier_leaves() -> None:
+    suite = load("v1")
+    for table in suite.table.fleets.values():
+        path = suite.folder / suite.table.deployments[table.deployment].file
+        profile = verifier_profile(Definition(path, path.stem, cards.read_toml(path)))
+        assert profile is not None
+        assert kv_capacity(profile).tokens == table.kv_tokens
+
+
+def test_the_prompts_for_servers_are_those_of_the_recorded_pair() -> None:
+    suite = load("v1")
+    prompts = load_dataset(str(suite.folder / PROMPTS), data_dir=None, allow_sample=False, limit=None, seed=0)
+    assert prompts.digest == suite.table.pairs[suite.recorded_pair].prompts
