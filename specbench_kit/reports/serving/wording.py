@@ -143,6 +143,9 @@ def cautions(summary: Summary) -> list[str]:
     return [*lines, *ranges, *unsteady(summary), *livelocks(summary), *thrashing(summary)]
 
 
+ONE_SEED_AT_ENDS = "One seed was run at each end."
+
+
 def derived_range(summary: Summary) -> list[str]:
     """Return one line on what the figures may be where times are derived, at each series' last point."""
     last = {row["series"]: row for row in summary.get("ranges") or () if "throughput" in row}
@@ -163,7 +166,8 @@ def derived_range(summary: Summary) -> list[str]:
         parts.append(part)
     devices = next(iter(last.values()))["devices"]
     return [
-        f"DERIVED TIMES: what profiles, host and interconnects may be leaves, at {devices} devices: {'; '.join(parts)}."
+        f"DERIVED TIMES: what profiles, host and interconnects may be leaves, at {devices} devices: "
+        f"{'; '.join(parts)}. {ONE_SEED_AT_ENDS}"
     ]
 
 
@@ -189,7 +193,10 @@ def derived_capacities(summary: Summary) -> list[str]:
         parts.append(part)
     others = sum(not row.get("refused") for row in summary["rows"]) - len(ranges)
     more = f"; {others} more {'was' if others == 1 else 'were'} not searched at the ends" if others > 0 else ""
-    return [f"DERIVED TIMES: what profiles, host and interconnects may be leaves {'; '.join(parts)}{more}."]
+    return [
+        f"DERIVED TIMES: what profiles, host and interconnects may be leaves {'; '.join(parts)}{more}. "
+        f"{ONE_SEED_AT_ENDS}"
+    ]
 
 
 def unsteady(summary: Summary) -> list[str]:
