@@ -243,7 +243,7 @@ reference-pair: $(INSTALLED)
 	for report in sampled pipeline; do $(KEEP_REPORT) || exit 1; done
 	$(BIN)/python scripts/pair_page.py
 
-# The rows of the kit's own policies on suite v1, one file each: about fifteen minutes on two cores.
+# The rows of the kit's own policies on suite v1, one file each: about twenty minutes on two cores.
 SUITE := specbench_kit/studies/suite/v1/results
 suite-results: $(INSTALLED)
 	$(BIN)/skit suite run v1 --method all --jobs 2 --submit $(SUITE) --resume --out build/suite

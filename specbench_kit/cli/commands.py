@@ -132,8 +132,9 @@ COMMANDS = {
         "suite:suite",
         "Run a frozen suite without any model, check a file of its results, or make the board of such files.",
         "skit suite run v1 evaluates policies in every cell of suite v1: a recorded pair and two synthetic ones under "
-        "eight deployments. --submit writes one file, which skit suite check FILE runs again and compares to the last "
-        "digit, and skit suite board FOLDER makes a static site of a folder of such files.",
+        "eight deployments, and 150 devices at one server. --server, given twice, measures running servers. "
+        "--submit writes one file, which skit suite check FILE runs again and compares to the last digit, and skit "
+        "suite board FOLDER makes a static site of a folder of such files.",
         example="skit suite run v1 --method fixed-k --method threshold --quick",
     ),
     "tune": CommandEntry(
