@@ -1,22 +1,22 @@
 """Drafters of one forward, such as PARD, P-EAGLE, DFlash, MTP heads or Medusa: modelled on the pair's draft model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from random import Random
 from typing import ClassVar
 
 from torch import Tensor
 
-from specbench_kit.core.errors import PolicyError, require
+from specbench_kit.core.errors import require
 from specbench_kit.decoding.clock import Clock
-from specbench_kit.decoding.distributions import Distributions, DraftForward, NodeStats, TokenScorer
+from specbench_kit.decoding.distributions import Distributions, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft, DraftSource, Forwarded
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
+from specbench_kit.decoding.drafting.chains import ReportingChainDrafter
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import TokenTree
 
 
 @drafters.register("block")
@@ -88,64 +88,47 @@ class _Request:
     cached: int = 0
 
 
-@dataclass(eq=False)
-class BlockDrafter:
+class BlockDrafter(ReportingChainDrafter):
     """Drafts chains of a model, and reports a forward per block where the model forwards every token."""
 
-    model: DraftSource
-    options: BlockDrafting
-    clock: Clock
-    drafts: list[Draft] = field(default_factory=list)
-    _requests: dict[str, _Request] = field(default_factory=dict)
-    _forwards: list[Forwarded] = field(default_factory=list)
-
-    def awaits_answer(self, draft: Draft) -> bool:
-        """Return true: no verdict arrives before all is drafted."""
-        return True
-
-    def forwards(self) -> Sequence[Forwarded]:
-        """Return the forwards since the last call, in order."""
-        forwards = list(self._forwards)
-        self._forwards.clear()
-        return forwards
+    def __init__(self, model: DraftSource, options: BlockDrafting, clock: Clock) -> None:
+        super().__init__("block", clock)
+        self._model = model
+        self._options = options
+        self._requests: dict[str, _Request] = {}
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
         self._forwards.clear()
-        for chain in self.model.begin(sessions):
+        for chain in self._model.begin(sessions):
             self._requests.setdefault(chain.request_id, _Request(chain)).chain = chain
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
-        return self.drafts
+        return self._empty_trees(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can still take before the context is full."""
-        return self.model.room(self._requests[draft.request_id].chain)
+        return self._model.room(self._requests[draft.request_id].chain)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append the next token to each chain, and return the drafts that had room for it."""
-        grown_ids = {chain.request_id for chain in self.model.extend([self._chain(draft) for draft in drafts])}
+        grown_ids = {chain.request_id for chain in self._model.extend([self._chain(draft) for draft in drafts])}
         grown = [draft for draft in drafts if draft.request_id in grown_ids]
-        self._report([draft for draft in grown if draft.tree.last % self.options.size == 0])
+        self._report([draft for draft in grown if draft.tree.last % self._options.size == 0])
         for draft in grown:
             chain = self._chain(draft).tree
             source = _ModelsOwn(*chain.source(chain.last), chain.tokens[chain.last])
             draft.tree.add(self._token(draft), draft.tree.last, source, 0)
         return grown
 
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Raise PolicyError: a block is a chain."""
-        raise PolicyError("drafter 'block' gives chains, and this method grows trees: choose another drafter")
-
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Commit the accepted tokens in the model, as far as it drafted them itself."""
         chain = self._chain(draft)
         own = takewhile(lambda node: draft.tree.tokens[node] == chain.tree.tokens[node], path)
-        self.model.commit(chain, list(own))
+        self._model.commit(chain, list(own))
 
     def release(self, session: Session) -> None:
         """Free what a finished request held in the model."""
         self._requests.pop(session.request.id, None)
-        self.model.release(session)
+        self._model.release(session)
 
     def _chain(self, draft: Draft) -> Draft:
         return self._requests[draft.request_id].chain
@@ -157,7 +140,7 @@ class BlockDrafter:
         # Seeded by the place in the text, so that no run and no batch replaces other tokens.
         number = Random(f"{draft.request_id} {draft.context_length} {position}").random()
         wrong = 0 if token else 1
-        return token if number < self.options.kept(position % self.options.size) else wrong
+        return token if number < self._options.kept(position % self._options.size) else wrong
 
     def _report(self, drafts: Sequence[Draft]) -> None:
         """Note the forward of a block: the committed tokens since the last one, and a position per further token."""
@@ -168,7 +151,7 @@ class BlockDrafter:
             if not request.cached and text > 1:
                 self._forwards.append(Forwarded(DRAFT, "prefill", {draft.request_id: (text - 1, 0)}))
                 request.cached = text - 1
-            rows[draft.request_id] = (text - request.cached + self.options.size - 1, request.cached)
+            rows[draft.request_id] = (text - request.cached + self._options.size - 1, request.cached)
             # Tokens of the block are committed by the target, and read anew with the next block.
             request.cached = draft.context_length
         if rows:

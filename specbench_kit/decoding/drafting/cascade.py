@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from specbench_kit.core.errors import PolicyError, SkitError
-from specbench_kit.decoding.clock import Clock
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
+from specbench_kit.decoding.drafting.chains import ReportingChainDrafter
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.decoding.rules import rule_for, walk
@@ -127,14 +127,13 @@ class _Chain:
             path.append(draft.tree.add(bonus, (path or [0])[-1], source, row + accepted))
 
 
-class CascadeDrafter:
+class CascadeDrafter(ReportingChainDrafter):
     """Drafts chains of the first drafter, which forwards only once for all tokens that the second guessed."""
 
     def __init__(
         self, first: Drafter, second: Drafter, parts: DrafterParts, k2: int, forwards: list[Forwarded]
     ) -> None:
-        self.drafts: list[Draft] = []
-        self.clock: Clock = parts.clock
+        super().__init__("cascade", parts.clock)
         self._first = first
         self._second = second
         self._parts = parts
@@ -143,23 +142,12 @@ class CascadeDrafter:
         self._chains: dict[str, _Chain] = {}
         self._random: dict[str, RequestRandom] = {}
 
-    def awaits_answer(self, draft: Draft) -> bool:
-        """Return true: no verdict arrives before all is drafted."""
-        return True
-
-    def forwards(self) -> Sequence[Forwarded]:
-        """Return the forwards of both models since the last call, in order."""
-        forwards = list(self._forwards)
-        self._forwards.clear()
-        return forwards
-
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
         self._forwards.clear()
         pairs = zip(self._first.begin(sessions), self._second.begin(sessions), strict=True)
         self._chains = {first.request_id: _Chain(first, second) for first, second in pairs}
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
-        return self.drafts
+        return self._empty_trees(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can take before the context is full.
@@ -180,10 +168,6 @@ class CascadeDrafter:
             ready = chain.ready.popleft()
             draft.tree.add(ready.token, draft.tree.last, ready.source, ready.row)
         return grown
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Raise PolicyError: nobody guesses the nodes of a tree."""
-        raise PolicyError("drafter 'cascade' gives chains, and this method grows trees: choose another drafter")
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Commit the accepted nodes in both drafters."""

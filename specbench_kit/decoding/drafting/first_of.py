@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from specbench_kit.core.errors import PolicyError, SkitError, require
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.clock import Clock, Phase
-from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters, parse_drafter
+from specbench_kit.decoding.drafting.chains import ChainDrafter
 from specbench_kit.decoding.drafting.look_up import LookUp
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.draft_library import AUTO, named
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class _Member:
         self.forwards.append(Forwarded(self.name, phase, counted))
 
 
-class FirstOfDrafter:
+class FirstOfDrafter(ChainDrafter):
     """Drafts chains, each by the first member that had a token for it when its round's first token was wanted.
 
     All members learn of all rounds: a look-up reads the text, a head is given the target's hidden states of all
@@ -140,15 +139,10 @@ class FirstOfDrafter:
     """
 
     def __init__(self, members: Sequence[_Member], clock: Clock) -> None:
-        self.drafts: list[Draft] = []
-        self.clock = clock
+        super().__init__("first-of", clock)
         self._members = members
         self._sources: dict[str, _Member] = {}
         """The members that draft in this round, by request, as far as the first token was drafted."""
-
-    def awaits_answer(self, draft: Draft) -> bool:
-        """Return true: no verdict arrives before all is drafted."""
-        return True
 
     def forwards(self) -> Sequence[Forwarded]:
         """Return the forwards and look-ups of all members since the last call."""
@@ -162,8 +156,7 @@ class FirstOfDrafter:
         self._sources.clear()
         for member in self._members:
             member.begin(sessions)
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
-        return self.drafts
+        return self._empty_trees(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can still take, by its member or, before its first token, by any."""
@@ -181,10 +174,6 @@ class FirstOfDrafter:
                 self._sources[draft.request_id] = member
                 grown.add(draft.request_id)
         return [draft for draft in drafts if draft.request_id in grown]
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Raise PolicyError: a look-up has no distributions by which a tree could grow."""
-        raise PolicyError("drafter 'first-of' gives chains, and this method grows trees: choose another drafter")
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Commit the accepted nodes in the member that drafted them, and give every member the hidden states."""

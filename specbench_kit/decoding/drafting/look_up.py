@@ -14,12 +14,12 @@ from torch import Tensor
 
 from specbench_kit.core.errors import PolicyError, SkitError
 from specbench_kit.decoding.clock import Clock
-from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
+from specbench_kit.decoding.distributions import NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting, drafters
+from specbench_kit.decoding.drafting.chains import ChainDrafter
 from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import TokenTree
 
 
 class Continuation(NamedTuple):
@@ -78,23 +78,17 @@ class _LookedUp:
     node: int
 
 
-class LookUpDrafter:
+class LookUpDrafter(ChainDrafter):
     """Drafts chains of what an index finds, with one look-up per chain and round; a chain ends where nothing is found.
 
     Looked-up tokens are not drawn at random, so they are verified like any chosen tokens.
     """
 
     def __init__(self, name: str, index: TextIndex, clock: Clock, capacity: int) -> None:
-        self.drafts: list[Draft] = []
-        self.clock = clock
-        self._name = name
+        super().__init__(name, clock)
         self._index = index
         self._capacity = capacity
         self._looked_up: dict[str, _LookedUp] = {}
-
-    def awaits_answer(self, draft: Draft) -> bool:
-        """Return true: no verdict arrives before all is drafted."""
-        return True
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Learn what the last round committed, and start a round with empty trees."""
@@ -102,8 +96,7 @@ class LookUpDrafter:
         with self.clock.phase("draft"):
             for session in sessions:
                 self._index.learn(session.request.id, session.tokens)
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
-        return self.drafts
+        return self._empty_trees(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many nodes the tree can still take before the context is full."""
@@ -113,10 +106,6 @@ class LookUpDrafter:
         """Append the next looked-up token to each chain, and return the drafts that got one."""
         with self.clock.phase("draft"):
             return [draft for draft in drafts if self.room(draft) > 0 and self._grow(draft)]
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Raise PolicyError: there are no distributions by which a tree could grow."""
-        raise PolicyError(f"drafter '{self._name}' gives chains, and this method grows trees: choose another drafter")
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Do nothing: accepted tokens are learned when the next round begins."""

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from specbench_kit.core.errors import PolicyError, SkitError
-from specbench_kit.decoding.clock import Clock, Phase
-from specbench_kit.decoding.distributions import DraftForward
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import Phase
 from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
+from specbench_kit.decoding.drafting.chains import ReportingChainDrafter
 from specbench_kit.decoding.drafting.look_up import LookUpDistribution
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.runner import Append, refuse_nan
 from specbench_kit.models.vocabulary_map import Texts, TranslatingRunner
 
@@ -73,36 +72,23 @@ class _Chain:
     """True if this round cannot draft any further."""
 
 
-class SlemDrafter:
+class SlemDrafter(ReportingChainDrafter):
     """Drafts chains by forwards of the draft model on its own tokens, of which the target's are read off."""
 
     def __init__(self, runner: TranslatingRunner, texts: Texts, parts: DrafterParts, settled: int) -> None:
-        self.drafts: list[Draft] = []
-        self.clock: Clock = parts.clock
+        super().__init__("slem", parts.clock)
         self._runner = runner
         self._texts = texts
         self._capacity = parts.capacity
         self._settled = settled
         self._chains: dict[str, _Chain] = {}
-        self._forwards: list[Forwarded] = []
-
-    def awaits_answer(self, draft: Draft) -> bool:
-        """Return true: no verdict arrives before all is drafted."""
-        return True
-
-    def forwards(self) -> Sequence[Forwarded]:
-        """Return the forwards since the last call, in order."""
-        forwards = list(self._forwards)
-        self._forwards.clear()
-        return forwards
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees; a text is read when its first token is drafted."""
         self._forwards.clear()
         for chain in self._chains.values():
             chain.text.clear()
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
-        return self.drafts
+        return self._empty_trees(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can still take before the context is full."""
@@ -126,10 +112,6 @@ class SlemDrafter:
         for draft in grown:
             draft.tree.add(ready[draft.request_id], draft.tree.last, LookUpDistribution("slem", 1.0), 0)
         return grown
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Raise PolicyError: texts have no distributions over the target's tokens by which a tree could grow."""
-        raise PolicyError("drafter 'slem' gives chains, and this method grows trees: choose another drafter")
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Do nothing: the committed text is read when the next round drafts."""
