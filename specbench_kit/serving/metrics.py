@@ -215,8 +215,8 @@ def due_lateness(
     """Return the lateness of each response that fell due, in order of their ends, and their mean seconds.
 
     Lateness is the time that a response took over the time that it may take, infinite where it is not there yet; above
-    1 the promise is broken. The
-    mean counts an unfinished response as long as it has lasted; it is None without responses.
+    1 the promise is broken. The mean counts an unfinished response as long as it has lasted; it is None without
+    responses.
     """
     responses = _Responses(scenario, result, objective)
     due = responses.owed > 0
