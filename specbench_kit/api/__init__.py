@@ -110,7 +110,8 @@ def replay(
 ) -> Result:
     """Replay chain methods on a trace of `skit record`, without models, as `skit bench --replay` does."""
     settings = _settings(methods, deployment, replaced, options)
-    return _result(*bench_replay(settings, Path(trace), progress or _silent))
+    conclusions, left_out, _ = bench_replay(settings, Path(trace), progress or _silent)
+    return _result(conclusions, left_out)
 
 
 @_with_effect("sweep")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from specbench_kit.studies.bench.campaign import Campaign
     from specbench_kit.studies.bench.conclusion import Conclusion
+    from specbench_kit.studies.bench.replay import Replayed
 
 
 def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption = False) -> None:
@@ -43,7 +44,9 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     _warn_of_other_tuning(settings, console)
     problem = None
     if sources.replay is not None:
-        conclusions, left_out, problem = _replay(settings, sources.replay, console)
+        conclusions, left_out, lost = _replay(settings, sources.replay, console)
+        # What was named and the trace could not serve is an error, after the report on the others.
+        problem = SkitError(f"{', '.join(lost)}: left out, as said above") if lost else None
     else:
         with _prepare(settings, sources, console) as campaign:
             left_out = campaign.bench.left_out
@@ -101,17 +104,12 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     return campaign
 
 
-def _replay(
-    settings: BenchSettings, trace: Path, console: "Console"
-) -> "tuple[list[Conclusion], dict[str, str], SkitError | None]":
-    """Replay all methods; one that was named and that the trace cannot serve is an error after the others' report."""
+def _replay(settings: BenchSettings, trace: Path, console: "Console") -> "Replayed":
     from specbench_kit.cli.progress import decoding_bar
-    from specbench_kit.studies.bench.replay import SAME, bench_replay
+    from specbench_kit.studies.bench.replay import bench_replay
 
     with decoding_bar() as report:
-        conclusions, left_out = bench_replay(settings, trace, report, lambda note: say(console, note))
-    lost = [spec for spec, reason in left_out.items() if spec in settings.methods and not reason.startswith(SAME)]
-    return conclusions, left_out, SkitError(f"{', '.join(lost)}: left out, as said above") if lost else None
+        return bench_replay(settings, trace, report, lambda note: say(console, note))
 
 
 def _decode(campaign: "Campaign") -> SkitError | None:

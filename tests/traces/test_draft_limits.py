@@ -67,7 +67,7 @@ def test_a_replay_says_in_run_and_report_which_draft_it_shortened(trace: Path, t
 
 def test_two_names_of_what_becomes_one_method_run_once(trace: Path, tmp_path: Path) -> None:
     settings = BenchSettings(("threshold", "threshold:max_draft=6"), out=tmp_path)
-    conclusions, left_out = bench_replay(settings, trace, lambda _: None)
+    conclusions, left_out, _ = bench_replay(settings, trace, lambda _: None)
     assert [conclusion.summary.method for conclusion in conclusions] == ["threshold:max_draft=6"]
     assert left_out == {"threshold:max_draft=6": "on this trace it is the same as threshold"}
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.gc_paused import gc_paused
@@ -31,8 +32,17 @@ from specbench_kit.traces.trace import TraceFile
 
 CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed", "limit")
 """Settings that `run.json` repeats under `config`."""
-SAME = "on this trace it is the same as"
-"""Begins the reason why a method is left out that would give the results of another one."""
+
+
+class Replayed(NamedTuple):
+    """What a replay leaves: the conclusions, and the reasons why methods were left out.
+
+    `lost` are those of them that were named, and that the trace could not serve to its end.
+    """
+
+    conclusions: list[Conclusion]
+    left_out: dict[str, str]
+    lost: list[str]
 
 
 def _require_replayable(settings: BenchSettings) -> None:
@@ -72,11 +82,11 @@ def bench_replay(
     path: Path,
     report: Callable[[Progress], None],
     tell: Callable[[str], object] = lambda _: None,
-) -> tuple[list[Conclusion], dict[str, str]]:
+) -> Replayed:
     """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
 
-    Returned with the reasons why methods were left out: those of `all` that cannot be replayed, and those whose drafts
-    grew beyond what the trace holds. `tell` receives notes before anything is replayed.
+    Methods of `all` that cannot be replayed are left out, and those whose drafts grow beyond what the trace holds; an
+    error if these are all. `tell` receives notes before anything is replayed.
     """
     _require_replayable(settings)
     if settings.tuned is not None:
@@ -91,7 +101,7 @@ def bench_replay(
     given: dict[str, str] = {}  # by the spec that is replayed
     for spec in prepared:
         if (first := given.setdefault(fit_spec(spec, trace.header), spec)) != spec:
-            left_out[spec] = f"{SAME} {first}"
+            left_out[spec] = f"on this trace it is the same as {first}"
     methods = {spec: prepared[given_spec] for spec, given_spec in given.items()}
     shared = _describe(settings, trace, deployment)
     runs = {
@@ -117,9 +127,9 @@ def bench_replay(
         # One round per token makes it the largest file of a run: it is encoded once for all methods.
         for run in others if records.baseline else ():
             run.copy_baseline(keeper)
-    finished = []
-    lost: SkitError | None = None
-    for spec, run in runs.items():
+    finished: list[RunDirectory] = []
+    lost: list[str] = []
+    for number, (spec, run) in enumerate(runs.items(), 1):
         records.records.clear()
         exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
         try:
@@ -129,20 +139,20 @@ def bench_replay(
             if reason := replays.missing.get(spec):
                 run.amend(range={**run.run["range"], "missing": reason})
         except SkitError as error:  # its draft grew beyond what the trace holds
-            lost = error
-            left_out[spec] = str(error).removeprefix(f"{spec}: ")
             run.remove()
+            if not finished and number == len(runs):
+                raise
+            left_out[spec] = str(error).removeprefix(f"{spec}: ")
+            lost += [given[spec]] if given[spec] in settings.methods else []
             continue
         exports.write()
         finished.append(run)
-    if lost is not None and not finished:
-        raise lost
 
     def read(run: RunDirectory) -> RunRecords:
         # The records of several runs might not fit into memory together, so they are read from their files.
         return RunRecords(run.records(), records.baseline) if len(runs) > 1 else records
 
-    return conclude(finished, ReplayOutputJudge(), None, read), left_out
+    return Replayed(conclude(finished, ReplayOutputJudge(), None, read), left_out, lost)
 
 
 def _prepare(spec: str, trace: TraceFile, deployment: Deployment, batch_size: int) -> Method:

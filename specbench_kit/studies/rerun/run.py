@@ -98,8 +98,8 @@ def rerun(
     _require_effect(first.run, options)
     settings = restore_settings(first.run, options, out, argv)
     if is_replay(first.run):
-        conclusions, _ = bench_replay(settings, find_trace(first.run, options.replay), report)
-        conclusion = conclusions[0]
+        replayed = bench_replay(settings, find_trace(first.run, options.replay), report)
+        conclusion = replayed.conclusions[0]
     else:
         conclusion = _decode(first, settings, options, report)
     second = conclusion.directory

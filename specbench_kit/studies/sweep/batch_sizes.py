@@ -55,7 +55,7 @@ def run_curves(
     for size in sizes:
         sized = replace(settings, batch_size=size)
         if isinstance(source, Path):
-            conclusions, missing = bench_replay(sized, source, report)
+            conclusions, missing, _ = bench_replay(sized, source, report)
         else:
             with Campaign(sized, [source], lambda *_: None) as campaign:
                 campaign.run(report)

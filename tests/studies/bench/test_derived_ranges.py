@@ -38,7 +38,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> TraceFile:
 
 def replayed(trace: TraceFile, out: Path, *methods: str, batch_size: int = 1, deployment: Deployment = WAN) -> Any:
     settings = BenchSettings(methods, out=out, deployment=deployment, batch_size=batch_size)
-    conclusions, left_out = bench_replay(settings, trace.path, lambda _: None)
+    conclusions, left_out, _ = bench_replay(settings, trace.path, lambda _: None)
     assert not left_out
     return conclusions
 

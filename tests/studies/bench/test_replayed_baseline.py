@@ -18,7 +18,7 @@ def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(tmp
     trace = write_trace(tmp_path / "t.parquet", made_requests(6))
     methods = ("fixed-k:k=2", "fixed-k:k=3", "suffix")
     settings = BenchSettings(methods, out=tmp_path / "out", deployment=DEPLOYMENT)
-    conclusions, _ = bench_replay(settings, trace.path, lambda _: None)
+    conclusions, *_ = bench_replay(settings, trace.path, lambda _: None)
     first, *others = (conclusion.directory for conclusion in conclusions)
     assert len(first.baseline_records()) == 6
     for run in others:
@@ -39,7 +39,7 @@ def test_a_limited_replay_says_how_many_prompts_its_requests_are_of(tmp_path: Pa
     described = {}
     for limit in (None, 3):
         settings = BenchSettings(("fixed-k:k=2",), out=tmp_path / str(limit), deployment=DEPLOYMENT, limit=limit)
-        ((conclusion,), _) = bench_replay(settings, trace.path, lambda _: None)
+        ((conclusion,), *_) = bench_replay(settings, trace.path, lambda _: None)
         described[limit] = conclusion.directory.run["dataset"]
     assert described[None] == dataset
     assert (

@@ -211,7 +211,7 @@ def test_all_leaves_out_who_drafts_longer_than_was_recorded(tmp_path: Path) -> N
     settings = BenchSettings(
         ("group:latency-aware", "fixed-k:k=3"), deployment=WAN, out=tmp_path / "runs", baseline=False
     )
-    conclusions, left_out = bench_replay(settings, trace.path, lambda _: None)
+    conclusions, left_out, _ = bench_replay(settings, trace.path, lambda _: None)
     assert "fixed-k:k=3" in {conclusion.summary.method for conclusion in conclusions}
     assert "goodput" not in left_out
     assert "reads probabilities" in left_out["tetris"]
