@@ -53,7 +53,14 @@ def runs(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[O
     from option_inputs import write_inputs
 
     models = {"target": str(tiny.target), "draft": str(tiny.draft)}
-    with without_pictures(), without_waiting(), with_versions_read_once():
+    with (
+        without_pictures(),
+        without_waiting(),
+        with_versions_read_once(),
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        # Datasets are the bundled samples here, also where whoever runs the tests has the whole ones.
+        environment.delenv("SKIT_DATA_DIR", raising=False)
         inputs = write_inputs(tmp_path_factory.mktemp("inputs"), tiny)
         yield OptionRuns(tmp_path_factory.mktemp("runs"), models | inputs)
 
