@@ -20,7 +20,13 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation
 
 PAIR = "qwen2.5-coder"
-EXACT, ROUNDED = "native-blocks", "native-blocks+native-4bit"
+EXACT = "native-blocks"
+DRAFTS = {
+    EXACT: "",
+    "native-blocks+native-4bit": ", draft in 4 bits",
+    "native-blocks+native-4bit-64k": ", draft in 4 bits, first 65,536 tokens",
+}
+"""What is said of the draft model of each pair of executors."""
 POLICIES = ("fixed-k:k=4", "threshold:max_draft=8")
 CONTEXT = 200
 WIDTHS = (1, 2, 5, 9, 17)
@@ -33,7 +39,7 @@ def run(setting: Setting) -> Outcome:
     """Time whole answers to HumanEval's prompts in turns, and forwards of several tokens after a context."""
     require_server()
     try:
-        pairs = {executor: load_pair(PAIR, device="cpu", executor=executor) for executor in (EXACT, ROUNDED)}
+        pairs = {executor: load_pair(PAIR, device="cpu", executor=executor) for executor in DRAFTS}
     except SkitError as error:
         raise Skipped(str(error)) from error
     exact = pairs[EXACT]
@@ -42,8 +48,11 @@ def run(setting: Setting) -> Outcome:
     runners = {executor: pair.runners(1, capacity) for executor, pair in pairs.items()}
     kit = {
         "kit, plain": _decoder(exact, runners[EXACT], AUTOREGRESSIVE),
-        **{f"kit, {policy}": _decoder(exact, runners[EXACT], policy) for policy in POLICIES},
-        **{f"kit, {policy}, draft in 4 bits": _decoder(exact, runners[ROUNDED], policy) for policy in POLICIES},
+        **{
+            f"kit, {policy}{said}": _decoder(exact, runners[executor], policy)
+            for executor, said in DRAFTS.items()
+            for policy in POLICIES
+        },
     }
     servers = {f"llama.cpp, {mode}": LlamaServer(exact, capacity, kind) for mode, kind in MODES.items()}
     others = {name: server.answer for name, server in servers.items()}

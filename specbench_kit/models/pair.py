@@ -22,7 +22,7 @@ from specbench_kit.models.drafts.reduced import (
     load_draft,
     load_draft_for,
 )
-from specbench_kit.models.executors.base import executors, make_executor
+from specbench_kit.models.executors.base import Executor, executors, make_executor
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import end_tokens, ignored_settings
 from specbench_kit.models.gguf import gguf_checksum
@@ -95,11 +95,14 @@ class LoadedModel:
         folder = Path(self.source.location)
         weights = hash_folder(folder) if folder.is_dir() else str(self.shell.config._commit_hash)
         weights += f"-exit{self.exit_layer}" if self.exit_layer else ""
-        bits = 0 if self.executor == AUTO else executors.get(self.executor).weight_bits
+        executor = Executor if self.executor == AUTO else executors.get(self.executor)
+        bits, first = executor.weight_bits, executor.first_tokens
+        name = f"{self.source.label} in {bits} bits" if bits else self.source.label
+        weights += f"-{bits}bit" if bits else ""
         file = gguf_checksum(folder)
         return {
-            "name": f"{self.source.label} in {bits} bits" if bits else self.source.label,
-            "hash": f"{weights}-{bits}bit" if bits else weights,
+            "name": f"{name}, first {first:,} tokens" if first else name,
+            "hash": f"{weights}-first{first}" if first else weights,
             "parameters": self.shell.num_parameters(),
             **({"gguf_sha256": file} if file else {}),
             **({"shared_vocabulary": round(self.translation.share, 6)} if self.translation else {}),

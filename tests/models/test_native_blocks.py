@@ -23,7 +23,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.executors import library
-from specbench_kit.models.executors.base import executors, held_bytes, make_executor
+from specbench_kit.models.executors.base import Forward, executors, held_bytes, make_executor
 from specbench_kit.models.executors.native_rounded import NativeBlocksExecutor
 from specbench_kit.models.gguf_content import open_gguf
 from specbench_kit.models.pair import LoadedModel, load_pair
@@ -286,6 +286,39 @@ def test_a_draft_may_be_in_4_bits_while_the_target_is_exact(mixed: Path, wide: P
     requests = make_requests(random_prompts([5, 30], 4096), 16)
     plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
     assert outputs(decode(parse_method("fixed-k:k=4"), runners, requests, batch_size=2)) == plain
+
+
+@pytest.mark.parametrize("first", [1, 1000, 4095])
+def test_a_draft_may_compute_the_logits_of_the_first_tokens_alone(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    path = rewrite(wide, tmp_path / "draft.gguf", every_matrix("Q8_0"))
+    monkeypatch.setattr(executors.get("native-4bit-64k"), "first_tokens", first)
+    (text,) = random_prompts([30], 4096)
+
+    def answer(name: str) -> Forward:
+        runner = load_pair(str(path), None, executor=name).all_runners(1, 200)["target"]
+        return runner.forward([Append(runner.acquire(), text, keep=30)])
+
+    whole, short = answer("native-4bit"), answer("native-4bit-64k")
+    assert torch.equal(short.logits[:, :first], whole.logits[:, :first])
+    assert short.argmax() == [whole.logits[:, :first].argmax(-1).tolist()]
+    assert not short.logits[:, first:].float().sub(short.logits.amax(-1, keepdim=True)).exp().any()
+    assert torch.isfinite(short.logits).all()
+
+
+def test_a_pair_whose_draft_computes_few_logits_is_another_pair_and_lossless(
+    mixed: Path, wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = rewrite(wide, tmp_path / "draft.gguf", every_matrix("Q8_0"))
+    monkeypatch.setattr(executors.get("native-4bit-32k"), "first_tokens", 1000)
+    pair = load_pair(str(mixed), str(draft), executor="auto+native-4bit-32k")
+    described = pair.describe(lambda _: "0")["draft"]
+    assert (described["name"], described["hash"]) == ("draft in 4 bits, first 1,000 tokens", "0-4bit-first1000")
+    runners, requests = pair.runners(2, 100), make_requests(random_prompts([5, 30], 4096), 16)
+    plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
+    for method in ("threshold", "fixed-k:k=4", "specinfer"):
+        assert outputs(decode(parse_method(method), runners, requests, batch_size=2)) == plain, method
 
 
 def test_a_scale_that_is_not_a_number_is_noticed(wide: Path, tmp_path: Path) -> None:

@@ -163,6 +163,8 @@ class Executor(ABC):
     """The bits of a weight where they are fewer than the model's own, which makes it another model; else 0."""
     scale_bits = 0
     """The bits of scales that are held beside each weight of `weight_bits`."""
+    first_tokens: int | None = None
+    """The number of tokens whose logits are computed, the first of the vocabulary; None for all."""
     bitwise = False
     """True if a token's logits are bitwise the same alone, in a batch, in a chunk and in a tree."""
     takes_pending = False

@@ -80,13 +80,17 @@ class Library(Protocol):
         rows: Sequence[Row],
         threads: int,
         vocabulary: int,
+        computed: int,
         layers: Sequence[int],
         hidden: int | None,
         states: int | None,
         new_states: int | None,
         /,
     ) -> tuple[Logits, list[int]]:
-        """Return the logits and the likeliest token of each of their rows, -1 for a row with NaN."""
+        """Return the logits and the likeliest token of each of their rows, -1 for a row with NaN.
+
+        Only the first `computed` logits of a vocabulary are computed; no other token is likely.
+        """
 
     def move(self, decoder: Any, slot: int, places: Sequence[int], to: int, /) -> None:
         """Move the KV at `places`, in rising order, to `to` and the places after it."""

@@ -50,6 +50,7 @@ class NativeExecutor(Executor):
         config = model.config.get_text_config()
         outputs = model.lm_head.out_features
         self._size = min(vocabulary or outputs, outputs)
+        self._computed = min(self.first_tokens or self._size, self._size)
         self._width = config.hidden_size
         self._kv_bytes = 8 * config.num_hidden_layers * config.num_key_value_heads * head_dim_of(model)
         try:
@@ -99,7 +100,8 @@ class NativeExecutor(Executor):
         address = None if hidden is None else hidden.data_ptr()
         threads = torch.get_num_threads()
         try:
-            results = self._library.forward(self._decoder, rows, threads, self._size, layers, address, *states)
+            outputs = self._size, self._computed
+            results = self._library.forward(self._decoder, rows, threads, *outputs, layers, address, *states)
         except ValueError as error:
             raise _refused(error) from error
         by_layer = {} if hidden is None else {layer: hidden[i].split(counts) for i, layer in enumerate(layers)}

@@ -149,6 +149,28 @@ class NativeFourBitExecutor(NativeBlocksExecutor):
         return "weights in 4 bits, activations in 8 bits"
 
 
+@executors.register("native-4bit-64k")
+class NativeFourBit64kExecutor(NativeFourBitExecutor):
+    """Runs models as `native-4bit` does, and computes the logits of the first 65,536 tokens alone.
+
+    Tokenizers number their tokens from frequent to rare, and the output layer of a small model with a large vocabulary
+    is much of what a draft step reads (FR-Spec, arXiv 2502.14856, ranks tokens by how often they occur).
+    """
+
+    first_tokens = 65_536
+
+    @property
+    def products(self) -> str:
+        return f"{super().products}, logits of the first {self.first_tokens:,} tokens"
+
+
+@executors.register("native-4bit-32k")
+class NativeFourBit32kExecutor(NativeFourBit64kExecutor):
+    """Runs models as `native-4bit` does, and computes the logits of the first 32,768 tokens alone."""
+
+    first_tokens = 32_768
+
+
 BLOCK = 32
 """Weights that share a scale."""
 

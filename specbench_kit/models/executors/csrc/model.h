@@ -1,7 +1,9 @@
 // The forward pass of a Llama-like decoder over a ragged batch of new tokens.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -31,7 +33,8 @@ struct Batch {
   std::vector<int32_t> seen;
   std::vector<int32_t> kept;    // the tokens whose logits are computed
   std::vector<int32_t> layers;  // the layers whose hidden states are returned
-  int32_t threads, vocabulary;  // `best` is chosen among the first `vocabulary` tokens
+  int32_t threads, vocabulary;
+  int32_t computed;             // logits of the first so many tokens are computed, those behind them filled up
   float* logits;                // [kept, padded outputs]
   std::vector<int32_t> best;    // [kept]; -1 for a row that holds NaN
   float* hidden;                // [layers, kept, hidden]
@@ -316,9 +319,10 @@ class LlamaDecoder final : public Decoder {
   }
 
   // The last wait of every part is here: who multiplies reads what all have written.
+  // Only the blocks that hold the first `outputs` are computed.
   template <bool kAdd>
   void multiply(Worker& worker, const Matrix<Kind>& matrix, const float* x, int stride_x, int rows, float* y,
-                int stride_y) {
+                int stride_y, int outputs = std::numeric_limits<int>::max()) {
     worker.barrier();
     if constexpr (Inputs<Kind>::kCopied) {
       const auto copied = worker.share(rows);
@@ -326,7 +330,8 @@ class LlamaDecoder final : public Decoder {
       worker.barrier();
     }
     const auto in = inputs_.rows(x, stride_x, matrix.inputs());
-    worker.divide(taken_.data(), matrix.blocks(), kVectorBlocks,
+    const int blocks = outputs < matrix.blocks() * kBlock ? (outputs + kBlock - 1) / kBlock : matrix.blocks();
+    worker.divide(taken_.data(), blocks, kVectorBlocks,
                   [&](Range range) { matrix.template multiply<kAdd>(in, rows, y, stride_y, range.first, range.end); });
     worker.barrier();
   }
@@ -447,10 +452,16 @@ class LlamaDecoder final : public Decoder {
                 shape.hidden, shape.eps);
     keep_hidden(batch, worker, shape.layers);
     multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.rows(), batch.logits,
-                    padded(shape.outputs));
-    for (int k = mine.first; k < mine.end; k++)
-      batch.best[k] = best_number(batch.logits + size_t(k) * padded(shape.outputs), batch.vocabulary);
+                    padded(shape.outputs), batch.computed);
+    for (int k = mine.first; k < mine.end; k++) {
+      float* logits = batch.logits + size_t(k) * padded(shape.outputs);
+      const int best = batch.best[k] = best_number(logits, batch.computed);
+      // Their probability is 0 in fp32, and no logarithm of theirs is infinite.
+      std::fill(logits + batch.computed, logits + batch.vocabulary, best < 0 ? NAN : logits[best] - kFarBelow);
+    }
   }
+
+  static constexpr float kFarBelow = 120;
 
   std::shared_ptr<Weights<Kind>> weights_;  // not changed once they are loaded
   std::vector<Cache> caches_;

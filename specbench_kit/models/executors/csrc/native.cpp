@@ -15,8 +15,8 @@ using namespace skit;
 
 namespace {
 
-// The logits [kept, padded outputs] of a forward. The first `size` of each row count, the rest is padding. Python reads
-// and writes them as a buffer.
+// The logits [kept, padded outputs] of a forward. The first `size` of each row were computed. Python reads and writes
+// them as a buffer.
 struct Logits {
   PyObject_HEAD float* values;
   int rows, stride, size;
@@ -273,12 +273,12 @@ void add_row(const Shape& shape, PyObject* row, Batch& batch) {
   }
 }
 
-// forward(decoder, rows, threads, vocabulary, layers, hidden, states, new_states): returns the logits, and the
-// likeliest token of each of their rows, -1 for a row that holds NaN. The last three arguments are addresses, see
+// forward(decoder, rows, threads, vocabulary, computed, layers, hidden, states, new_states): returns the logits, and
+// the likeliest token of each of their rows, -1 for a row that holds NaN. The last three arguments are addresses, see
 // `Batch`.
 PyObject* forward(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    const Arguments args = arguments(values, count, 8);
+    const Arguments args = arguments(values, count, 9);
     Decoder& decoder = *decoder_of(args[0]);
     // Buffers and KV belong to the decoder, and the GIL is released while they are in use.
     const Decoder::Turn turn(decoder.in_use);
@@ -289,13 +289,15 @@ PyObject* forward(PyObject*, PyObject* const* values, Py_ssize_t count) {
     for (int row = 0; row < rows.size(); row++) add_row(decoder.shape, rows[row], batch);
     batch.threads = args.number(2);
     batch.vocabulary = std::min(args.number(3), decoder.shape.outputs);
-    batch.layers = numbers(args[4]);
-    batch.hidden = static_cast<float*>(args.address(5));
-    batch.states = static_cast<const float*>(args.address(6));
-    batch.new_states = static_cast<float*>(args.address(7));
+    batch.computed = std::min(args.number(4), batch.vocabulary);
+    if (batch.computed < 1) throw InvalidArgument{"logits of no token"};
+    batch.layers = numbers(args[5]);
+    batch.hidden = static_cast<float*>(args.address(6));
+    batch.states = static_cast<const float*>(args.address(7));
+    batch.new_states = static_cast<float*>(args.address(8));
     batch.best.resize(batch.rows());
     OwnedRef result(PyTuple_New(2));
-    auto* logits = Logits::make(batch.rows(), padded(decoder.shape.outputs), batch.vocabulary);
+    auto* logits = Logits::make(batch.rows(), padded(decoder.shape.outputs), batch.computed);
     result.set(0, reinterpret_cast<PyObject*>(logits));
     batch.logits = logits->values;
     {
