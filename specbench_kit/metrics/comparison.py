@@ -226,6 +226,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         ties=_with_verdict("tie", by_dataset, has_prefixes=len(series.runs) > 1),
         unjudged=_with_verdict("unjudged", by_dataset, has_prefixes=len(series.runs) > 1),
         is_sampled=bool(run.config.temperature),
+        is_lossy=bool(run.config.lossy),
         is_bound=series.is_bound,
         is_baseline=series.is_baseline,
         may_win=False if False in checked else None if None in checked else True,

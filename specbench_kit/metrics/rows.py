@@ -47,6 +47,7 @@ class TableEntry:
     ties: frozenset[tuple[str, int]] = frozenset()
     unjudged: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False
+    is_lossy: bool = False
     is_bound: bool = False
     is_baseline: bool = False
     may_win: bool | None = True
@@ -162,6 +163,7 @@ def lossless_counts(entry: TableEntry) -> Metrics | None:
         "ties": ties,
         "errors": len(different) - ties - unjudged,
         "unjudged": unjudged,
+        "lossy": entry.is_lossy,
     }
 
 

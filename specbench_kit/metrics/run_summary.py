@@ -49,6 +49,9 @@ class OutputCounts(Struct, kw_only=True):
     ties: Annotated[Count, Meta(description="outputs whose difference is explained by rounding")]
     errors: Count
     unjudged: Annotated[Count, Meta(description="outputs that differ where nothing is known of rounding")] = 0
+    lossy: Annotated[bool, Meta(description="whether a rule of verification was named that lets outputs differ")] = (
+        False
+    )
 
 
 class LosslessCounts(OutputCounts, kw_only=True):

@@ -64,7 +64,7 @@ def setting_cautions(run: RunDescription) -> list[str]:
     if run.trace and (imported := run.trace.imported):
         notes = "; ".join([f"which tokens were accepted comes from {imported.tool}", *imported.notes])
         lines.append(f"IMPORTED TRACE: {notes}.")
-    lines += _model_cautions(run.models)
+    lines += _model_cautions(run.models, by_text=str((run.options or {}).get("drafter")).startswith("slem"))
     if run.time_kind == "modelled" and is_toy(run.models):
         lines.append(TOY_PAIR)
     return [*lines, *predictor_cautions(run)]
@@ -128,7 +128,7 @@ def shorter_drafts(limits: Mapping[str, LoweredLimit]) -> list[str]:
     ]
 
 
-def _model_cautions(models: Mapping[str, ModelDescription | None]) -> list[str]:
+def _model_cautions(models: Mapping[str, ModelDescription | None], *, by_text: bool) -> list[str]:
     target = models.get("target") or ModelDescription()
     draft = models.get("draft") or ModelDescription()
     lines = []
@@ -150,11 +150,13 @@ def _model_cautions(models: Mapping[str, ModelDescription | None]) -> list[str]:
             f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
         )
     if share := draft.shared_vocabulary:
-        lines.append(
-            f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens, and drafts only those "
-            "(token-level intersection). What it reads of other tokens is their last piece. With drafter=slem it "
-            "reads and drafts text instead, of whatever tokens."
+        how = (
+            ", and reads and drafts text, of whatever tokens (string-level exact matching)."
+            if by_text
+            else ", and drafts only those (token-level intersection). What it reads of other tokens is their last "
+            "piece. With drafter=slem it reads and drafts text instead, of whatever tokens."
         )
+        lines.append(f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens{how}")
     return lines
 
 
@@ -220,7 +222,7 @@ def result_cautions(summary: RunSummary) -> list[str]:
     """Return what in the result of a run limits its numbers."""
     requests = summary.requests
     lines = []
-    if summary.lossless and summary.lossless.errors:
+    if summary.lossless and summary.lossless.errors and not summary.lossless.lossy:
         lines.append(
             f"NOT LOSSLESS: {summary.lossless.errors} of {summary.lossless.compared} outputs differ from "
             "autoregressive output by more than rounding."

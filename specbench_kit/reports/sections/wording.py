@@ -64,6 +64,8 @@ def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
     equal = f"{lossless.identical} of {lossless.compared} outputs equal autoregressive output token for token"
     ties = f"; ties: {lossless.ties} (explained by rounding between forward shapes)" if lossless.ties else ""
     ties += f"; differing, cannot be judged: {lossless.unjudged}" if lossless.unjudged else ""
+    if lossless.lossy:
+        return f"Lossy by the rule {run.config.lossy}: {equal}; {lossless.errors} differ{ties}."
     if lossless.errors:
         return f"Not lossless: {equal}; errors: {lossless.errors}{ties}."
     if lossless.unjudged:
@@ -75,7 +77,8 @@ def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
 def lossless_parts(lossless: OutputCounts) -> list[str]:
     """Return how many outputs are identical, as in `80/80`, then how many differ."""
     parts = [f"{lossless.identical}/{lossless.compared}"]
-    words = ((lossless.ties, "tied"), (lossless.errors, "WRONG"), (lossless.unjudged, "unjudged"))
+    wrong = "differ" if lossless.lossy else "WRONG"
+    words = ((lossless.ties, "tied"), (lossless.errors, wrong), (lossless.unjudged, "unjudged"))
     return parts + [f"{number} {word}" for number, word in words if number]
 
 

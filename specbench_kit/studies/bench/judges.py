@@ -51,7 +51,7 @@ class LocalOutputJudge:
 
         judge = ShapeJudge(self._shapes, choice, virtual and method.pipeline is None)
         checks = summarise_checks(check_all(records, baseline, judge))
-        return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise})
+        return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise, "lossy": bool(config.lossy)})
 
     def _tally(self, records: Records, sampler: Sampler, rule: str) -> SamplingTally:
         tally = SamplingTally(rule)

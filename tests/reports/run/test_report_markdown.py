@@ -130,6 +130,25 @@ def test_outputs_that_cannot_be_judged_are_not_called_wrong(records, baseline):
     assert "NOT LOSSLESS" not in text
 
 
+def test_what_a_lossy_rule_lets_differ_is_not_called_wrong(records, baseline):
+    checks = [Losslessness(r.request_id, "error" if r.request_id == "q3" else "identical") for r in records]
+    run = make_run(config=make_run()["config"] | {"lossy": "typical"})
+    report = render(run, summary_of(records, baseline, summarise_checks(checks) | {"lossy": True}), records)
+    verdict = "Lossy by the rule typical: 29 of 30 outputs equal autoregressive output token for token; 1 differ."
+    assert verdict in section(report, "Losslessness")
+    assert "LOSSY VERIFICATION: typical" in report
+    assert "NOT LOSSLESS" not in report
+
+
+@pytest.mark.parametrize(("drafter", "how"), [("slem", "drafts text"), ("model", "drafts only those")])
+def test_two_vocabularies_are_explained_as_the_drafter_joins_them(records, drafter, how):
+    models = {"target": {"name": "one"}, "draft": {"name": "two", "shared_vocabulary": 0.798}}
+    report = render(make_run(models=models, options={"drafter": drafter}), summary_of(records), records)
+    caution = next(line for line in report.splitlines() if "DIFFERENT VOCABULARIES" in line)
+    assert "shares 79.8% of the target's tokens" in caution
+    assert how in caution
+
+
 def test_ties_alone_are_lossless_up_to_rounding(records, baseline):
     checks = [Losslessness("q0", "identical"), Losslessness("q1", "tie", 5, 99, 15, 2e-6)]
     report = render(make_run(), summary_of(records, baseline, summarise_checks(checks)), records)
