@@ -25,7 +25,7 @@ from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.links.direction import LinkDirection
+from specbench_kit.deployments.emulated_link import LinkDirection
 
 API_KEY = "SKIT_API_KEY"
 """The environment variable of the key of every server; that of one server has its name at the end."""
