@@ -21,7 +21,7 @@ from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.rounds import RequestGroup, by_category
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
-from specbench_kit.metrics.units import units_of
+from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.verdicts import SLOWER
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles

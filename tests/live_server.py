@@ -16,7 +16,7 @@ from specbench_kit.decoding.session import Request
 from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
 from specbench_kit.live.server.listening import ListenAddress

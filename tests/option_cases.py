@@ -221,7 +221,7 @@ def without_waiting() -> Iterator[None]:
     def written(_settings: Any, service: Any, _ready: Any) -> None:
         handler = service.handler
         try:
-            account = handler.reception.accounts.caller(Hello(token=""), "ipv4:127.0.0.1:5").account
+            account = handler.admission.caller(Hello(token=""), "ipv4:127.0.0.1:5").account
             device = {"sessions": account.most_sessions, "streams": account.most_streams}
         except Refusal as refusal:
             device = {"refused": str(refusal)}

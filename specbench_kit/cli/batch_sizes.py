@@ -74,6 +74,6 @@ def batch_sizes(
 
     with decoding_bar() as report:
         curves = run_curves(settings, options.sizes, source, report)
-    render_terminal.show(console, batch_curve.terminal(curves.summary["places"], curves.run))
+    render_terminal.show(console, batch_curve.terminal(curves.points, curves.run))
     say_left_out(console, curves.left_out)
     tell_report(console, curves.folder, curves.summary, as_json)

@@ -6,6 +6,7 @@ from specbench_kit.studies.planning.options import PlanOptions
 
 def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     """Search for the fleet, print the sentence to act on, and say where the report is."""
+    from msgspec import to_builtins
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
@@ -17,4 +18,4 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     with stepping_bar() as report:
         outcome = PlanRun(options, report, command_line()).run()
     render_terminal.show(console, terminal(outcome.run, outcome.summary))
-    tell_report(console, outcome.folder, outcome.summary, as_json)
+    tell_report(console, outcome.folder, to_builtins(outcome.summary), as_json)

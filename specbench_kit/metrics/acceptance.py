@@ -12,8 +12,7 @@ import numpy as np
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns, finite_or_none
-from specbench_kit.metrics.statistics import interval_of_ratio, ratio_of_sums
-from specbench_kit.metrics.units import Units
+from specbench_kit.metrics.statistics import Units, interval_of_ratio, ratio_of_sums
 
 RATIOS = {
     "acceptance_length": ("committed", "rounds"),

@@ -22,7 +22,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import Side, request_seconds
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.units import Units
+from specbench_kit.metrics.statistics import Units
 from specbench_kit.runs.document import DeploymentDescription
 
 Records = Sequence[RequestRecord]

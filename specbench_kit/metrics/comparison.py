@@ -16,7 +16,7 @@ from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, lossless_counts, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.run_summary import MethodRow
-from specbench_kit.metrics.units import Units, units_of
+from specbench_kit.metrics.statistics import Units, units_of
 from specbench_kit.metrics.verdicts import is_undecided, may_win
 
 Kind = Literal["overall", "dataset", "category"]

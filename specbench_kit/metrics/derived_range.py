@@ -6,7 +6,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Seconds, Side
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.units import Units
+from specbench_kit.metrics.statistics import Units
 
 Records = Sequence[RequestRecord]
 

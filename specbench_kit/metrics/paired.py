@@ -8,9 +8,8 @@ import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.statistics import LEVEL, NO_WIDTH, Array, Interval, Ratio
+from specbench_kit.metrics.statistics import LEVEL, NO_WIDTH, Array, Interval, Ratio, Units
 from specbench_kit.metrics.typical import Typical
-from specbench_kit.metrics.units import Units
 from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, verdict
 
 Key = tuple[str, int]

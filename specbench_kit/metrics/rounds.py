@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.units import Units
+from specbench_kit.metrics.statistics import Units
 
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]

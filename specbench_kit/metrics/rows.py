@@ -13,10 +13,9 @@ from specbench_kit.metrics.cost import headroom, per_makespan
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, method_row
-from specbench_kit.metrics.statistics import LEVEL, Array, ratio_of_sums
+from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
 from specbench_kit.metrics.summary import request_metrics
 from specbench_kit.metrics.typical import TypicalFamily
-from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 from specbench_kit.runs.document import DeploymentDescription
 

@@ -15,8 +15,7 @@ from specbench_kit.metrics.cost import device_cost, headroom, idle_shares, makes
 from specbench_kit.metrics.latency import attainment, latency, phases, wasted_time
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, by_category
-from specbench_kit.metrics.statistics import ratio_of_sums
-from specbench_kit.metrics.units import Units, units_of
+from specbench_kit.metrics.statistics import Units, ratio_of_sums, units_of
 from specbench_kit.runs.document import DeploymentDescription
 
 

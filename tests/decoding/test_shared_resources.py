@@ -14,7 +14,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.base import Deployment, Placement
-from specbench_kit.deployments.colocated import Colocated
+from specbench_kit.deployments.placing import Colocated
 from specbench_kit.deployments.timelines import Timelines
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.fixed_k import FixedK

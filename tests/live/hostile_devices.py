@@ -15,7 +15,7 @@ from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.live.connection import ClientIdentity, Connection
-from specbench_kit.live.server.accounts import Account, ServerLimits
+from specbench_kit.live.server.admission import Account, ServerLimits
 from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Status, Up
@@ -68,8 +68,8 @@ class Attacker:
 
     def account(self, token: str) -> Account:
         """Return what the devices with a token use of the server."""
-        number = self.service.handler.reception.accounts.tokens.index(token) + 1
-        return self.service.handler.reception.accounts._accounts[f"token {number}"]
+        number = self.service.handler.admission.tokens.index(token) + 1
+        return self.service.handler.admission._accounts[f"token {number}"]
 
     def open_socket(self) -> socket.socket:
         """Return a socket on which nothing is sent."""

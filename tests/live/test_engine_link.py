@@ -16,7 +16,8 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.engines import base as base_module
-from specbench_kit.live.engines.base import ShapedTransport, engines
+from specbench_kit.live.engines.base import engines
+from specbench_kit.live.engines.http import ShapedTransport
 from specbench_kit.live.pair import TargetDescription
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.servers import EngineServer

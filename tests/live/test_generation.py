@@ -24,7 +24,8 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
+from specbench_kit.live.server.generation import State
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.rounds import VerifiedRound
 from specbench_kit.live.server.service import DeviceStream
@@ -122,7 +123,7 @@ def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
     runner, session = handler.batch_runner, own_session(handler)
     generation = session.generation
     assert generation is not None
-    while not generation.parked:
+    while generation.state is not State.PARKED:
         handler.answer(batches.get(timeout=PATIENCE_S))
     assert 4 <= stream.unread <= 8
     assert (runner.waiting, batches.empty()) == (0, True)

@@ -12,7 +12,7 @@ from live_server import CALLER, CAPACITY, VOCABULARY, decode_here, decode_remote
 from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
 from specbench_kit.methods.spec import parse_method

@@ -12,12 +12,11 @@ from test_odd_servers import serving as following
 from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.connection_options import ConnectionOptions
-from specbench_kit.live.engines.base import engines
+from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.base import ServerFacts, engines
+from specbench_kit.live.engines.client import StreamClient
+from specbench_kit.live.engines.http import api_key, is_loopback, proxy_of
 from specbench_kit.live.server_address import ServerAddress
-from specbench_kit.live.streams.address import parse_server
-from specbench_kit.live.streams.base import ServerFacts
-from specbench_kit.live.streams.client import StreamClient
-from specbench_kit.live.streams.http import api_key, is_loopback, proxy_of
 
 NOWHERE = "http://user:secret@127.0.0.1:9"
 ELSEWHERE = "http://host.invalid:8000"
@@ -89,7 +88,7 @@ def test_any_other_server_is_asked_through_the_proxy_and_errors_say_so(monkeypat
 def test_a_proxy_that_cannot_be_used_is_one_line_that_names_its_variable(
     value: str, words: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench_kit.live.streams.http.find_spec", lambda _: None)
+    monkeypatch.setattr("specbench_kit.live.engines.http.find_spec", lambda _: None)
     monkeypatch.setenv(variable, value)
     for ask in (lambda: facts("vllm://host.invalid:8000"), lambda: engines.get("vllm")(ELSEWHERE)):
         with pytest.raises(SkitError, match=f"the environment variable {variable} {words}") as error:

@@ -18,7 +18,7 @@ from trace_builders import write_trace
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.restoring import restore
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.reports.pages.live import deviations, mean_of, values_of
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation

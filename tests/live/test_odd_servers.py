@@ -16,10 +16,9 @@ from streaming_server import FACTS
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.engines.base import GenerationRequest, ScoringRequest, engines
-from specbench_kit.live.streams.address import parse_server
-from specbench_kit.live.streams.base import Generation, ServerFacts
-from specbench_kit.live.streams.client import Patience, RequestFailedError, SentRequest, StreamClient
+from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.base import Generation, GenerationRequest, ScoringRequest, ServerFacts, engines
+from specbench_kit.live.engines.client import Patience, RequestFailedError, SentRequest, StreamClient
 
 KEY = "sk-marked-0123456789"
 PATIENCE_S = 60.0

@@ -7,7 +7,7 @@ from tiny_models import make_requests, outputs, random_prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.methods.spec import parse_method
 
 REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 10)

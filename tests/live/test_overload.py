@@ -7,7 +7,7 @@ import pytest
 from live_server import CAPACITY, TARGET, make_server
 from tiny_models import plain_greedy
 
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.rounds import VerifiedRound
 from specbench_kit.live.server.service import DeviceStream
@@ -74,7 +74,7 @@ def test_who_does_not_read_is_sent_away() -> None:
 
 def test_a_server_that_leaves_takes_no_round() -> None:
     handler = make_handler()
-    handler.stopping = True
+    handler.admission.stopping = True
     refused = send(DeviceStream(handler), "late").refused
     assert Status(refused.status) is Status.GOING_AWAY
     assert Down(refused=refused).WhichOneof("kind") == "refused"

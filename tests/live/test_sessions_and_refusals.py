@@ -9,7 +9,7 @@ from tiny_models import plain_greedy
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.wire import METHOD, Status, Up
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 

@@ -12,11 +12,20 @@ from tiny_models import plain_greedy
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.streams.address import parse_server
-from specbench_kit.live.streams.base import Generation, ServerFacts, StreamEvent, dialects
-from specbench_kit.live.streams.client import Patience, RequestFailedError, SentRequest, StreamClient
-from specbench_kit.live.streams.http import EventParser
-from specbench_kit.live.streams.received import ReceivedStream, change, divided, have_fallen, read_counters
+from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.base import Generation, ServerFacts, StreamEvent, dialects
+from specbench_kit.live.engines.client import (
+    Patience,
+    ReceivedStream,
+    RequestFailedError,
+    SentRequest,
+    StreamClient,
+    change,
+    divided,
+    have_fallen,
+    read_counters,
+)
+from specbench_kit.live.engines.http import EventParser
 from specbench_kit.metrics.ab.answers import Burst, DraftCounts, StreamedAnswer
 
 PROMPT = "prompt number 11"
@@ -34,7 +43,7 @@ async def ask(address: str, key: str = "", patience: Patience = PATIENCE) -> tup
     client = StreamClient(parse_server(f"it={address}"), key, patience)
     try:
         facts = await client.facts()
-        client.dialect.model = facts.model or ""
+        client.dialect.model_name = facts.model or ""
         return facts, await client.ask(request())
     finally:
         await client.close()
@@ -91,7 +100,7 @@ def test_every_sampling_field_is_sent_to_llama_cpp(kind: str) -> None:
 
 def test_no_two_requests_to_vllm_share_a_prefix_cache() -> None:
     first, second = (Generation(PROMPT, 1, GREEDY, 0, label) for label in ("1", "2"))
-    dialect = dialects.get("vllm")("tiny")
+    dialect = dialects.get("vllm")()
     assert dialect.body(first)["cache_salt"] != dialect.body(second)["cache_salt"]
 
 
@@ -109,7 +118,7 @@ def test_a_request_that_the_server_does_not_understand_is_not_sent_again() -> No
 
     async def lost(host: str) -> None:
         client = StreamClient(parse_server(f"it=vllm://{host}"))
-        client.dialect = WithoutRoute("tiny")
+        client.dialect = WithoutRoute()
         try:
             await client.ask(request())
         finally:

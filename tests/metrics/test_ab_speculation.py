@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench_kit.live.streams.openai import Timings
+from specbench_kit.live.engines.openai import Timings
 from specbench_kit.metrics.ab.answers import (
     AnswerKey,
     AnswerRecord,

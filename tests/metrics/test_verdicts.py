@@ -13,7 +13,7 @@ from specbench_kit.metrics.gate import Condition, violations
 from specbench_kit.metrics.paired import Side, relative_speed
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import SamplingCheck
-from specbench_kit.metrics.units import units_of
+from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.verdicts import (
     FASTER,
     NO_DIFFERENCE,

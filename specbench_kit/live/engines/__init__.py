@@ -1,1 +1,1 @@
-"""Adapters to other inference engines that verify drafts, one file each."""
+"""Kinds of inference servers, one file each: what their requests and answers look like, and how they verify."""

@@ -1,28 +1,27 @@
-"""The contract of an adapter: the target's token after every token of a draft, asked for over HTTP.
+"""The contracts of one kind of inference server: how requests are put to it, and how its answers are read.
 
-Also here: an emulated link in front of an HTTP server: requests and answers arrive as late as they would over the
-link.
+A `ServerDialect` is all that a stream of text needs. An `EngineAdapter` also verifies: it asks for the target's token
+after every token of a draft.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import httpx
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.registry import Registry
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.core.typed_json import JsonObject, convert, decode, parse
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.links.direction import LinkDirection
-from specbench_kit.live.streams.http import API_KEY, ServerClient, Transport, api_key
+from specbench_kit.live.engines.http import API_KEY, ServerClient, ShapedTransport, api_key
+from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
 
+T = TypeVar("T")
+S = TypeVar("S", bound="TokenServer")
 TIMEOUT_S = 120.0
 WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)
 """What reading an answer raises that is not in the engine's documented form."""
@@ -57,6 +56,99 @@ class GenerationRequest(NamedTuple):
     max_tokens: int
     sampler: Sampler
     seed: int
+
+
+TEXTS = ("content", "text", "reasoning_content", "reasoning")
+"""Fields that hold a text, or a list of its parts."""
+
+
+class Generation(Struct, frozen=True):
+    """A request: a prompt, the most tokens of its answer, and how tokens are chosen.
+
+    `history` holds the earlier turns of a dialogue: what was asked, and what the server answered; `system` the
+    system's message before them. `label` differs between any two requests, so that a server need not answer one from
+    what it kept of another.
+    """
+
+    prompt: str
+    max_tokens: int
+    sampler: Sampler
+    seed: int
+    label: str
+    ignore_eos: bool = False
+    history: tuple[tuple[str, str], ...] = ()
+    system: str = ""
+
+    @property
+    def text(self) -> str:
+        """The whole dialogue as a text, for routes that continue one."""
+        return "\n\n".join(message["content"] for message in self.messages)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The whole dialogue as messages, for routes that answer them."""
+        earlier = [
+            {"role": role, "content": content}
+            for turn in self.history
+            for role, content in zip(("user", "assistant"), turn, strict=True)
+        ]
+        opening = [{"role": "system", "content": self.system}] if self.system else []
+        return [*opening, *earlier, {"role": "user", "content": self.prompt}]
+
+
+class StreamEvent(Struct, frozen=True):
+    """One event of a stream, in which None stands for what the server does not say.
+
+    `tokens` is the number of new tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones
+    included. In a `cumulative` event, text and token ids are those of the whole answer so far. `reasoning` is the part
+    at the beginning of the text that the next turn of a dialogue does not repeat.
+    """
+
+    text: str = ""
+    token_ids: list[int] | None = None
+    tokens: int | None = None
+    counted_by: CountedBy = "chunks"
+    total_tokens: int | None = None
+    cumulative: bool = False
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    drafts: DraftCounts | None = None
+    error: str | None = None
+    reasoning: str = ""
+
+
+class ServerFacts(Struct, frozen=True):
+    """What a server says of itself."""
+
+    model: str | None = None
+    context: int | None = None
+    version: str | None = None
+
+
+class ServerDialect(ABC):
+    """One form of requests and streams, registered here or under the entry-point group `specbench_kit.live.streams`."""
+
+    path: ClassVar[str]
+    """The path of the route that generates."""
+    facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models",)
+    """The paths that describe the server; the first one must answer."""
+    may_ignore_eos: ClassVar[bool] = True
+    """True if the server can be told to go on after an end-of-sequence token."""
+    model_name: str = ""
+    """The model that requests ask for."""
+
+    @abstractmethod
+    def body(self, generation: Generation) -> JsonObject:
+        """Return the JSON body that asks for a streamed answer."""
+
+    @abstractmethod
+    def read(self, data: str) -> StreamEvent:
+        """Return what the data of one event says; raise ValueError if it is not in the server's form."""
+
+    @abstractmethod
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        """Return what the documents at `facts_paths` say; a document is None if the server does not have it."""
 
 
 class EngineAdapter(ABC):
@@ -132,8 +224,8 @@ class EngineAdapter(ABC):
         """Return the JSON answer to a POST request; raise SkitError with one line if there is none."""
         return self._client.request("POST", path, body)
 
-    def stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
-        """Yield the events of a streamed answer to a POST request; raise SkitError with one line if it breaks."""
+    def stream(self, path: str, body: JsonObject) -> Iterator[str]:
+        """Yield the data of each event of a streamed answer to a POST request; raise SkitError if it breaks."""
         return self._client.stream(path, body)
 
     def unexpected_answer(self, reason: str) -> SkitError:
@@ -142,7 +234,54 @@ class EngineAdapter(ABC):
         return SkitError(self._client.printable(line))
 
 
+class TokenServer(EngineAdapter, ServerDialect):
+    """An engine whose streams name their tokens, so that it can be a server under test and a verifier.
+
+    Without the address `base` it only says what requests and answers look like.
+    """
+
+    def __init__(self, base: str = "") -> None:
+        if base:
+            super().__init__(base)
+
+    def events(self, path: str, body: JsonObject) -> Iterator[StreamEvent]:
+        """Yield the events of a streamed answer; raise SkitError for one that is not in the engine's form."""
+        for data in self.stream(path, body):
+            try:
+                event = self.read(data)
+            except ValueError as error:
+                raise self.unexpected_answer(repr(error)) from error
+            if event.error is not None or (event.text and event.token_ids is None):
+                raise self.unexpected_answer(event.error or "its stream must hold token ids")
+            yield event
+
+    def new_tokens(self, path: str, body: JsonObject) -> Iterator[list[int]]:
+        """Yield the new tokens of a streamed answer, some of whose events may hold those of the whole answer so far."""
+        count = 0
+        for event in self.events(path, body):
+            tokens = event.token_ids or []
+            if event.cumulative:
+                tokens = tokens[count:]
+            count += len(tokens)
+            if tokens:
+                yield tokens
+
+
 engines: Registry[type[EngineAdapter]] = Registry("engine", "specbench_kit.live.engines")
+dialects: Registry[type[ServerDialect]] = Registry(
+    "kind of server", "specbench_kit.live.engines", "specbench_kit.live.streams"
+)
+
+
+def token_server(name: str) -> Callable[[type[S]], type[S]]:
+    """Return a decorator that registers a class as an engine and as a kind of server."""
+
+    def add(kind: type[S]) -> type[S]:
+        engines.register(name)(kind)
+        dialects.register(name)(kind)
+        return kind
+
+    return add
 
 
 def best_token(logprobs: Mapping[str, Mapping[str, float]]) -> int:
@@ -150,97 +289,29 @@ def best_token(logprobs: Mapping[str, Mapping[str, float]]) -> int:
     return int(max(logprobs, key=lambda token: logprobs[token]["logprob"]))
 
 
-Delivery = Callable[[], object]
-"""What happens on arrival of a message."""
+def read_event(kind: type[T], data: str) -> T:
+    """Return the record of an event; raise ValueError if it is none.
+
+    What other clients read is read: null for a field that is left out, whole numbers as 10.0, and texts in parts.
+    """
+    try:
+        return decode(kind, data)
+    except ValueError:
+        return convert(kind, _plain(parse(data)))
 
 
-class ShapedTransport(httpx.BaseTransport):
-    """Sends requests through an emulated link, whose bandwidth they share; bodies count, headers do not."""
-
-    def __init__(self, link: Link) -> None:
-        self._network = Transport()
-        self._uplink = LinkDirection[Delivery](link, link.up_bytes_per_s, "up", _deliver)
-        self._downlink = LinkDirection[Delivery](link, link.down_bytes_per_s, "down", _deliver)
-        self._lock = Lock()
-        self._spans: list[tuple[float, float]] = []
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the answer to a request as soon as its headers have arrived over the link."""
-        self._cross(self._uplink, len(request.read()))
-        began_s = monotonic_s()
-        response = self._network.handle_request(request)
-        stream = _ShapedStream(response, self._downlink, lambda: self._note(began_s))
-        self._cross(self._downlink, 0)
-        return httpx.Response(
-            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
-        )
-
-    def take_server_s(self) -> float:
-        """Return for how many seconds since the last call some request was at the server, or on the real network."""
-        with self._lock:
-            spans = sorted(self._spans)
-            self._spans = []
-        total_s = latest_s = 0.0
-        for began_s, ended_s in spans:
-            total_s += max(0.0, ended_s - max(began_s, latest_s))
-            latest_s = max(latest_s, ended_s)
-        return total_s
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._network.close()
-
-    def _note(self, began_s: float) -> None:
-        with self._lock:
-            self._spans.append((began_s, monotonic_s()))
-
-    @staticmethod
-    def _cross(direction: LinkDirection[Delivery], size: int) -> None:
-        arrived = Event()
-        direction.put(arrived.set, size)
-        arrived.wait()
+def _plain(value: Any, name: str = "") -> Any:
+    """Return a document without nulls, with whole numbers as such, and with a text for a list of its parts."""
+    if isinstance(value, dict):
+        return {key: _plain(inner, key) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        if name in TEXTS and all(isinstance(part, dict) for part in value):
+            return "".join(str(part.get("text") or "") for part in value)
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class _ShapedStream(httpx.SyncByteStream):
-    """The content of an answer, read in a thread of its own so that the link delays parts that follow each other."""
-
-    def __init__(self, response: httpx.Response, downlink: LinkDirection[Delivery], ended: Callable[[], None]) -> None:
-        self._response = response
-        self._downlink = downlink
-        self._ended = ended
-        self._arrived: SimpleQueue[bytes | Exception | None] = SimpleQueue()
-        self._abandoned = Event()
-        Thread(target=self._read, name="answer", daemon=True).start()
-
-    def __iter__(self) -> Iterator[bytes]:
-        while (part := self._arrived.get()) is not None:
-            if isinstance(part, Exception):
-                raise part
-            yield part
-
-    def close(self) -> None:
-        """Let the reading thread close the connection, with the next part of an answer that is not read to its end."""
-        self._abandoned.set()
-
-    def _read(self) -> None:
-        end: Exception | None = None
-        try:
-            assert isinstance(self._response.stream, httpx.SyncByteStream)
-            for part in self._response.stream:
-                if self._abandoned.is_set():
-                    break
-                self._send(part)
-        except Exception as error:  # whatever it is, the thread that reads the answer has to meet it
-            end = error
-        self._ended()
-        with suppress(Exception):
-            self._response.close()
-        self._send(end)
-
-    def _send(self, part: bytes | Exception | None) -> None:
-        size = len(part) if isinstance(part, bytes) else 0
-        self._downlink.put(lambda: self._arrived.put(part), size)
-
-
-def _deliver(arrival: Delivery) -> None:
-    arrival()
+def error_text(error: object) -> str | None:
+    """Return the words of an error, which is a text, or an object with a message; None if there is none."""
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or error) if error else None

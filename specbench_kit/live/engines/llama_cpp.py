@@ -1,7 +1,10 @@
-"""The adapter to llama.cpp's server, which cannot score a draft in one pass."""
+"""llama.cpp's server: its own route, which names its tokens and cannot score a draft in one pass, and its chat."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
+from typing import Any
+
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
@@ -9,11 +12,18 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import (
     TEXTS_ALONE,
     WRONG_ANSWER,
-    EngineAdapter,
+    Generation,
     GenerationRequest,
     ScoringRequest,
-    engines,
+    ServerFacts,
+    StreamEvent,
+    TokenServer,
+    dialects,
+    error_text,
+    read_event,
+    token_server,
 )
+from specbench_kit.live.engines.openai import OpenAIChat, Timings
 
 SAMPLERS = ["top_k", "temperature", "top_p"]
 """The steps of the kit's sampler. By default, the server cuts by top-p before it applies the temperature."""
@@ -42,6 +52,19 @@ ALL = 1 << 20
 SETTINGS = "generation_settings"
 RELATIVE_ERROR = 1e-6
 """The server holds numbers as float32."""
+
+
+class LlamaChunk(Struct):
+    """The data of one event."""
+
+    content: str = ""
+    tokens: list[int] = []
+    stop: bool = False
+    stop_type: str | None = None
+    tokens_predicted: int | None = None
+    tokens_evaluated: int | None = None
+    timings: Timings | None = None
+    error: JsonObject | str | None = None
 
 
 def sampling_fields(sampler: Sampler) -> JsonObject:
@@ -74,16 +97,51 @@ def _equal(sent: object, used: object) -> bool:
     return sent == used
 
 
-@engines.register("llama-cpp")
-class LlamaCpp(EngineAdapter):
+@token_server("llama-cpp")
+class LlamaCpp(TokenServer):
     """llama.cpp's own route: one token after every prefix, greedy or by its own sampler.
 
     The server states the settings that it sampled with. An answer by other settings than those that were sent is
     refused, because its tokens come from another distribution.
     """
 
+    path = "/completion"
+    facts_paths = ("/v1/models", "/props")
     has_shapes = True
     run_with = "llama-server 0.5.0-dev (commit 0c1e570)"
+
+    def body(self, generation: Generation) -> JsonObject:
+        return {
+            "prompt": generation.text,
+            "n_predict": generation.max_tokens,
+            "temperature": generation.sampler.temperature,
+            "top_p": generation.sampler.top_p,
+            "seed": generation.seed,
+            "return_tokens": True,
+            "stream": True,
+            **_own_fields(generation),
+        }
+
+    def read(self, data: str) -> StreamEvent:
+        chunk = read_event(LlamaChunk, data)
+        timings = chunk.timings or Timings()
+        return StreamEvent(
+            text=chunk.content,
+            token_ids=chunk.tokens,
+            tokens=len(chunk.tokens),
+            counted_by="token ids",
+            total_tokens=chunk.tokens_predicted or (timings.predicted_n if chunk.stop else None),
+            finish_reason={"limit": "length", "eos": "stop", "word": "stop"}.get(
+                chunk.stop_type or "", chunk.stop_type
+            ),
+            prompt_tokens=chunk.tokens_evaluated if chunk.stop else None,
+            cached_tokens=timings.cache_n,
+            drafts=timings.drafts(),
+            error=error_text(chunk.error),
+        )
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        return _facts(*documents)
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         fields = sampling_fields(request.sampler)
@@ -99,12 +157,11 @@ class LlamaCpp(EngineAdapter):
         body = {"prompt": list(request.text), "n_predict": request.max_tokens, "stream": True, "return_tokens": True}
         text = list(request.text)
         count = 0
-        for event in self.stream("/completion", {**body, "cache_prompt": True, **fields, "seed": request.seed}):
-            try:
-                tokens = [int(token) for token in event["tokens"]]
-                missing = int(event["tokens_predicted"]) - count - len(tokens)
-            except WRONG_ANSWER as error:
-                raise self.unexpected_answer(repr(error)) from error
+        for event in self.events(self.path, {**body, "cache_prompt": True, **fields, "seed": request.seed}):
+            if event.total_tokens is None:
+                raise self.unexpected_answer("its stream must count tokens")
+            tokens = event.token_ids or []
+            missing = event.total_tokens - count - len(tokens)
             # The server does not send a token that ends within a character, only the one that completes it.
             held_back: list[int] = []
             for _ in range(missing if tokens else 0):
@@ -119,7 +176,7 @@ class LlamaCpp(EngineAdapter):
         """Return the next token of every prompt; raise SkitError if the server sampled by other settings."""
         body = {"prompt": prompts, "n_predict": 1, "return_tokens": True, "cache_prompt": True}
         fields = ["index", "tokens", SETTINGS]
-        answer = self.post("/completion", {**body, **sampling, "response_fields": fields})
+        answer = self.post(self.path, {**body, **sampling, "response_fields": fields})
         try:
             rows = answer if isinstance(answer, list) else [answer]  # one prompt is answered without a list
             tokens = [int(row["tokens"][0]) for row in sorted(rows, key=lambda row: int(row["index"]))]
@@ -142,7 +199,7 @@ class LlamaCpp(EngineAdapter):
     def _likeliest(self, text: Sequence[int], count: int, *, fresh: bool) -> dict[int, float]:
         """Return the log-probabilities of the likeliest next tokens."""
         body = {"prompt": [list(text)], "n_predict": 1, "n_probs": count, "post_sampling_probs": False}
-        answer = self.post("/completion", {**body, "cache_prompt": not fresh, **sampling_fields(Sampler())})
+        answer = self.post(self.path, {**body, "cache_prompt": not fresh, **sampling_fields(Sampler())})
         try:
             likeliest = answer["completion_probabilities"][0]["top_logprobs"]
             return {int(entry["id"]): float(entry["logprob"]) for entry in likeliest}
@@ -161,3 +218,38 @@ class LlamaCpp(EngineAdapter):
 
     def tokenize(self, text: str) -> list[int] | None:
         return list(self.post("/tokenize", {"content": text})["tokens"])
+
+
+@dialects.register("llama-cpp-chat")
+class LlamaCppChat(OpenAIChat):
+    """llama.cpp's chat completions: prompts are a user's messages, with every sampling field sent."""
+
+    facts_paths = ("/v1/models", "/props")
+    may_ignore_eos = True
+
+    def body(self, generation: Generation) -> dict[str, Any]:
+        return {**super().body(generation), **_own_fields(generation)}
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        return _facts(*documents)
+
+
+def _own_fields(generation: Generation) -> dict[str, Any]:
+    """Return the fields that OpenAI's routes lack; the server's own defaults would change the distribution."""
+    return {
+        "top_k": generation.sampler.top_k,
+        "min_p": 0.0,
+        "typical_p": 1.0,
+        "repeat_penalty": 1.0,
+        "ignore_eos": generation.ignore_eos,
+        "cache_prompt": False,
+    }
+
+
+def _facts(*documents: JsonObject | None) -> ServerFacts:
+    models = documents[0] or {}
+    props = documents[1] or {}
+    names = [str(entry.get("id")) for entry in models.get("data") or ()]
+    context = (props.get("default_generation_settings") or {}).get("n_ctx")
+    build = props.get("build_info")
+    return ServerFacts(names[0] if names else None, context, build and str(build))

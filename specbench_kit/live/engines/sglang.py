@@ -1,15 +1,63 @@
-"""The adapter to SGLang, which scores the draft alone in one request."""
+"""SGLang's own route, which counts tokens in every event and scores the draft alone in one request."""
 
 from collections.abc import Iterator, Sequence
 
-from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, GenerationRequest, ScoringRequest, engines
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.engines.base import (
+    WRONG_ANSWER,
+    Generation,
+    GenerationRequest,
+    ScoringRequest,
+    ServerFacts,
+    StreamEvent,
+    TokenServer,
+    error_text,
+    read_event,
+    token_server,
+)
+from specbench_kit.metrics.ab.answers import DraftCounts
 
 LIKELIEST = 20
 """Tokens whose log-probabilities are asked for at a divergence."""
 
 
-@engines.register("sglang")
-class Sglang(EngineAdapter):
+class MetaInfo(Struct):
+    """The counts of an answer so far; those of speculation come with its last event."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: JsonObject | None = None
+    spec_verify_ct: int | None = None
+    spec_accept_token_num: int | None = None
+    spec_draft_token_num: int | None = None
+
+    def drafts(self) -> DraftCounts | None:
+        """Return the counts of speculation, where a round that is not said to have accepted more accepted all but one.
+
+        SGLang counts verifications; older versions do not count drafted and accepted tokens.
+        """
+        if not self.spec_verify_ct:
+            return None
+        accepted = self.spec_accept_token_num
+        if accepted is None and self.completion_tokens is not None:
+            accepted = max(0, self.completion_tokens - 1 - self.spec_verify_ct)
+        return DraftCounts(self.spec_verify_ct, self.spec_draft_token_num, accepted)
+
+
+class SglangChunk(Struct):
+    """The data of one event."""
+
+    text: str = ""
+    output_ids: list[int] | None = None
+    meta_info: MetaInfo | None = None
+    error: JsonObject | str | None = None
+
+
+@token_server("sglang")
+class Sglang(TokenServer):
     """Greedy drafts in one request, scored from the last committed token on; its prefix cache holds the text.
 
     The adapter was never run against a real SGLang: it follows the documented form of requests and answers. It cannot
@@ -17,8 +65,49 @@ class Sglang(EngineAdapter):
     length.
     """
 
+    path = "/generate"
+    facts_paths = ("/get_model_info", "/get_server_info")
     supports_sampling = False
     has_shapes = True
+
+    def body(self, generation: Generation) -> JsonObject:
+        sampler = generation.sampler
+        sampling = {
+            "max_new_tokens": generation.max_tokens,
+            "temperature": sampler.temperature,
+            "top_p": sampler.top_p,
+            "top_k": sampler.top_k or -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "ignore_eos": generation.ignore_eos,
+        }
+        return {"text": generation.text, "sampling_params": sampling, "stream": True}
+
+    def read(self, data: str) -> StreamEvent:
+        chunk = read_event(SglangChunk, data)
+        meta = chunk.meta_info or MetaInfo()
+        ids = chunk.output_ids
+        # A server started with --stream-output sends what is new, any other the whole answer so far.
+        is_whole = ids is None or len(ids) == meta.completion_tokens
+        return StreamEvent(
+            text=chunk.text,
+            token_ids=ids,
+            counted_by="running usage" if ids is None else "token ids",
+            total_tokens=meta.completion_tokens,
+            cumulative=is_whole,
+            finish_reason=str(meta.finish_reason.get("type")) if meta.finish_reason else None,
+            prompt_tokens=meta.prompt_tokens,
+            cached_tokens=meta.cached_tokens,
+            drafts=meta.drafts(),
+            error=error_text(chunk.error),
+        )
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        model = documents[0] or {}
+        server = documents[1] or {}
+        path = model.get("model_path")
+        version = server.get("version")
+        return ServerFacts(path and str(path), server.get("context_length"), version and str(version))
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         count = len(request.chain)
@@ -29,7 +118,7 @@ class Sglang(EngineAdapter):
             "logprob_start_len": len(request.text) - 1,
             "top_logprobs_num": 1,
         }
-        answer = self.post("/generate", body)
+        answer = self.post(self.path, body)
         try:
             info = answer["meta_info"]
             rows = info["input_top_logprobs"][-count:] if count else []
@@ -45,18 +134,7 @@ class Sglang(EngineAdapter):
             "sampling_params": {"max_new_tokens": request.max_tokens, "temperature": 0.0, "ignore_eos": True},
             "stream": True,
         }
-        count = 0
-        for event in self.stream("/generate", body):
-            try:
-                tokens = [int(token) for token in event["output_ids"]]
-                total = int(event["meta_info"]["completion_tokens"])
-            except WRONG_ANSWER as error:
-                raise self.unexpected_answer(repr(error)) from error
-            # An event holds all tokens so far, or the new ones alone if the server was started so.
-            new = tokens[count:] if len(tokens) == total else tokens
-            count = total
-            if new:
-                yield new
+        return self.new_tokens(self.path, body)
 
     def log_probabilities(
         self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
@@ -71,11 +149,11 @@ class Sglang(EngineAdapter):
             "logprob_start_len": 0 if fresh else len(text) - 1,
             "top_logprobs_num": LIKELIEST,
         }
-        answer = self.post("/generate", {**body, "input_ids": list(text)})
+        answer = self.post(self.path, {**body, "input_ids": list(text)})
         try:
             values = {int(row[1]): float(row[0]) for row in answer["meta_info"]["output_top_logprobs"][0]}
             for token in set(tokens) - values.keys():
-                answer = self.post("/generate", {**body, "input_ids": [*text, token]})
+                answer = self.post(self.path, {**body, "input_ids": [*text, token]})
                 value, scored = answer["meta_info"]["input_token_logprobs"][-1][:2]
                 if int(scored) != token:
                     raise ValueError(f"a log-probability of token {scored} in place of {token}")

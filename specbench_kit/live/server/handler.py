@@ -9,23 +9,18 @@ from math import inf
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.accounts import Accounts
+from specbench_kit.live.server.admission import BACKOFF_MS, LONGEST_NAME, Admission
 from specbench_kit.live.server.batches import BatchRunner
-from specbench_kit.live.server.drafts import LONGEST_NAME, read_draft, require_ends, require_times
+from specbench_kit.live.server.drafts import read_draft, require_ends, require_times
+from specbench_kit.live.server.generation import Event, Generation, State
 from specbench_kit.live.server.metrics import EventLog, ServerMetrics
-from specbench_kit.live.server.reception import CallingStream, Reception
 from specbench_kit.live.server.rounds import PendingRound, VerifiedRound, generated_round
 from specbench_kit.live.server.scoring import read_task
-from specbench_kit.live.server.sessions import AnswerStream, ServerSession, SessionTable
-from specbench_kit.live.server.silence import Generation
+from specbench_kit.live.server.sessions import AnswerStream, CallingStream, ServerSession, SessionTable
 from specbench_kit.live.wire import Down, Refusal, Status
 
 DEFAULT_DEADLINE_S = 60.0
 """The deadline, from arrival, of a round whose device names none."""
-BACKOFF_MS = 100
-"""After how long a device may send a round again that an overloaded or stopping server refused."""
-
-
 KEPT_ANSWER_BYTES = 1 << 20
 """Size up to which the latest answer of a session is kept, to be sent again after a lost connection."""
 
@@ -42,14 +37,12 @@ class FrameHandler:
         self.limits = sessions.limits
         self.metrics = ServerMetrics()
         self.log = EventLog()
-        self.reception = Reception(self.limits, welcome, self.metrics, Accounts(self.limits, tokens))
+        self.admission = Admission(self.limits, welcome, self.metrics.streams, tokens)
         self.generations = Generations(sessions, batch_runner, welcome.drafting)
-        self.stopping = False
-        """True from when on no new rounds are taken."""
 
     def leave(self, stream: CallingStream, reason: str) -> None:
         """Note that a device is gone; its sessions stay, so that it can resume them over another stream."""
-        self.reception.leave(stream)
+        self.admission.count_stream(stream.caller.account, -1)
         self.batch_runner.scorer.forget(stream)
         self.log.write("left", peer=stream.peer, account=stream.caller.account.name, reason=reason)
         for session in stream.sessions.values():
@@ -105,7 +98,7 @@ class FrameHandler:
             )
             session.last_answer = Down(verdict=rebase)
             return session.last_answer
-        degraded = self._require_capacity(session)
+        degraded = self.admission.require_capacity(session.account, self.batch_runner.waiting)
         require_times(frame)
         draft = read_draft(frame, text, session.sampler, self.limits, self.sessions.vocabulary)
         session.round = frame.round
@@ -133,22 +126,8 @@ class FrameHandler:
         """Begin a generation; return an answer if there is one at once."""
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
-        self._require_capacity(session)
+        self.admission.require_capacity(session.account, self.batch_runner.waiting)
         return self.generations.begin(session, frame)
-
-    def _require_capacity(self, session: ServerSession) -> bool:
-        """Return whether a new round's draft is left out because of overload; raise Refusal if it is not taken at all.
-
-        An account that has no more than its share of the rounds never meets the overload that others cause.
-        """
-        waiting = self.batch_runner.waiting
-        most = self.limits.waiting
-        if self.stopping:
-            raise Refusal(Status.GOING_AWAY, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
-        overloads = waiting >= most and session.account.in_flight >= most // self.reception.accounts.active
-        if overloads and waiting >= 2 * most:
-            raise Refusal(Status.OVERLOADED, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
-        return overloads
 
     def cancel(self, frame: messages.Cancel, stream: CallingStream) -> None:
         """End a generation after its current round."""
@@ -156,7 +135,7 @@ class FrameHandler:
 
     def score(self, frame: messages.Score, stream: CallingStream) -> None:
         """Queue an output to be scored."""
-        if self.stopping:
+        if self.admission.stopping:
             raise Refusal(Status.GOING_AWAY, "this server stops", retry_ms=BACKOFF_MS)
         self.batch_runner.score(read_task(frame, stream, self.limits, self.batch_runner.scorer))
 
@@ -175,7 +154,7 @@ class FrameHandler:
 
     def relieve_silent(self) -> None:
         """Go on with the responses of devices that sent nothing for longer than they said that they would."""
-        if self.stopping or self.batch_runner.waiting >= self.limits.waiting:
+        if self.admission.stopping or self.batch_runner.waiting >= self.limits.waiting:
             return
         for session in self.sessions.silent(monotonic_s()):
             if self.generations.go_on_alone(session):
@@ -305,18 +284,19 @@ class Generations:
         stream = verified.pending.session.stream
         session.used_s = monotonic_s()
         generation.answered += 1
-        last = not verified.goes_on and (generation.finished or generation.cancelled)
+        if not verified.goes_on:
+            # Of a response that goes on, the verification thread met the pause, or was ahead.
+            generation.move(Event.FINISHED if generation.finished else Event.STOPPED)
+        last = generation.state is State.OVER
         if last:
             session.end_round()
         if stream is not None and not generation.unasked:
             frame = _frame(session, generation, verified.base, verified.tokens, Status.OK, last)
             _add_times(frame.generated, verified)
             stream.answer(frame)
-            generation.paused = not last and stream.unread >= self._limits.credit // 2
-        if not last and not verified.goes_on:
-            # The verification thread met the pause, or was ahead: nothing of this generation waits there.
-            generation.parked = True
-        if generation.paused or generation.parked:
+            if verified.goes_on:
+                generation.move(Event.FULL if stream.unread >= self._limits.credit // 2 else Event.READ)
+        if generation.state in (State.PAUSES, State.PARKED):
             self._held_back.add(session)
             self.resume(session.stream)
 
@@ -329,9 +309,9 @@ class Generations:
             generation = session.generation
             if generation is None or session.closed:
                 continue
-            generation.paused = False
-            if generation.parked:
-                generation.parked = False
+            was_parked = generation.state is State.PARKED
+            generation.move(Event.READ)
+            if was_parked:
                 self._batch_runner.submit(generated_round(session, generation, monotonic_s()))
 
     def cancel_unasked(self, session: ServerSession) -> None:
@@ -344,9 +324,9 @@ class Generations:
         generation = session.generation
         if generation is None:
             return
-        generation.cancelled = True
+        generation.move(Event.CANCELLED)
         self._held_back.discard(session)
-        if generation.parked:
+        if generation.state is State.OVER:
             session.end_round()
             if session.stream is not None and not generation.unasked:
                 base = len(session.text.tokens)

@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.wire import SERVICE, Down, Up
 
 

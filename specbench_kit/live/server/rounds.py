@@ -7,8 +7,8 @@ from typing import NamedTuple
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
+from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.server.sessions import ServerSession
-from specbench_kit.live.server.silence import Generation
 
 
 @dataclass(slots=True, eq=False)

@@ -19,7 +19,7 @@ from specbench_kit.deployments.placing import environment
 from specbench_kit.live.certificates import read_certified_key, read_roots
 from specbench_kit.live.connection_options import host_and_port
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
 from specbench_kit.live.server.handler import FrameHandler

@@ -13,10 +13,9 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import read_rounds, scored_frame
-from specbench_kit.live.server.accounts import ServerLimits
-from specbench_kit.live.server.drafts import LONGEST_NAME, require_tokens
-from specbench_kit.live.server.reception import CallingStream
-from specbench_kit.live.server.sessions import read_sampler
+from specbench_kit.live.server.admission import LONGEST_NAME, ServerLimits
+from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.sessions import CallingStream, read_sampler
 from specbench_kit.live.wire import Down, Refusal, Status
 from specbench_kit.metrics.evidence import TokenChoice, choice_of, gather_evidence
 from specbench_kit.metrics.shapes import RecomputedLogits

@@ -14,8 +14,7 @@ from grpc_health.v1 import health_pb2
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.accounts import ByteRate, Caller
-from specbench_kit.live.server.drafts import LONGEST_NAME
+from specbench_kit.live.server.admission import LONGEST_NAME, ByteRate, Caller
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.listening import ListenAddress, make_server
 from specbench_kit.live.server.metrics import EventLog, ServerActivity
@@ -34,7 +33,7 @@ class DeviceStream:
 
     def __init__(self, handler: FrameHandler, caller: Caller | None = None, peer: str = "") -> None:
         self._handler = handler
-        self.caller = caller or handler.reception.accounts.caller(messages.Hello(), peer)
+        self.caller = caller or handler.admission.caller(messages.Hello(), peer)
         self.peer = peer
         self.sessions: dict[str, ServerSession] = {}
         self.answers: asyncio.Queue[Down | Refusal | None] = asyncio.Queue()
@@ -235,9 +234,9 @@ class VerificationService:
         reason = "ended"
         try:
             hello = await self._hello(context)
-            stream = DeviceStream(handler, handler.reception.greet(hello, peer, _certified(context)), peer)
+            stream = DeviceStream(handler, handler.admission.greet(hello, peer, _certified(context)), peer)
             self._streams.add(stream)
-            handler.reception.join(stream)
+            handler.admission.count_stream(stream.caller.account, 1)
             self.log.write("stream", peer=peer, account=stream.caller.account.name)
             await context.write(Down(welcome=handler.welcome))
             await self._serve(stream, context)
@@ -347,7 +346,7 @@ class VerificationService:
 
     async def _shut_down(self, server: grpc.aio.Server) -> None:
         """Take no new rounds, answer the current batch, and tell the devices of all other rounds to come again."""
-        self.handler.stopping = True
+        self.handler.admission.stopping = True
         self.log.write("leaving", streams=len(self._streams))
         self.handler.batch_runner.stop()
         # In a thread of its own, so that the event loop can send the answers of the current batch meanwhile.

@@ -10,9 +10,9 @@ from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.live.connection_options import TEMPERATURES
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.accounts import Account, Caller, ServerLimits
-from specbench_kit.live.server.drafts import LONGEST_NAME, require_tokens
-from specbench_kit.live.server.silence import Generation, SilenceBound, read_silence_bound
+from specbench_kit.live.server.admission import LONGEST_NAME, Account, Caller, ServerLimits
+from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.generation import Generation, SilenceBound, read_silence_bound
 from specbench_kit.live.wire import Down, Refusal, Status
 
 MOST_LAYERS = 8
@@ -86,6 +86,17 @@ class ServerSession:
     def expected_tokens(self) -> float:
         """The tokens that the next round is expected to commit: the mean so far, with one round of two before it."""
         return (self.committed + 2) / (self.rounds + 1)
+
+
+class CallingStream(AnswerStream, Protocol):
+    """A stream as the handler sees it."""
+
+    caller: Caller
+    peer: str
+    sessions: dict[str, ServerSession]
+
+    def attach(self, session: ServerSession) -> None:
+        """Send the answers of a session over this stream from now on."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from specbench_kit.core.common_options import Dtype, ExecutorName, Target, Torch
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option
 from specbench_kit.live.connection_options import host_and_port, read_file
-from specbench_kit.live.server.accounts import ServerLimits
+from specbench_kit.live.server.admission import ServerLimits
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 NETWORK = "Network"

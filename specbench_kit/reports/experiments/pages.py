@@ -1,6 +1,7 @@
 """One page per paper and a table over all papers; on the terminal, one experiment.
 
-Also here: the figure of what each assumed input does to every published number.
+Also here: the figures of how many predicted numbers come out, and of what each assumed input does to every published
+number.
 """
 
 import re
@@ -26,7 +27,6 @@ from specbench_kit.reports.document import (
     link,
     paragraphs,
 )
-from specbench_kit.reports.experiments import tally
 from specbench_kit.reports.experiments.wording import (
     claim_verdict,
     duration,
@@ -42,7 +42,7 @@ from specbench_kit.reports.experiments.wording import (
 )
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
 from specbench_kit.reports.writing.formatting import times
-from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
+from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, MARKERS
 from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
@@ -112,6 +112,11 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
         _write_page(folder, paper, document)
 
 
+TALLY_ROW_IN = 0.24
+TALLY_FRAME_IN = 0.8
+TALLY_NOTE = "Full bars: all predicted numbers; filled: those within the goal. Fitted numbers and inputs do not count."
+
+
 def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[Summary]]) -> Blocks:
     """Write the figure of how many predictions of each group come out, and return it; nothing without predictions."""
     counts = {
@@ -122,9 +127,9 @@ def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[Summary]]) -> 
     if not predicted:
         return []
     path = f"plots/{page}-predictions.svg"
-    content = tally.drawing(f"{page}-predictions", predicted, f"{PAPERS.get(page, 'all papers')}, published numbers")
+    content = _tally_picture(f"{page}-predictions", predicted, f"{PAPERS.get(page, 'all papers')}, published numbers")
     replace_file(folder / path, content)
-    return [Figure("Predictions that come out", path, tally.NOTE)]
+    return [Figure("Predictions that come out", path, TALLY_NOTE)]
 
 
 def _write_page(folder: Path, name: str, document: Document) -> None:
@@ -327,3 +332,24 @@ def sensitivity(result: Summary) -> bytes:
     title = f"{result['name']}: effect of the assumed inputs"
     picture = Picture(result["name"].replace("/", "-"), title, "", height_in, paint)
     return draw(picture, result["source"], ("svg",))["svg"]
+
+
+def _tally_picture(name: str, counts: Mapping[str, tuple[int, int]], setting: str) -> bytes:
+    """Return an SVG with a bar for each name: how many of its predicted numbers come out, and of how many."""
+
+    def paint(axes: "Axes") -> None:
+        for row, (within, compared) in enumerate(counts.values()):
+            axes.barh(row, compared, 0.7, facecolor="none", edgecolor=GREY)
+            axes.barh(row, within, 0.7, color=COLOURS[0])
+            label = f"{within} of {compared}"
+            axes.annotate(label, (compared, row), (4, 0), textcoords="offset points", va="center", color=BLACK)
+        axes.set_yticks(range(len(counts)), list(counts))
+        axes.invert_yaxis()
+        axes.margins(x=0.25)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("predicted numbers")
+
+    picture = Picture(
+        name, "Predictions that come out", TALLY_NOTE, TALLY_FRAME_IN + TALLY_ROW_IN * max(2, len(counts)), paint
+    )
+    return draw(picture, setting, ("svg",))["svg"]

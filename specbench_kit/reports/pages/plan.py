@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
+from specbench_kit.metrics.plan_summary import FleetSummary, MovedAssumption, PlannedFleet, PlanSummary, ServedPoint
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -19,7 +20,6 @@ from specbench_kit.reports.document import (
     Heading,
     Paragraph,
     RunFile,
-    Summary,
     Table,
     caution,
     code,
@@ -61,48 +61,48 @@ def dollars(value: float | None) -> str:
     return f"${value:,.0f}" if value >= 100 else f"${value:.2f}" if value >= 1 else f"${value:.3f}"
 
 
-def headline(summary: Summary) -> str:
+def headline(summary: PlanSummary) -> str:
     """Return the sentence to act on."""
-    plan = summary["plan"]
-    cards = f"{plan['cards']} {plan['title']}"
-    if plan["cards_per_replica"] > 1:
-        cards += f" (in {plan['replicas']} groups of {plan['cards_per_replica']})"
-    most = plan["most_price_per_hour"]
+    plan = summary.plan
+    cards = f"{plan.cards} {plan.title}"
+    if plan.cards_per_replica > 1:
+        cards += f" (in {plan.replicas} groups of {plan.cards_per_replica})"
+    most = plan.most_price_per_hour
     span = (
-        f"between {dollars(plan['least_price_per_hour'])} and {dollars(most)}"
+        f"between {dollars(plan.least_price_per_hour)} and {dollars(most)}"
         if most
-        else (f"from {dollars(plan['least_price_per_hour'])} up, and it may fail: see the range")
+        else (f"from {dollars(plan.least_price_per_hour)} up, and it may fail: see the range")
     )
-    how = f"weights in {plan['weight_bits']} bits and {WAYS[plan['drafting']]}"
-    if plan["drafting"] != "none":
-        stated = summary["stated_acceptance"]
-        how += f" as {code(stated)} states" if stated else f" by {code(plan['method'])}"
-    return f"Rent {cards}, about {dollars(plan['price_per_hour'])} per hour ({span}), with {how}; {_rivals(summary)}."
+    how = f"weights in {plan.weight_bits} bits and {WAYS[plan.drafting]}"
+    if plan.drafting != "none":
+        stated = summary.stated_acceptance
+        how += f" as {code(stated)} states" if stated else f" by {code(plan.method)}"
+    return f"Rent {cards}, about {dollars(plan.price_per_hour)} per hour ({span}), with {how}; {_rivals(summary)}."
 
 
-def _rivals(summary: Summary) -> str:
+def _rivals(summary: PlanSummary) -> str:
     """Return what the other ways would cost, relative to the plan."""
-    plan = summary["plan"]
+    plan = summary.plan
     parts = []
-    for way, fleet in summary["fleets"].items():
-        if way == plan["drafting"]:
+    for way, fleet in summary.fleets.items():
+        if way == plan.drafting:
             continue
         if fleet is None:
             parts.append(f"{WAYS[way]} would not keep the promise")
         else:
             doubt = ", within that range" if _in_range(fleet, plan) else ""
-            ratio = times(fleet["price_per_hour"] / plan["price_per_hour"])
+            ratio = times(fleet.price_per_hour / plan.price_per_hour)
             parts.append(f"{WAYS[way]} would cost {ratio} as much{doubt}")
     return "; ".join(reversed(parts))
 
 
-def _in_range(fleet: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+def _in_range(fleet: FleetSummary, plan: PlannedFleet) -> bool:
     """Return whether another way's rent lies in the plan's own range, so that the plan need not be the cheapest."""
-    most = plan["most_price_per_hour"]
-    return most is None or bool(fleet["price_per_hour"] <= most)
+    most = plan.most_price_per_hour
+    return most is None or fleet.price_per_hour <= most
 
 
-def fleet_table(summary: Summary) -> Table:
+def fleet_table(summary: PlanSummary) -> Table:
     """Return one row per way to decode: its cheapest fleet."""
     columns = (
         *("", "cards", "weights", "method", "scheduler", "largest batch"),
@@ -110,26 +110,26 @@ def fleet_table(summary: Summary) -> Table:
         *("$ per hour", "range", "$ per million tokens", "kW at most"),
     )
     rows: list[Sequence[Cell]] = []
-    for way, fleet in summary["fleets"].items():
+    for way, fleet in summary.fleets.items():
         if fleet is None:
             rows.append([WAYS[way], "keeps the promise with none", *[None] * 10])
             continue
-        late = fleet["violation_rate"]
+        late = fleet.violation_rate
         rows.append(
             [
                 WAYS[way],
-                f"{fleet['cards']} x {fleet['card']}"
-                + (f" ({fleet['replicas']} groups)" if fleet["cards_per_replica"] > 1 else ""),
-                f"{fleet['weight_bits']} bits",
-                code(fleet["method"]),
-                code(fleet["scheduler"]),
-                str(fleet["max_batch"]),
-                fleet["devices_per_replica"],
-                Estimate(late["mean"], (late["low"], late["high"])),
-                dollars(fleet["price_per_hour"]),
+                f"{fleet.cards} x {fleet.card}"
+                + (f" ({fleet.replicas} groups)" if fleet.cards_per_replica > 1 else ""),
+                f"{fleet.weight_bits} bits",
+                code(fleet.method),
+                code(fleet.scheduler),
+                str(fleet.max_batch),
+                fleet.devices_per_replica,
+                Estimate(late.mean, late.bounds),
+                dollars(fleet.price_per_hour),
                 _span(fleet),
-                dollars(fleet["price_per_million"]),
-                f"{fleet['power_kw']:.1f}",
+                dollars(fleet.price_per_million),
+                f"{fleet.power_kw:.1f}",
             ]
         )
     return Table(columns, rows)
@@ -139,30 +139,30 @@ FIRST = ("", "cards", "weights", "$ per hour", "range", "$ per million tokens")
 """Columns that fit a terminal."""
 
 
-def _span(fleet: Mapping[str, Any]) -> str:
-    if "least_price_per_hour" not in fleet:
+def _span(fleet: FleetSummary) -> str:
+    if not isinstance(fleet, PlannedFleet):
         return ""
-    most = fleet["most_price_per_hour"]
-    return f"{dollars(fleet['least_price_per_hour'])} to {dollars(most) if most else 'no fleet'}"
+    most = fleet.most_price_per_hour
+    return f"{dollars(fleet.least_price_per_hour)} to {dollars(most) if most else 'no fleet'}"
 
 
-def terminal(run: RunFile, summary: Summary) -> Blocks:
+def terminal(run: RunFile, summary: PlanSummary) -> Blocks:
     """Return what the command prints."""
     return [
         Paragraph(f"**{headline(summary)}**"),
         fleet_table(summary).columns_of(FIRST),
         Paragraph("The answer rests most on:"),
-        BulletList([_assumption(row, summary) for row in summary["assumptions"]]),
+        BulletList([_assumption(row, summary) for row in summary.assumptions]),
         *caution(_cautions(run, summary)),
     ]
 
 
-def build(run: RunFile, summary: Summary, figures: Sequence[Figure]) -> Document:
+def build(run: RunFile, summary: PlanSummary, figures: Sequence[Figure]) -> Document:
     """Return the report."""
-    promise = slo_in_words(summary["slo"])
+    promise = slo_in_words(summary.slo)
     described = RunDescription.read(run)
     replica = facts(deployment.description(described.deployment)) if described.deployment else None
-    title = f"A fleet for {count(summary['devices'])} devices: {promise}"
+    title = f"A fleet for {count(summary.devices)} devices: {promise}"
     return Document.of(
         title,
         [Paragraph(f"**{headline(summary)}**")],
@@ -180,12 +180,12 @@ def build(run: RunFile, summary: Summary, figures: Sequence[Figure]) -> Document
     )
 
 
-def _fleets(summary: Summary) -> Blocks:
-    plan = summary["plan"]
+def _fleets(summary: PlanSummary) -> Blocks:
+    plan = summary.plan
     table = fleet_table(summary)
     text = (
-        f"Each fleet is the smallest with which the 95% interval of late responses over {summary['seeds']} seeds ends "
-        f"at or below {share(summary['epsilon'])}; a full replica has {plan['devices_per_replica']} devices. The "
+        f"Each fleet is the smallest with which the 95% interval of late responses over {summary.seeds} seeds ends "
+        f"at or below {share(summary.epsilon)}; a full replica has {plan.devices_per_replica} devices. The "
         "range covers the interval over seeds of what a replica serves, and both ends of what its step times may be. "
         "The devices are the users' own and cost nothing here."
     )
@@ -193,19 +193,19 @@ def _fleets(summary: Summary) -> Blocks:
     return [Heading("The cheapest fleets (modelled)"), first, Folded("All columns", [table]), Paragraph(text)]
 
 
-def _assumption(row: Mapping[str, Any], summary: Summary) -> str:
-    plan = summary["plan"]
-    if row["price_per_hour"] is None:
+def _assumption(row: MovedAssumption, summary: PlanSummary) -> str:
+    plan = summary.plan
+    if row.price_per_hour is None:
         answer = "this configuration would not keep the promise"
     else:
-        answer = f"{row['cards']} cards and {dollars(row['price_per_hour'])} per hour, {times(row['ratio'])} the plan's"
-    return f"{row['name']}: {row['assumed']} ({plan['cards']} cards); with {row['moved']}, {answer}"
+        answer = f"{row.cards} cards and {dollars(row.price_per_hour)} per hour, {times(row.ratio)} the plan's"
+    return f"{row.name}: {row.assumed} ({plan.cards} cards); with {row.moved}, {answer}"
 
 
-def _assumptions(summary: Summary) -> Blocks:
+def _assumptions(summary: PlanSummary) -> Blocks:
     rows = [
-        (row["name"], row["assumed"], row["moved"], row["cards"], dollars(row["price_per_hour"]), row["ratio"])
-        for row in summary["assumptions"]
+        (row.name, row.assumed, row.moved, row.cards, dollars(row.price_per_hour), row.ratio)
+        for row in summary.assumptions
     ]
     columns = (
         "assumption",
@@ -219,14 +219,14 @@ def _assumptions(summary: Summary) -> Blocks:
     return [Heading("What the answer rests on most"), Table(columns, rows), Paragraph(text)]
 
 
-def _latencies(summary: Summary) -> Blocks:
-    plan = summary["plan"]
+def _latencies(summary: PlanSummary) -> Blocks:
+    plan = summary.plan
     timed = [f"{name} {figure}" for name in ("response", "TTFT", "TPOT") for figure in ("p50", "p95", "p99")]
     columns: tuple[Column | str, ...] = (
         *("class", Column("late", "share"), Column("tokens/s of a response", "number")),
         *(Column(title, "seconds") for title in timed),
     )
-    groups = {"all": plan["overall"], **(plan["classes"] if len(plan["classes"]) > 1 else {})}
+    groups = {"all": plan.overall, **(plan.classes if len(plan.classes) > 1 else {})}
     rows = []
     for name, group in groups.items():
         figures = [
@@ -239,10 +239,10 @@ def _latencies(summary: Summary) -> Blocks:
     return [Heading("Latency at a full replica (modelled)"), Table(columns, rows)]
 
 
-def _range(summary: Summary) -> Blocks:
-    plan = summary["plan"]
-    by_seed = ", ".join(map(str, plan["served"]["by_seed"]))
-    rows = [("by seed", by_seed), *((end, str(devices)) for end, devices in plan["served_at_ends"].items())]
+def _range(summary: PlanSummary) -> Blocks:
+    plan = summary.plan
+    by_seed = ", ".join(map(str, plan.served.by_seed))
+    rows = [("by seed", by_seed), *((end, str(devices)) for end, devices in plan.served_at_ends.items())]
     return [
         Heading("Devices that a replica serves"),
         Table(("", "devices"), rows),
@@ -250,12 +250,12 @@ def _range(summary: Summary) -> Blocks:
     ]
 
 
-def _search(summary: Summary) -> Blocks:
+def _search(summary: PlanSummary) -> Blocks:
     lines = [
-        f"{WAYS[way]}: {counts['candidates']:,} configurations by the law, {counts['simulated']} simulated; of the "
-        f"kinds of replicas that were not, {counts['ruled_out']} cannot be cheaper by the law's bound, and "
-        f"{counts['unlikely']} are too dear by its estimate"
-        for way, counts in summary["searched"].items()
+        f"{WAYS[way]}: {counts.candidates:,} configurations by the law, {counts.simulated} simulated; of the "
+        f"kinds of replicas that were not, {counts.ruled_out} cannot be cheaper by the law's bound, and "
+        f"{counts.unlikely} are too dear by its estimate"
+        for way, counts in summary.searched.items()
     ]
     columns = (
         *("cards", "weights", "drafting", "method", "scheduler", Column("largest batch", "count")),
@@ -263,35 +263,35 @@ def _search(summary: Summary) -> Blocks:
     )
     rows = [
         (
-            f"{row['cards_per_replica']} x {row['card']}",
-            f"{row['weight_bits']} bits",
-            WAYS[row["drafting"]],
-            code(row["method"]),
-            code(row["scheduler"]),
-            row["max_batch"],
-            row["devices_served"] or None,
-            row["devices_by_law"],
-            dollars(row["price_per_hour_and_device"] and 1000 * row["price_per_hour_and_device"]),
+            f"{row.cards_per_replica} x {row.card}",
+            f"{row.weight_bits} bits",
+            WAYS[row.drafting],
+            code(row.method),
+            code(row.scheduler),
+            row.max_batch,
+            row.devices_served or None,
+            row.devices_by_law,
+            dollars(row.price_per_hour_and_device and 1000 * row.price_per_hour_and_device),
         )
-        for row in summary["candidates"]
+        for row in summary.candidates
     ]
     table = Table(columns, rows)
     text = "A dash: at the load with which it would be cheaper than the best so far, it does not keep the promise."
     return [Heading("How it was searched"), BulletList(lines), Folded("Simulated candidates", [table, Paragraph(text)])]
 
 
-def _prices(summary: Summary) -> Blocks:
+def _prices(summary: PlanSummary) -> Blocks:
     columns = ("card", "$ per hour", "read on", "product", "source", Column("power (W)", "count"))
     rows = [
         (
             name,
-            dollars(price["price_per_hour"]),
-            price["date"],
-            price["product"],
-            price["source"],
-            price["power_w"] or None,
+            dollars(price.price_per_hour),
+            price.date,
+            price.product,
+            price.source,
+            price.power_w or None,
         )
-        for name, price in summary["prices"].items()
+        for name, price in summary.prices.items()
     ]
     return [Heading("Prices and power"), Table(columns, rows)]
 
@@ -300,62 +300,64 @@ def _check(run: RunFile) -> list[Block]:
     return [Heading("To check the plan, in its folder"), CodeBlock(run["check"])]
 
 
-def _cautions(run: RunFile, summary: Summary) -> list[str]:
-    plan = summary["plan"]
+def _cautions(run: RunFile, summary: PlanSummary) -> list[str]:
+    plan = summary.plan
     config = run["config"]
     lines = [
         f"MODELLED TIME: step times are those of {config['target']}, derived and not measured: "
         f"{run['deployment']['verifier']['origin']}.",
     ]
-    if plan["drafting"] != "none" and summary["stated_acceptance"]:
+    if plan.drafting != "none" and summary.stated_acceptance:
         lines.append(
-            f"STATED ACCEPTANCE: {code(summary['stated_acceptance'])} says how much is drafted and accepted, so that "
+            f"STATED ACCEPTANCE: {code(summary.stated_acceptance)} says how much is drafted and accepted, so that "
             "no method was chosen; a trace as --acceptance compares them."
         )
-    elif plan["drafting"] != "none":
+    elif plan.drafting != "none":
         lines.append(
             f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(str(config['acceptance']))}, which need "
             f"not be that of {config['target']} and its draft model."
         )
     rivals = [
-        f"{WAYS[way]} ({dollars(fleet['price_per_hour'])})"
-        for way, fleet in summary["fleets"].items()
-        if fleet is not None and way != plan["drafting"] and _in_range(fleet, plan)
+        f"{WAYS[way]} ({dollars(fleet.price_per_hour)})"
+        for way, fleet in summary.fleets.items()
+        if fleet is not None and way != plan.drafting and _in_range(fleet, plan)
     ]
     if rivals:
         lines.append(
             f"NOT SHOWN TO BE CHEAPER: the rent with {' and with '.join(rivals)} lies within the plan's own range, "
             f"{_span(plan)}."
         )
-    if plan["weight_bits"] < 16:
+    if plan.weight_bits < 16:
         lines.append(
-            f"OTHER OUTPUTS: with weights in {plan['weight_bits']} bits the target answers otherwise than in 16; their "
+            f"OTHER OUTPUTS: with weights in {plan.weight_bits} bits the target answers otherwise than in 16; their "
             "step times go by the law from the data sheet, computed in 16 bits. --bits 16 leaves them out."
         )
-    dates = sorted({price["date"] for price in summary["prices"].values()})
+    dates = sorted({price.date for price in summary.prices.values()})
     lines.append(f"PRICES READ {' AND '.join(dates)}: give yours with --prices.")
     return lines
 
 
-def write_reports(folder: Path, run: RunFile, summary: Summary) -> None:
+def write_reports(folder: Path, run: RunFile, summary: PlanSummary) -> None:
     """Write `report.md`, `report.html` and the figure."""
-    setting = f"{count(summary['devices'])} devices, {slo_in_words(summary['slo'])}, modelled time"
+    setting = f"{count(summary.devices)} devices, {slo_in_words(summary.slo)}, modelled time"
     figures = write_pictures(folder, [pareto(summary)], setting)
     write_page(folder, build(run, summary, figures))
 
 
-def pareto(summary: Summary) -> Picture:
+def pareto(summary: PlanSummary) -> Picture:
     """Return the figure of cost per million tokens over the promised speed."""
 
     def paint(axes: "Axes") -> None:
         for way, style in STYLES.items():
-            points = [point for point in summary["pareto"] if point["drafting"] == way and "price_per_million" in point]
-            x = [point["promised"] for point in points]
-            y = [point["price_per_million"] for point in points]
+            points = [point for point in summary.pareto if isinstance(point, ServedPoint) and point.drafting == way]
+            x = [point.promised for point in points]
+            y = [point.price_per_million for point in points]
             axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=WAYS[way])
-        plan = summary["plan"]
-        promised = next(point["promised"] for point in summary["pareto"] if point["scale"] == 1.0)
-        axes.plot([promised], [plan["price_per_million"]], "o", ms=12, mfc="none", mec=STYLES[plan["drafting"]].colour)
+        plan = summary.plan
+        promised = next(point.promised for point in summary.pareto if point.scale == 1.0)
+        if plan.price_per_million is not None:
+            ring = STYLES[plan.drafting].colour
+            axes.plot([promised], [plan.price_per_million], "o", ms=12, mfc="none", mec=ring)
         axes.set(xlabel="promised tokens per second, mean over devices", ylabel="$ per million tokens")
         axes.margins(y=0.1)
         axes.set_ylim(bottom=0)

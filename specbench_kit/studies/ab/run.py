@@ -16,10 +16,18 @@ from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
-from specbench_kit.live.streams.base import Generation
-from specbench_kit.live.streams.client import Patience, RequestFailedError, SentRequest, StreamClient
-from specbench_kit.live.streams.http import api_key
-from specbench_kit.live.streams.received import TokenCounter, change, have_fallen, read_counters
+from specbench_kit.live.engines.base import Generation
+from specbench_kit.live.engines.client import (
+    Patience,
+    RequestFailedError,
+    SentRequest,
+    StreamClient,
+    TokenCounter,
+    change,
+    have_fallen,
+    read_counters,
+)
+from specbench_kit.live.engines.http import api_key
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts, ServerDescription
 from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
@@ -335,9 +343,9 @@ def _require_options(settings: AbSettings, client: StreamClient) -> None:
 async def _describe(client: StreamClient) -> ServerDescription:
     facts = await client.facts()
     address = client.address
-    client.dialect.model = address.model or facts.model or ""
+    client.dialect.model_name = address.model or facts.model or ""
     return ServerDescription(
-        address.name, address.base, address.dialect, client.dialect.model or None, facts.context, facts.version
+        address.name, address.base, address.dialect, client.dialect.model_name or None, facts.context, facts.version
     )
 
 

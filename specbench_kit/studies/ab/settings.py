@@ -9,7 +9,7 @@ from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.live.streams.address import USAGE, ServerUnderTest, parse_server
+from specbench_kit.live.engines.address import USAGE, ServerUnderTest, parse_server
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.serving.number_lists import numbers_of
 

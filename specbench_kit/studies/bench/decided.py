@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_summary import MethodRow
-from specbench_kit.metrics.units import units_of
+from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.studies.bench.choice import BASELINE
 

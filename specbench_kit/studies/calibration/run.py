@@ -1,12 +1,14 @@
 """One calibration: read a log, fit its first third, judge the fit on the rest, and save it as a profile.
 
 Also here: what a calibration says: the fitted numbers, and how simulated times compare with measured ones; the fit of
-a software's speed on one card to the first requests of a log.
+a software's speed on one card to the first requests of a log; and a log's load, simulated on a server whose steps take
+what a latency model says.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from math import log
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from scipy.optimize import least_squares
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.profilers.base import Corner, Profile
 from specbench_kit.profilers.cards import Interconnect, find_interconnect
 from specbench_kit.profilers.devices import Device, bundled_device, find_device
@@ -27,10 +30,107 @@ from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import KERNELS, AchievedSpeed, Software, find_software
 from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
 from specbench_kit.reports.document import Block, Paragraph, Table
+from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.arrivals import RequestArrival, from_zero
 from specbench_kit.serving.memory import KvCapacity, kv_capacity
-from specbench_kit.studies.calibration.logs import read_log
-from specbench_kit.studies.calibration.replay import Agreement, EngineSettings, ServedLog, agreement
+from specbench_kit.serving.round_sources import iid
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.calibration.logs import LoggedRequest, read_log
 from specbench_kit.studies.calibration.settings import CalibrationSettings
+
+TAIL = 0.95
+SPARE_S = 600.0
+"""Seconds beyond the last arrival that a simulation may take; a server that is slower still cannot carry the load."""
+Times = Mapping[str, Floats]
+"""Seconds of every request, by the name of the metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The settings of the engine that wrote a log: requests in a batch, tokens of a step, and memory for KV."""
+
+    max_batch: int
+    batch_tokens: int
+    memory: KvCapacity
+
+
+@dataclass(frozen=True)
+class ServedLog:
+    """The requests of a log, and the engine that served them."""
+
+    requests: Sequence[LoggedRequest]
+    engine: EngineSettings
+
+    @cached_property
+    def measured(self) -> Times:
+        """The measured times of every request."""
+        at_s, first_s, last_s, _, tokens = np.array(self.requests, dtype=np.float64).T
+        return _times(at_s, first_s, last_s, tokens)
+
+    def during_first(self, count: int) -> "ServedLog":
+        """Return the log of its first requests and of all that came before these had finished, which slow them down."""
+        end_s = max(request.last_s for request in self.requests[:count])
+        return ServedLog([request for request in self.requests if request.at_s <= end_s], self.engine)
+
+    def simulated(self, latency: LatencyModel) -> Times:
+        """Return the times of every request on a server whose steps take what `latency` says."""
+        endpoint = Endpoint("the log's device", latency)
+        arrivals = from_zero(
+            [RequestArrival(request.at_s, request.prompt_tokens, request.output_tokens) for request in self.requests]
+        )
+        scenario = Scenario(
+            Deployment("the log's server", endpoint, endpoint),
+            systems.get("centralized"),
+            iid(0.8, 4),  # which nothing drafts by
+            len(self.requests),
+            slo=parse_slo("0.001/s"),
+            arrivals=arrivals,
+            memory=self.engine.memory,
+            scheduler=f"chunked:tokens={self.engine.batch_tokens}",
+            max_batch=self.engine.max_batch,
+            duration_s=self.requests[-1].at_s + SPARE_S,
+            warmup_s=0.0,
+            require_attainable_slo=False,
+        )
+        table = simulate(scenario).responses
+        order = np.argsort(table["client"])
+        if len(order) < len(self.requests):
+            slow = np.full(len(self.requests), SPARE_S)
+            return {"TTFT": slow, "TPOT": slow, "latency": slow}
+        return _times(*(table[name][order] for name in ("start_s", "first_s", "end_s", "tokens")))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Simulated over measured times of one metric: of the means, and of the 95th percentiles."""
+
+    metric: str
+    mean: float
+    tail: float
+
+
+def agreement(simulated: Times, measured: Times, part: slice) -> list[Agreement]:
+    """Return how simulated times compare with measured ones, over a part of the requests."""
+    return [
+        Agreement(
+            name,
+            float(simulated[name][part].mean() / values[part].mean()),
+            float(np.quantile(simulated[name][part], TAIL) / np.quantile(values[part], TAIL)),
+        )
+        for name, values in measured.items()
+    ]
+
+
+def _times(arrived_s: Floats, first_s: Floats, last_s: Floats, tokens: Floats) -> Times:
+    return {
+        "TTFT": first_s - arrived_s,
+        "TPOT": (last_s - first_s) / np.maximum(tokens - 1, 1),
+        "latency": last_s - arrived_s,
+    }
+
 
 FITTED_SHARE = 3
 """The first third of a log's requests is fitted."""

@@ -13,6 +13,7 @@ from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import origin, power_of
 from specbench_kit.deployments.loading import Definition, find
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.plan_summary import Configuration
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import derived_profile
@@ -79,19 +80,19 @@ class Candidate:
         """The configuration in a line."""
         return f"{self.server.label}, {self.method}, {self.scheduler}, batches up to {self.max_batch}"
 
-    def describe(self) -> dict[str, object]:
+    def described(self) -> Configuration:
         """Return the configuration as files hold it."""
         server = self.server
-        return {
-            "card": server.device.name,
-            "cards_per_replica": server.members,
-            "weight_bits": server.bits,
-            "drafting": self.placement,
-            "method": self.method,
-            "scheduler": self.scheduler,
-            "max_batch": self.max_batch,
-            "replica_price_per_hour": server.price_per_hour,
-        }
+        return Configuration(
+            server.device.name,
+            server.members,
+            server.bits,
+            self.placement,
+            self.method,
+            self.scheduler,
+            self.max_batch,
+            server.price_per_hour,
+        )
 
 
 @dataclass

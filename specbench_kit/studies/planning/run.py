@@ -1,22 +1,45 @@
-"""One run of `skit plan`: from options to a folder with the fleet, its range, its alternatives and a report."""
+"""One run of `skit plan`: from options to a folder with the fleet, its range, its alternatives and a report.
 
-from collections.abc import Mapping, Sequence
+Also here: the chosen replica as a deployment of its own, with which `skit capacity` and `skit simulate` check the plan.
+"""
+
+import shlex
+import shutil
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
+
+import tomli_w
+from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import corners, describe
+from specbench_kit.metrics.plan_summary import (
+    CardPrice,
+    FleetSummary,
+    Interval,
+    MovedAssumption,
+    ParetoPoint,
+    PlannedFleet,
+    PlanSummary,
+    SearchCounts,
+    Served,
+    ServedPoint,
+    SimulatedCandidate,
+)
+from specbench_kit.profilers import cards
+from specbench_kit.profilers.loading import save
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.studies.planning.assumptions import by_weight
-from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement
-from specbench_kit.studies.planning.checking import write_deployment
+from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
 from specbench_kit.studies.planning.options import PlanOptions
 from specbench_kit.studies.planning.search import (
     Fleet,
@@ -30,6 +53,58 @@ from specbench_kit.studies.planning.search import (
     served_at,
 )
 from specbench_kit.studies.serving.seeds import estimate
+
+DEPLOYMENT = "deployment.toml"
+VERIFIER = "verifier.toml"
+DRAFTER = "drafter.toml"
+
+
+def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
+    """Write the deployment of a replica and its profiles; return the command that simulates a full replica there."""
+    candidate = plan.candidate
+    server = candidate.server
+    content = deepcopy(dict(market.definition.content))
+    content |= {"name": "plan", "description": f"The replica of a plan: {candidate.label}."}
+    for part in ("colocated", "sweep"):
+        content.pop(part, None)
+    save(folder / VERIFIER, market.profile(server))
+    content["verifier"] = {
+        "device": market.deployment(server, candidate.placement).verifier.device,
+        "profile": VERIFIER,
+        "price_per_hour": server.price_per_hour,
+    }
+    if candidate.placement == "server":
+        save(folder / DRAFTER, market.draft_profile(server))
+        content["drafter"] = {"device": server.device.title, "profile": DRAFTER, "placement": "server"}
+    elif cards.names_a_file(str(content["drafter"].get("profile", ""))):
+        shutil.copyfile(market.definition.path.parent / content["drafter"]["profile"], folder / DRAFTER)
+        content["drafter"] = {**content["drafter"], "profile": DRAFTER}
+    write_text(folder / DEPLOYMENT, tomli_w.dumps(content))
+    return shlex.join(["skit", "simulate", *check_arguments(Path(DEPLOYMENT), market, plan)])
+
+
+def check_arguments(deployment: Path, market: Market, plan: Fleet) -> list[str]:
+    """Return the options of `skit simulate` for a full replica of a plan."""
+    options = market.options
+    candidate = plan.candidate
+    arguments = [
+        *("--deployment", str(deployment), "--system", SYSTEM[candidate.placement], "--method", candidate.method),
+        *("--scheduler", candidate.scheduler, "--max-batch", str(candidate.max_batch)),
+        *("--acceptance", options.acceptance, "--slo", options.slo, "--devices", str(plan.devices_per_replica)),
+        *("--kv-tokens", f"{market.kv_tokens(candidate.server, candidate.placement):.0f}"),
+        *("--seed", str(options.seed), "--seeds", str(options.seeds)),
+        *("--duration", f"{options.duration_s:g}", "--warm-up", f"{options.warmup_s:g}"),
+    ]
+    if options.think_s:
+        arrivals = pausing(options.think_s, market.response_s)
+        arguments += [
+            "--arrivals",
+            f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g},exponential=true",
+        ]
+    for name, text in (("--prompt-tokens", options.prompt_tokens), ("--output-tokens", options.output_tokens)):
+        arguments += [name, text] if text is not None else []
+    return arguments
+
 
 PLACEMENTS: tuple[Placement, ...] = ("edge", "server", "none")
 SCALES = (0.5, 1.0, 2.0, 3.0)
@@ -45,7 +120,7 @@ class PlanOutcome:
 
     folder: Path
     run: JsonObject
-    summary: JsonObject
+    summary: PlanSummary
 
 
 @dataclass(frozen=True)
@@ -71,42 +146,41 @@ class PlanRun:
         if plan is None:
             raise SkitError(impossible(market))
         by_seed = search.served(plan, self._step("seed by seed"))
-        described = {**self._describe(plan), **self._span(plan, by_seed, self._ends(plan, search, by_seed[0]))}
-        way = plan.candidate.placement
-        summary = {
-            "devices": self.options.devices,
-            "slo": self.options.slo,
-            "epsilon": self.options.epsilon,
-            "seeds": self.options.seeds,
-            "stated_acceptance": self.options.acceptance if market.is_stated else None,
-            "plan": described,
-            "fleets": {
-                placement: described if placement == way else fleet and self._describe(fleet)
+        described = self._planned(plan, by_seed, self._ends(plan, search, by_seed[0]))
+        summary = PlanSummary(
+            devices=self.options.devices,
+            slo=self.options.slo,
+            epsilon=self.options.epsilon,
+            seeds=self.options.seeds,
+            stated_acceptance=self.options.acceptance if market.is_stated else None,
+            plan=described,
+            fleets={
+                placement: None if fleet is None else described if fleet is plan else _described(fleet)
                 for placement, fleet in fleets.items()
             },
-            "assumptions": self._moved(market, search, plan, by_seed[0]),
-            "pareto": self._pareto(market, found),
-            "candidates": [_candidate_row(entry) for placement in PLACEMENTS for entry in found[placement].simulated],
-            "searched": {
-                placement: {
-                    "candidates": len(ranked[placement]),
-                    "simulated": len(found[placement].simulated),
-                    "ruled_out": found[placement].ruled_out,
-                    "unlikely": found[placement].unlikely,
-                }
+            assumptions=self._moved(market, search, plan, by_seed[0]),
+            pareto=self._pareto(market, found),
+            candidates=[_candidate(entry) for placement in PLACEMENTS for entry in found[placement].simulated],
+            searched={
+                placement: SearchCounts(
+                    len(ranked[placement]),
+                    len(found[placement].simulated),
+                    found[placement].ruled_out,
+                    found[placement].unlikely,
+                )
                 for placement in PLACEMENTS
             },
-            "prices": {
-                server.device.name: {
-                    "price_per_hour": server.price.price_per_hour,
-                    "date": server.price.date,
-                    "product": server.price.product,
-                    "source": server.price.source,
-                    "power_w": server.device.power_w,
-                }
+            prices={
+                server.device.name: CardPrice(
+                    server.price.price_per_hour,
+                    server.price.date,
+                    server.price.product,
+                    server.price.source,
+                    server.device.power_w,
+                )
                 for server in market.servers()
             },
-        }
+        )
         return self._write(market, plan, summary)
 
     def _step(self, step: str) -> CountCallback:
@@ -120,37 +194,19 @@ class PlanRun:
             report(done, len(found.finalists))
         return cheapest(fleets)
 
-    def _describe(self, fleet: Fleet) -> JsonObject:
-        """Return a fleet as `summary.json` holds it."""
-        overall: Any = fleet.figures["overall"]
-        return {
-            **fleet.candidate.describe(),
-            "label": fleet.candidate.label,
-            "title": fleet.candidate.server.device.title,
-            "replicas": fleet.replicas,
-            "cards": fleet.cards,
-            "devices_per_replica": fleet.devices_per_replica,
-            "violation_rate": fleet.violation_rate.describe(),
-            "price_per_hour": fleet.price_per_hour,
-            "price_per_million": fleet.price_per_million,
-            "power_kw": fleet.cards * fleet.candidate.server.device.power_w / 1e3,
-            "throughput": overall["throughput"]["mean"],
-            "classes": fleet.figures["classes"],
-            "overall": overall,
-        }
-
-    def _span(self, fleet: Fleet, by_seed: Sequence[int], ends: Mapping[str, int]) -> JsonObject:
-        """Return a fleet's range over seeds and over what step times may be."""
+    def _planned(self, fleet: Fleet, by_seed: Sequence[int], ends: dict[str, int]) -> PlannedFleet:
+        """Return the plan's fleet with its range over seeds and over what step times may be."""
         devices = self.options.devices
         served = estimate([float(number) for number in by_seed], 0.0)
         fleets = [fleet.with_load(devices, load) for load in (served.low or 0.0, served.high or 0.0, *ends.values())]
         rents = [inf if other is None else other.price_per_hour for other in (fleet, *fleets)]
-        return {
-            "served": {**served.describe(), "by_seed": list(by_seed)},
-            "served_at_ends": dict(ends),
-            "least_price_per_hour": min(rents),
-            "most_price_per_hour": max(rents) if max(rents) < inf else None,
-        }
+        return PlannedFleet(
+            **structs.asdict(_described(fleet)),
+            served=Served(*served, list(by_seed)),
+            served_at_ends=ends,
+            least_price_per_hour=min(rents),
+            most_price_per_hour=max(rents) if max(rents) < inf else None,
+        )
 
     def _ends(self, fleet: Fleet, search: Search, first: int) -> dict[str, int]:
         """Return what a replica serves at the ends of what its step times may be, with the first seed."""
@@ -166,7 +222,7 @@ class PlanRun:
         served = map_in_order(most_devices, [arguments for _, arguments in work], self.options.jobs)
         return ends | {end: devices for (end, _), devices in zip(work, served, strict=True)}
 
-    def _moved(self, market: Market, search: Search, plan: Fleet, first: int) -> list[JsonObject]:
+    def _moved(self, market: Market, search: Search, plan: Fleet, first: int) -> list[MovedAssumption]:
         """Return the weightiest assumptions, each moved, with what the chosen configuration would then need."""
         report = self._step("moving assumptions")
         moved = by_weight(market, plan)[:MOVED]
@@ -175,43 +231,43 @@ class PlanRun:
             (assumption.scenario, replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon)), first)
             for assumption in moved
         ]
-        rows: list[JsonObject] = []
+        rows: list[MovedAssumption] = []
         for assumption, served in zip(moved, map_in_order(most_devices, work, self.options.jobs), strict=True):
             after = plan.with_load(self.options.devices, served)
             rows.append(
-                {
-                    "name": assumption.name,
-                    "assumed": assumption.assumed,
-                    "moved": assumption.moved,
-                    "devices_per_replica": served,
-                    "cards": after and after.cards,
-                    "price_per_hour": after and after.price_per_hour,
-                    "ratio": after and after.price_per_hour / plan.price_per_hour,
-                }
+                MovedAssumption(
+                    assumption.name,
+                    assumption.assumed,
+                    assumption.moved,
+                    served,
+                    None if after is None else after.cards,
+                    None if after is None else after.price_per_hour,
+                    None if after is None else after.price_per_hour / plan.price_per_hour,
+                )
             )
             report(len(rows), len(moved))
         return rows
 
-    def _pareto(self, market: Market, found: dict[Placement, Found]) -> list[dict[str, object]]:
+    def _pareto(self, market: Market, found: dict[Placement, Found]) -> list[ParetoPoint]:
         """Return what a million tokens costs at stricter and at laxer promises, with one seed.
 
         At each promise that is the replica that the law prefers, with the scheduler that was best at the plan's.
         """
         report = self._step("other promises")
-        points: list[dict[str, object]] = []
-        preferred: list[tuple[dict[str, object], Candidate]] = []
+        points: list[ParetoPoint] = []
+        preferred: list[tuple[int, Candidate]] = []
         searches = []
         for scale in SCALES:
             scaled = market.promising(tuple((speed * scale, share) for speed, share in self.options.classes))
             trials = Search(scaled, lambda _: lambda *_: None).trials(self.options.seed, COARSE)
             for placement in PLACEMENTS:
-                points.append({"drafting": placement, "scale": scale, "promised": scaled.slo.mean_speed})
                 candidate, first = _preferred(scaled, placement, found[placement], scale)
                 if candidate is not None:
-                    preferred.append((points[-1], candidate))
+                    preferred.append((len(points), candidate))
                     searches.append((scaled.scenario(candidate), trials, first))
+                points.append(ParetoPoint(placement, scale, scaled.slo.mean_speed))
         done = 0
-        for (point, candidate), outcome in zip(
+        for (index, candidate), outcome in zip(
             preferred, map_in_order(served_at, searches, self.options.jobs), strict=True
         ):
             done += 1
@@ -220,22 +276,22 @@ class PlanRun:
             if not devices:
                 continue
             price = candidate.server.price_per_hour
-            point |= {
-                "label": candidate.label,
-                "devices_per_replica": devices,
-                "throughput": throughput,
-                "price_per_million": price / throughput / 3600 * 1e6,
-                "price_per_hour": ceil(self.options.devices / devices) * price,
-            }
+            points[index] = ServedPoint(
+                **structs.asdict(points[index]),
+                label=candidate.label,
+                devices_per_replica=devices,
+                throughput=throughput,
+                price_per_million=price / throughput / 3600 * 1e6,
+                price_per_hour=ceil(self.options.devices / devices) * price,
+            )
         return points
 
-    def _write(self, market: Market, plan: Fleet, summary: JsonObject) -> PlanOutcome:
+    def _write(self, market: Market, plan: Fleet, summary: PlanSummary) -> PlanOutcome:
         from specbench_kit.reports.pages.plan import write_reports
 
         options = self.options
-        folder = unused_folder(
-            options.out, "plan", f"{options.devices}-devices", {"slo": options.slo, **plan.candidate.describe()}
-        )
+        identity = {"slo": options.slo, **structs.asdict(plan.candidate.described())}
+        folder = unused_folder(options.out, "plan", f"{options.devices}-devices", identity)
         check = write_deployment(folder, market, plan)
         run = {
             "command": "plan",
@@ -247,8 +303,8 @@ class PlanRun:
             **provenance.collect(self.argv),
         }
         write_text(folder / "run.json", to_json(run))
-        write_text(folder / "summary.json", to_json(summary))
-        write_text(folder / "candidates.csv", csv_text(summary["candidates"]))
+        write_text(folder / "summary.json", to_json(to_builtins(summary)))
+        write_text(folder / "candidates.csv", csv_text(to_builtins(summary.candidates)))
         write_reports(folder, run, summary)
         return PlanOutcome(folder, run, summary)
 
@@ -295,15 +351,37 @@ def impossible(market: Market) -> str:
     )
 
 
-def _candidate_row(entry: Simulated) -> JsonObject:
+def _described(fleet: Fleet) -> FleetSummary:
+    """Return a fleet as `summary.json` holds it."""
+    overall: Any = fleet.figures["overall"]
+    classes: Any = fleet.figures["classes"]
+    device = fleet.candidate.server.device
+    return FleetSummary(
+        **structs.asdict(fleet.candidate.described()),
+        label=fleet.candidate.label,
+        title=device.title,
+        replicas=fleet.replicas,
+        cards=fleet.cards,
+        devices_per_replica=fleet.devices_per_replica,
+        violation_rate=Interval(*fleet.violation_rate),
+        price_per_hour=fleet.price_per_hour,
+        price_per_million=fleet.price_per_million,
+        power_kw=fleet.cards * device.power_w / 1e3,
+        throughput=overall["throughput"]["mean"],
+        classes=classes,
+        overall=overall,
+    )
+
+
+def _candidate(entry: Simulated) -> SimulatedCandidate:
     law = entry.ranked.law
-    return {
-        **entry.ranked.candidate.describe(),
-        "devices_served": entry.devices,
-        "devices_by_law": law.devices,
-        "devices_at_most": law.bound,
-        "price_per_hour_and_device": entry.price if entry.devices else None,
-    }
+    return SimulatedCandidate(
+        **structs.asdict(entry.ranked.candidate.described()),
+        devices_served=entry.devices,
+        devices_by_law=law.devices,
+        devices_at_most=law.bound,
+        price_per_hour_and_device=entry.price if entry.devices else None,
+    )
 
 
 def _config(options: PlanOptions) -> JsonObject:

@@ -1,10 +1,13 @@
-"""Averages over several draws or seeds of one experiment, with their 95% intervals."""
+"""Averages over several draws or seeds of one experiment, with their 95% intervals; and its rows of results."""
 
 from collections.abc import Mapping, Sequence
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.studies.reproduction.rows import Rows
 from specbench_kit.studies.serving.seeds import estimate
+
+Rows = list[JsonObject]
+"""Rows of figures: each has the label of its series, its point of the grid, and figures as `{"mean": ...}`."""
+
 
 SHARES = ("_rate", "_share")
 """Ends of the names of figures that lie between 0 and 1."""

@@ -21,7 +21,7 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.reproduction.rows import Rows
+from specbench_kit.studies.reproduction.averages import Rows
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
 from specbench_kit.studies.serving.presets import as_tuples

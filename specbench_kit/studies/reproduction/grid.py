@@ -16,8 +16,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.fields import parse_field
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.papers.experiment import GRID
-from specbench_kit.studies.reproduction.averages import over_seeds
-from specbench_kit.studies.reproduction.rows import Rows
+from specbench_kit.studies.reproduction.averages import Rows, over_seeds
 
 ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]
 

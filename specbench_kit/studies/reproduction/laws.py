@@ -17,7 +17,7 @@ from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.round_sources import acceptance_rate_of
-from specbench_kit.studies.reproduction.rows import Rows
+from specbench_kit.studies.reproduction.averages import Rows
 
 POSITIONS = 1000
 """Positions over which the probability of the target's top token is averaged."""

@@ -28,9 +28,8 @@ from specbench_kit.reports.experiments.wording import verdict
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
-from specbench_kit.studies.reproduction.averages import averaged
+from specbench_kit.studies.reproduction.averages import Rows, averaged
 from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
-from specbench_kit.studies.reproduction.rows import Rows
 
 SEED_BY_SEED = frozenset({"simulate", "bench", "train"})
 """Commands that run once per seed here; `capacity` and `profile` average over their seeds themselves."""

@@ -23,8 +23,7 @@ from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.search import Budget, search
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.recording.trace import record
-from specbench_kit.studies.reproduction.averages import averaged
-from specbench_kit.studies.reproduction.rows import Rows
+from specbench_kit.studies.reproduction.averages import Rows, averaged
 from specbench_kit.studies.training.examples import correlations, extract, split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.traces.trace import TraceFile

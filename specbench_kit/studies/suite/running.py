@@ -1,4 +1,7 @@
-"""Run policies in the cells of a suite: recorded pairs are replayed, and synthetic ones decode."""
+"""Run policies in the cells of a suite: recorded pairs are replayed, and synthetic ones decode.
+
+Also here: devices at one server: a policy's rounds in a simulation of many devices that were promised token speeds.
+"""
 
 import importlib.util
 import platform
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 
 from msgspec import json
@@ -20,6 +24,7 @@ from specbench_kit.core.version import __version__
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.placing import drafts_on_edge, with_method_times
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method, resolved_options
 from specbench_kit.metrics.latency import wasted_time
@@ -36,14 +41,79 @@ from specbench_kit.metrics.suite import (
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import content_hash
+from specbench_kit.serving.acceptance_spec import recorded_source
+from specbench_kit.serving.arrivals import ClosedLoop
+from specbench_kit.serving.memory import KvCapacity
+from specbench_kit.serving.metrics import GroupMetrics, compute_metrics
 from specbench_kit.serving.parallel import map_in_order
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.systems.base import DraftingPlace, ServingSystem
 from specbench_kit.studies.bench.choice import ALL, expand
-from specbench_kit.studies.suite.definition import Suite, load
+from specbench_kit.studies.suite.definition import FleetTable, Suite, load
 from specbench_kit.studies.suite.files import SCHEMA
-from specbench_kit.studies.suite.fleets import fleet_result
 from specbench_kit.studies.sweep.grid import NO_ANSWERS, SyntheticPrompts
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limit
 from specbench_kit.traces.replay import prepare_for_replay, replay
+
+
+def fleet_result(
+    fleet: FleetTable, method: Method, deployment: Deployment, records: Sequence[RequestRecord], quick: bool
+) -> FleetResult:
+    """Simulate every load of a fleet whose devices make the rounds of a method's records.
+
+    A quick run takes the first seed alone. Raise SkitError for a method whose rounds a simulation cannot time.
+    """
+    _require_simulated(method)
+    scenarios = {load: _scenario(fleet, load, method, deployment, records) for load in fleet.loads}
+    late: list[tuple[float, ...]] = []
+    at_devices: list[tuple[GroupMetrics, Sequence[GroupMetrics]]] = []
+    for seed in range(1 if quick else fleet.seeds):
+        shares = []
+        for devices, scenario in scenarios.items():
+            metrics = compute_metrics(scenario, simulate(scenario, seed))
+            shares.append(rounded(metrics["overall"]["violation_rate"] or 0.0))
+            if devices == fleet.devices:
+                at_devices.append((metrics["overall"], list(metrics["classes"].values())))
+        late.append(tuple(shares))
+    classes = zip(*(groups for _, groups in at_devices), strict=True)
+    return FleetResult(
+        late=tuple(late),
+        late_by_class=tuple(rounded(fmean(group["violation_rate"] or 0.0 for group in groups)) for groups in classes),
+        goodput=rounded(fmean(overall["goodput"] for overall, _ in at_devices)),
+    )
+
+
+def _require_simulated(method: Method) -> None:
+    overlapping = method.overlaps and getattr(method, "proactive_depth", None) is None
+    require(not overlapping, "it drafts while the server verifies, which a simulation of many devices does not model")
+
+
+def _scenario(
+    fleet: FleetTable, devices: int, method: Method, deployment: Deployment, records: Sequence[RequestRecord]
+) -> Scenario:
+    placed = with_method_times(method, deployment)
+    place: DraftingPlace = "none"
+    if method.uses_drafter:
+        place = "edge" if drafts_on_edge(method, deployment) else "server"
+    system = ServingSystem(summary=fleet.words, method=method.display_name, scheduler=fleet.scheduler, drafting=place)
+    return Scenario(
+        placed,
+        system,
+        recorded_source(records, method, placed),
+        devices,
+        slo=parse_slo(fleet.slo),
+        # Thinking always takes the same time: a drawn one goes through a logarithm, whose last bit depends on the
+        # processor.
+        arrivals=ClosedLoop(think_s=fleet.think_s, ramp_s=fleet.ramp_s),
+        memory=KvCapacity(fleet.kv_tokens),
+        learned=method.learned,
+        duration_s=fleet.duration_s,
+        warmup_s=fleet.warmup_s,
+        require_attainable_slo=False,
+    )
+
 
 KIT = "specbench-kit"
 NOTHING_DONE: Mapping[str, SuiteResult] = MappingProxyType({})

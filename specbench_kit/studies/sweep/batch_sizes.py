@@ -1,14 +1,15 @@
 """The same benchmark at several batch sizes: each method's throughput against its time per token."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from msgspec import to_builtins
 
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.reports.pages.batch_curve import build, draw_curves
+from specbench_kit.reports.pages.batch_curve import BatchSizePoint, build, draw_curves
 from specbench_kit.reports.render_html import write_page
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
@@ -22,23 +23,19 @@ from specbench_kit.studies.bench.settings import BenchSettings
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSizePoint:
-    """One method at one batch size; `tpot_s` is the mean over requests, `throughput` is in tokens per second."""
-
-    method: str
-    batch_size: int
-    throughput: float
-    tpot_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class BatchSizeCurves:
-    """The folder of the curves, their `summary.json`, why methods are missing, and the run of the last batch size."""
+    """The folder of the curves, their points and runs, why methods are missing, and the run of the last batch size."""
 
     folder: Path
-    summary: dict[str, Any]
+    points: list[BatchSizePoint]
+    runs: list[str]
     left_out: dict[str, str]
     run: RunDocument
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """The content of `summary.json`."""
+        return {"places": to_builtins(self.points), "runs": self.runs}
 
 
 def run_curves(
@@ -71,17 +68,16 @@ def run_curves(
     dataset = str((conditions["dataset"] or {}).get("name"))
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
     folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
-    rows = [asdict(point) for point in points]
-    pictures = draw_curves(rows, last_run.document)
+    pictures = draw_curves(points, last_run.document)
     for picture, content in pictures.items():
         replace_file(folder / "plots" / picture, content)
-    write_text(folder / "curves.csv", csv_text(rows))
+    write_text(folder / "curves.csv", csv_text(to_builtins(points)))
     png_files = sorted(picture for picture in pictures if picture.endswith(".png"))
-    write_page(folder, build(rows, last_run.document, png_files))
-    summary = {"places": rows, "runs": runs}
+    write_page(folder, build(points, last_run.document, png_files))
+    curves = BatchSizeCurves(folder, points, runs, left_out, last_run.document)
     write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": shareable(settings.argv)}))
-    write_text(folder / "summary.json", to_json(summary))
-    return BatchSizeCurves(folder, summary, left_out, last_run.document)
+    write_text(folder / "summary.json", to_json(curves.summary))
+    return curves
 
 
 def _points(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:

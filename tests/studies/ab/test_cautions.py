@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from specbench_kit.core.plain_text import last_part
-from specbench_kit.live.streams.address import parse_server
-from specbench_kit.live.streams.client import StreamClient
+from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.client import StreamClient
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.summary import AbSummary

@@ -7,8 +7,8 @@ import pytest
 from command_line import read_object, read_rows, skit_here, write_rows
 from streaming_server import streaming_server
 
-from specbench_kit.live.streams.base import dialects
-from specbench_kit.live.streams.received import ReceivedStream
+from specbench_kit.live.engines.base import dialects
+from specbench_kit.live.engines.client import ReceivedStream
 
 TURNS = [[f"prompt number {number}", "go on", "and then"] for number in (11, 13, 18, 22, 27, 28)]
 SYSTEM = "Be brief."
@@ -107,7 +107,7 @@ def test_turns_after_a_lost_one_are_not_asked_and_count_as_failed(prompts: Path)
 
 
 def test_the_next_turn_repeats_no_reasoning() -> None:
-    received, dialect = ReceivedStream(), dialects.get("chat")("tiny")
+    received, dialect = ReceivedStream(), dialects.get("chat")()
     for delta in (
         '{"reasoning_content": "Hm, "}',
         '{"reasoning_content": "so ", "content": "It"}',

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import skit_here
 
+from specbench_kit.metrics.plan_summary import ServedPoint
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.reports.pages.plan import WAYS, build, headline
 from specbench_kit.reports.render_markdown import render
@@ -56,29 +57,29 @@ def plan_run(tmp_path_factory: pytest.TempPathFactory) -> PlanOutcome:
 
 
 def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: PlanOutcome) -> None:
-    plan = plan_run.summary["plan"]
-    fleets = [fleet for fleet in plan_run.summary["fleets"].values() if fleet]
-    assert plan["price_per_hour"] == min(fleet["price_per_hour"] for fleet in fleets)
-    assert plan["price_per_hour"] == pytest.approx(0.79 * plan["cards"])
-    assert plan["least_price_per_hour"] <= plan["price_per_hour"] <= plan["most_price_per_hour"]
-    assert plan["replicas"] * plan["devices_per_replica"] >= 90
-    assert len(plan["served"]["by_seed"]) == 5
+    plan = plan_run.summary.plan
+    fleets = [fleet for fleet in plan_run.summary.fleets.values() if fleet]
+    assert plan.price_per_hour == min(fleet.price_per_hour for fleet in fleets)
+    assert plan.price_per_hour == pytest.approx(0.79 * plan.cards)
+    assert plan.least_price_per_hour <= plan.price_per_hour <= plan.most_price_per_hour
+    assert plan.replicas * plan.devices_per_replica >= 90
+    assert len(plan.served.by_seed) == 5
     for fleet in fleets:
-        assert fleet["violation_rate"]["high"] <= 0.05
+        assert fleet.violation_rate.high <= 0.05
 
 
 def test_a_dominated_card_is_never_chosen(plan_run: PlanOutcome) -> None:
-    assert find_device("l40s").title == plan_run.summary["plan"]["title"]
-    assert {fleet["card"] for fleet in plan_run.summary["fleets"].values() if fleet} == {"l40s"}
+    assert find_device("l40s").title == plan_run.summary.plan.title
+    assert {fleet.card for fleet in plan_run.summary.fleets.values() if fleet} == {"l40s"}
 
 
 def test_a_stricter_promise_never_costs_less(plan_run: PlanOutcome) -> None:
     for way in ("edge", "server", "none"):
         points = [
-            point for point in plan_run.summary["pareto"] if point["drafting"] == way and "price_per_hour" in point
+            point for point in plan_run.summary.pareto if isinstance(point, ServedPoint) and point.drafting == way
         ]
-        rents = [point["price_per_hour"] for point in points]
-        assert [point["promised"] for point in points] == sorted({point["promised"] for point in points})
+        rents = [point.price_per_hour for point in points]
+        assert [point.promised for point in points] == sorted({point.promised for point in points})
         assert len(rents) >= 2
         assert rents == sorted(rents), way
 
@@ -93,16 +94,16 @@ def test_the_chosen_replica_given_to_simulate_keeps_the_promise(
     done = skit_here(*arguments, "--jobs", 1, "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
-    assert row["devices"] == plan_run.summary["plan"]["devices_per_replica"]
+    assert row["devices"] == plan_run.summary.plan.devices_per_replica
     assert row["figures"]["overall"]["violation_rate"]["mean"] <= 0.05
 
 
 def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> None:
     summary = deepcopy(plan_run.summary)
-    plan = summary["plan"]
-    (way, *_) = (way for way, fleet in summary["fleets"].items() if fleet is not None and way != plan["drafting"])
+    plan = summary.plan
+    (way, *_) = (way for way, fleet in summary.fleets.items() if fleet is not None and way != plan.drafting)
     for share_of_most, close in ((0.999, True), (1.001, False)):
-        summary["fleets"][way]["price_per_hour"] = share_of_most * plan["most_price_per_hour"]
+        summary.fleets[way].price_per_hour = share_of_most * plan.most_price_per_hour
         report = render(build(plan_run.run, summary, []))
         assert f"{WAYS[way]} would cost" in headline(summary)
         named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
@@ -112,19 +113,19 @@ def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> 
 
 
 def test_the_weightiest_assumptions_are_moved(plan_run: PlanOutcome) -> None:
-    moved = plan_run.summary["assumptions"]
-    assert len({row["name"] for row in moved}) == 3
+    moved = plan_run.summary.assumptions
+    assert len({row.name for row in moved}) == 3
     for row in moved:
-        assert row["price_per_hour"] is None or row["ratio"] == pytest.approx(
-            row["price_per_hour"] / plan_run.summary["plan"]["price_per_hour"]
+        assert row.price_per_hour is None or row.ratio == pytest.approx(
+            row.price_per_hour / plan_run.summary.plan.price_per_hour
         )
 
 
 def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanOutcome) -> None:
     report = (plan_run.folder / "report.md").read_text(encoding="utf-8")
     paragraphs = [line for line in report.splitlines() if line]
-    assert paragraphs[1].startswith(f"**Rent {plan_run.summary['plan']['cards']} NVIDIA L40S, about $")
-    if plan_run.summary["plan"]["drafting"] == "none":
+    assert paragraphs[1].startswith(f"**Rent {plan_run.summary.plan.cards} NVIDIA L40S, about $")
+    if plan_run.summary.plan.drafting == "none":
         assert "autoregressive decoding" in paragraphs[1]
     else:
         assert " as `iid:alpha=0.8,length=2` states" in paragraphs[1]

@@ -12,7 +12,7 @@ from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.document import Table
-from specbench_kit.reports.pages.batch_curve import group_labels, render, terminal
+from specbench_kit.reports.pages.batch_curve import BatchSizePoint, group_labels, render, terminal
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.batch_sizes import BatchSizeCurves, run_curves
 
@@ -26,17 +26,17 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> BatchSizeCurves:
 
 
 def test_every_method_has_a_place_at_every_size(curves: BatchSizeCurves) -> None:
-    rows = curves.summary["places"]
-    assert [(row["method"], row["batch_size"]) for row in rows] == [
+    rows = curves.points
+    assert [(row.method, row.batch_size) for row in rows] == [
         ("autoregressive", 1),
         ("fixed-k:k=2", 1),
         ("autoregressive", 4),
         ("fixed-k:k=2", 4),
     ]
-    assert len(curves.summary["runs"]) == 2
+    assert len(curves.runs) == 2
     alone, together = rows[1], rows[3]
-    assert together["throughput"] > 2 * alone["throughput"]
-    assert together["tpot_s"] > alone["tpot_s"]
+    assert together.throughput > 2 * alone.throughput
+    assert together.tpot_s > alone.tpot_s
 
 
 def test_what_is_written(curves: BatchSizeCurves) -> None:
@@ -57,11 +57,11 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
     assert "<svg " in (curves.folder / "report.html").read_text()
     assert "MODELLED TIME" in report
     assert report.index("MODELLED TIME") < report.index("![Throughput against TPOT]") < report.index("| method |")
-    assert any(isinstance(block, Table) for block in terminal(curves.summary["places"], curves.run))
+    assert any(isinstance(block, Table) for block in terminal(curves.points, curves.run))
 
 
-def row(method: str, size: int, throughput: float) -> dict[str, object]:
-    return {"method": method, "batch_size": size, "throughput": throughput, "tpot_s": 0.01}
+def row(method: str, size: int, throughput: float) -> BatchSizePoint:
+    return BatchSizePoint(method, size, throughput, tpot_s=0.01)
 
 
 def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:

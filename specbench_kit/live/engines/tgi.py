@@ -3,10 +3,10 @@
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.live.streams.base import (
+from specbench_kit.live.engines.base import (
     Generation,
+    ServerDialect,
     ServerFacts,
-    StreamDialect,
     StreamEvent,
     dialects,
     error_text,
@@ -39,7 +39,7 @@ class TgiChunk(Struct):
 
 
 @dialects.register("tgi")
-class TgiStream(StreamDialect):
+class TgiStream(ServerDialect):
     """text-generation-inference's `/generate_stream`: the prompt is continued as it stands."""
 
     path = "/generate_stream"

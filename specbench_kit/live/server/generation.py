@@ -1,10 +1,11 @@
-"""Devices that are silent: the server goes on with their responses, and they get its tokens when they return.
+"""A response that the server decodes by itself: its limits, and the states between which the event loop moves it.
 
-Also here: a response that the server decodes by itself: its limits, and the flags by which the event loop steers it.
+Also here: devices that are silent: the server goes on with their responses, and they get its tokens when they return.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from math import inf
 
 from specbench_kit.live.connection_options import SHORTEST_SILENCE_S
@@ -13,12 +14,57 @@ from specbench_kit.live.server.drafts import require_ends
 from specbench_kit.live.wire import Refusal, Status
 
 
+class State(Enum):
+    """Where a generation is."""
+
+    RUNS = auto()
+    """The verification thread begins each round as soon as the one before it is verified."""
+    PAUSES = auto()
+    """Too many of its tokens were not read: the round that is under way is to be the last for now."""
+    PARKED = auto()
+    """No round of it waits or is verified."""
+    ENDS = auto()
+    """Its device asked for the end: the round that is under way is to be the last."""
+    OVER = auto()
+
+
+class Event(Enum):
+    """What the event loop learns of a generation."""
+
+    FULL = auto()
+    """Too many answers to its device are unread."""
+    READ = auto()
+    """Few answers to its device are unread."""
+    STOPPED = auto()
+    """A round came back after which none was begun."""
+    FINISHED = auto()
+    """The last round of the response came back."""
+    CANCELLED = auto()
+
+
+TRANSITIONS = {
+    (State.RUNS, Event.FULL): State.PAUSES,
+    (State.PAUSES, Event.READ): State.RUNS,
+    (State.PARKED, Event.READ): State.RUNS,
+    (State.RUNS, Event.STOPPED): State.PARKED,
+    (State.PAUSES, Event.STOPPED): State.PARKED,
+    (State.ENDS, Event.STOPPED): State.OVER,
+    (State.RUNS, Event.FINISHED): State.OVER,
+    (State.PAUSES, Event.FINISHED): State.OVER,
+    (State.ENDS, Event.FINISHED): State.OVER,
+    (State.RUNS, Event.CANCELLED): State.ENDS,
+    (State.PAUSES, Event.CANCELLED): State.ENDS,
+    (State.PARKED, Event.CANCELLED): State.OVER,
+}
+"""The state that follows; an event that is not named here changes nothing."""
+
+
 @dataclass(slots=True, eq=False)
 class Generation:
     """A response that the server decodes by itself, after a device's frame `number`.
 
-    The verification thread commits its tokens and begins its next round at once, unless the event loop has set
-    `cancelled` or `paused`, or is too far behind. While it is `parked`, no round of it waits or is verified.
+    The event loop alone moves its state. The verification thread commits its tokens and begins its next round at once
+    while it runs, unless the event loop is too far behind.
     """
 
     number: int
@@ -29,11 +75,9 @@ class Generation:
     """The time in which each of its rounds should be answered."""
     method: str = ""
     """The spec of the method that drafts at the server; empty for plain decoding."""
+    state: State = State.RUNS
     finished: bool = False
-    cancelled: bool = False
-    paused: bool = False
-    """True while too many of its tokens were not read."""
-    parked: bool = False
+    """True once its last token is committed."""
     unasked: bool = False
     """True if it goes on for a device that is silent: its tokens are not streamed."""
     most_ahead: float = inf
@@ -57,7 +101,11 @@ class Generation:
     def goes_on(self) -> bool:
         """Return True if its next round may begin."""
         is_ahead = self.verified - self.answered >= self.most_ahead
-        return not (self.finished or self.cancelled or self.paused or is_ahead)
+        return self.state is State.RUNS and not (self.finished or is_ahead)
+
+    def move(self, event: Event) -> None:
+        """Move to the state that follows an event."""
+        self.state = TRANSITIONS.get((self.state, event), self.state)
 
 
 SHORTEST_MS = round(SHORTEST_SILENCE_S * 1e3)

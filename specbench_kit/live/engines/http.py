@@ -1,6 +1,7 @@
 """HTTP to inference servers of others: the environment's keys and proxies, connections that went stale, and errors.
 
-Also here: server-sent events: the lines of a stream in which each `data:` line holds one JSON document.
+Also here: server-sent events: the lines of a stream in which each `data:` line holds one JSON document; and an
+emulated link in front of a server: requests and answers arrive as late as they would over the link.
 """
 
 import os
@@ -11,7 +12,9 @@ from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
 from json import dumps
 from pathlib import Path
+from queue import SimpleQueue
 from ssl import SSLContext, SSLError, create_default_context
+from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -20,6 +23,9 @@ import httpx
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
+from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.deployments.base import Link
+from specbench_kit.deployments.emulated_link import LinkDirection
 
 API_KEY = "SKIT_API_KEY"
 """The environment variable of the key of every server; that of one server has its name at the end."""
@@ -238,8 +244,8 @@ class ServerClient:
             response.raise_for_status()
             return response.json()
 
-    def stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
-        """Yield the JSON document of each event of a streamed answer as it arrives."""
+    def stream(self, path: str, body: JsonObject) -> Iterator[str]:
+        """Yield the data of each event of a streamed answer as it arrives."""
         parser = EventParser()
         with self._one_line_errors(path, "broke off"), self._http.stream("POST", path, json=body) as response:
             if response.is_error:
@@ -249,8 +255,8 @@ class ServerClient:
                 for data in parser.feed(content):
                     if data == END:
                         return
-                    yield _document(data)
-            yield from (_document(data) for data in parser.end() if data != END)
+                    yield data
+            yield from (data for data in parser.end() if data != END)
             if said := parser.said_instead():
                 raise ValueError(f"nothing came{said}")
 
@@ -275,13 +281,6 @@ class ServerClient:
     def printable(self, text: str) -> str:
         """Return a text as one line without the key."""
         return one_line(without_secret(text, self._key))
-
-
-def _document(data: str) -> JsonObject:
-    document = parse(data)
-    if not isinstance(document, dict):
-        raise ValueError(f"an event that is no object: {data[:80]}")
-    return document
 
 
 HEAD = 2000
@@ -329,3 +328,99 @@ def _data(line: bytes) -> str:
     # Some servers report an error in the middle of a stream by a line of its own name.
     name, _, content = line.partition(b":")
     return content.decode("utf-8", "replace").strip() if name in (b"data", b"error") else ""
+
+
+Delivery = Callable[[], object]
+"""What happens on arrival of a message."""
+
+
+class ShapedTransport(httpx.BaseTransport):
+    """Sends requests through an emulated link, whose bandwidth they share; bodies count, headers do not."""
+
+    def __init__(self, link: Link) -> None:
+        self._network = Transport()
+        self._uplink = LinkDirection[Delivery](link, link.up_bytes_per_s, "up", _deliver)
+        self._downlink = LinkDirection[Delivery](link, link.down_bytes_per_s, "down", _deliver)
+        self._lock = Lock()
+        self._spans: list[tuple[float, float]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Return the answer to a request as soon as its headers have arrived over the link."""
+        self._cross(self._uplink, len(request.read()))
+        began_s = monotonic_s()
+        response = self._network.handle_request(request)
+        stream = _ShapedStream(response, self._downlink, lambda: self._note(began_s))
+        self._cross(self._downlink, 0)
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
+        )
+
+    def take_server_s(self) -> float:
+        """Return for how many seconds since the last call some request was at the server, or on the real network."""
+        with self._lock:
+            spans = sorted(self._spans)
+            self._spans = []
+        total_s = latest_s = 0.0
+        for began_s, ended_s in spans:
+            total_s += max(0.0, ended_s - max(began_s, latest_s))
+            latest_s = max(latest_s, ended_s)
+        return total_s
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._network.close()
+
+    def _note(self, began_s: float) -> None:
+        with self._lock:
+            self._spans.append((began_s, monotonic_s()))
+
+    @staticmethod
+    def _cross(direction: LinkDirection[Delivery], size: int) -> None:
+        arrived = Event()
+        direction.put(arrived.set, size)
+        arrived.wait()
+
+
+class _ShapedStream(httpx.SyncByteStream):
+    """The content of an answer, read in a thread of its own so that the link delays parts that follow each other."""
+
+    def __init__(self, response: httpx.Response, downlink: LinkDirection[Delivery], ended: Callable[[], None]) -> None:
+        self._response = response
+        self._downlink = downlink
+        self._ended = ended
+        self._arrived: SimpleQueue[bytes | Exception | None] = SimpleQueue()
+        self._abandoned = Event()
+        Thread(target=self._read, name="answer", daemon=True).start()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while (part := self._arrived.get()) is not None:
+            if isinstance(part, Exception):
+                raise part
+            yield part
+
+    def close(self) -> None:
+        """Let the reading thread close the connection, with the next part of an answer that is not read to its end."""
+        self._abandoned.set()
+
+    def _read(self) -> None:
+        end: Exception | None = None
+        try:
+            assert isinstance(self._response.stream, httpx.SyncByteStream)
+            for part in self._response.stream:
+                if self._abandoned.is_set():
+                    break
+                self._send(part)
+        except Exception as error:  # whatever it is, the thread that reads the answer has to meet it
+            end = error
+        self._ended()
+        with suppress(Exception):
+            self._response.close()
+        self._send(end)
+
+    def _send(self, part: bytes | Exception | None) -> None:
+        size = len(part) if isinstance(part, bytes) else 0
+        self._downlink.put(lambda: self._arrived.put(part), size)
+
+
+def _deliver(arrival: Delivery) -> None:
+    arrival()

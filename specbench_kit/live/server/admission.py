@@ -1,14 +1,21 @@
-"""Accounts: what the devices of one access token, or of one host without tokens, use of the server together.
+"""Admission: who may connect, and what the devices of one access token, or of one host, may use of the server.
 
-Also here: a bound on the bytes that are read in a second; the limits that a server enforces on its devices.
+A stream is admitted by its hello, a round by how many wait, and a frame by the bytes that were read in a second.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
+from prometheus_client import Gauge
+
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.wire import Refusal, Status
+from specbench_kit.live.wire import PROTOCOL, Refusal, Status
+
+LONGEST_NAME = 256
+"""Characters in the name of a session, of its stream of random numbers, and of a device."""
+BACKOFF_MS = 100
+"""After how long a device may send a round again that an overloaded or stopping server refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +125,58 @@ class Caller:
 
 
 @dataclass
-class Accounts:
-    """All accounts of a server with these access tokens; without tokens, each host has its own account."""
+class Admission:
+    """Greets devices and charges their accounts; without access tokens, each host has its own account."""
 
     limits: ServerLimits
+    welcome: messages.Welcome
+    open_streams: Gauge
     tokens: Sequence[str] = ()
+    streams: int = 0
+    stopping: bool = False
+    """True from when on no new rounds are taken."""
     _accounts: dict[str, Account] = field(default_factory=dict)
+
+    def greet(self, hello: messages.Hello, peer: str = "", certified: str = "") -> Caller:
+        """Return whom a device speaks for; raise Refusal if it is not welcome.
+
+        Its protocol, token, tokenizer or vocabulary may be wrong, or its account may have too many streams.
+        """
+        if hello.protocol != PROTOCOL:
+            raise Refusal(Status.WRONG_PROTOCOL, f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
+        if len(hello.device) > LONGEST_NAME:
+            raise Refusal(Status.MALFORMED_FRAME, f"a device's name has up to {LONGEST_NAME} characters")
+        caller = self.caller(hello, peer, certified)
+        # A device that replays a recording has no tokenizer; it names the hash of the target that was recorded.
+        if hello.tokenizer == self.welcome.tokenizer:
+            _require_vocabulary(hello.vocabulary, self.welcome.vocabulary)
+        elif hello.model_hash != self.welcome.model_hash:
+            raise Refusal(Status.WRONG_TOKENIZER, "the draft model has another tokenizer than this server's target")
+        most = caller.account.most_streams
+        if caller.account.streams >= most or self.streams >= self.limits.streams:
+            raise Refusal(
+                Status.TOO_MANY_STREAMS, f"{most} streams are open for {caller.account.name}, as many as it may have"
+            )
+        return caller
+
+    def count_stream(self, account: Account, change: int) -> None:
+        """Count a stream that was greeted by 1, and one that has ended by -1."""
+        self.streams += change
+        account.streams += change
+        self.open_streams.set(self.streams)
+
+    def require_capacity(self, account: Account, waiting: int) -> bool:
+        """Return whether a new round's draft is left out because of overload; raise Refusal if it is not taken at all.
+
+        An account that has no more than its share of the `waiting` rounds never meets the overload that others cause.
+        """
+        most = self.limits.waiting
+        if self.stopping:
+            raise Refusal(Status.GOING_AWAY, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
+        overloads = waiting >= most and account.in_flight >= most // self.active
+        if overloads and waiting >= 2 * most:
+            raise Refusal(Status.OVERLOADED, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
+        return overloads
 
     def caller(self, hello: messages.Hello, peer: str, certified: str = "") -> Caller:
         """Return whom a hello speaks for; raise Refusal if the server asks for tokens and has no such one.
@@ -163,3 +216,11 @@ class Accounts:
 def _host(peer: str) -> str:
     """Return the host of gRPC's `ipv4:127.0.0.1:5000`; other kinds of address are one host each."""
     return peer.rpartition(":")[0] if peer.startswith("ip") else peer
+
+
+def _require_vocabulary(sent: int, own: int) -> None:
+    """Raise Refusal if a device's draft models and tokenizer know tokens that the target does not, or none at all."""
+    if not 0 < sent <= own:
+        raise Refusal(
+            Status.WRONG_VOCABULARY, f"the draft model and its tokenizer have {sent} tokens, and the target has {own}"
+        )

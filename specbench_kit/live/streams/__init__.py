@@ -1,1 +1,0 @@
-"""Clients of inference servers that stream their answers, one file per form of the stream."""

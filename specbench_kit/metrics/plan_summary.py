@@ -1,0 +1,143 @@
+"""What a plan found, as `summary.json` holds it. Imports nothing heavy."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import JsonObject
+
+
+class Interval(Struct):
+    """A mean over seeds with its 95% interval, which a single seed does not have."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Return both ends of the interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+
+class Served(Interval):
+    """The devices that a replica serves."""
+
+    by_seed: list[int]
+
+
+class Configuration(Struct):
+    """One kind of replica: its cards, the bits of a weight, where drafts are made, and how it batches."""
+
+    card: str
+    cards_per_replica: int
+    weight_bits: int
+    drafting: str
+    method: str
+    scheduler: str
+    max_batch: int
+    replica_price_per_hour: float
+
+
+class FleetSummary(Configuration):
+    """The cheapest fleet of one way to decode; `classes` and `overall` are the figures of a full replica over seeds."""
+
+    label: str
+    title: str
+    replicas: int
+    cards: int
+    devices_per_replica: int
+    violation_rate: Interval
+    price_per_hour: float
+    price_per_million: float | None
+    power_kw: float
+    throughput: float
+    classes: Mapping[str, JsonObject]
+    overall: JsonObject
+
+
+class PlannedFleet(FleetSummary):
+    """The fleet of the plan, with its range over seeds and over what step times may be.
+
+    Without a `most_price_per_hour`, no fleet keeps the promise at the upper end.
+    """
+
+    served: Served
+    served_at_ends: dict[str, int]
+    least_price_per_hour: float
+    most_price_per_hour: float | None
+
+
+class MovedAssumption(Struct):
+    """What the plan's configuration needs with one assumption moved; no cards if it does not keep the promise then."""
+
+    name: str
+    assumed: str
+    moved: str
+    devices_per_replica: int
+    cards: int | None
+    price_per_hour: float | None
+    ratio: float | None
+
+
+class ParetoPoint(Struct):
+    """A promise, as a factor on the plan's and in tokens per second, that one way to decode does not keep."""
+
+    drafting: str
+    scale: float
+    promised: float
+
+
+class ServedPoint(ParetoPoint):
+    """A promise that one way to decode keeps, and what that costs."""
+
+    label: str
+    devices_per_replica: int
+    throughput: float
+    price_per_million: float
+    price_per_hour: float
+
+
+class SimulatedCandidate(Configuration):
+    """A configuration that was simulated with one seed; no price if it serves no device."""
+
+    devices_served: int
+    devices_by_law: float
+    devices_at_most: float
+    price_per_hour_and_device: float | None
+
+
+class SearchCounts(Struct):
+    """How many configurations of one way to decode were looked at, and how many kinds of replicas were left out."""
+
+    candidates: int
+    simulated: int
+    ruled_out: int
+    unlikely: int
+
+
+class CardPrice(Struct):
+    """The rent of a card, where and when it was read, and its power."""
+
+    price_per_hour: float
+    date: str
+    product: str
+    source: str
+    power_w: float
+
+
+class PlanSummary(Struct):
+    """The plan, the cheapest fleet of each way to decode, and what they rest on."""
+
+    devices: int
+    slo: str
+    epsilon: float
+    seeds: int
+    stated_acceptance: str | None
+    plan: PlannedFleet
+    fleets: dict[str, FleetSummary | None]
+    assumptions: list[MovedAssumption]
+    pareto: list[ParetoPoint]
+    candidates: list[SimulatedCandidate]
+    searched: dict[str, SearchCounts]
+    prices: dict[str, CardPrice]
