@@ -9,9 +9,10 @@ import torch
 from transformers import LlamaConfig
 
 from specbench_kit.methods.base import Method
-from specbench_kit.models.draft_library import HEAD
+from specbench_kit.models.draft_library import HEAD, OWN_MEDUSA, named
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.heads.config import HeadConfig
+from specbench_kit.models.heads.medusa import MedusaConfig, MedusaModel
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.studies.training.distillation.answers import teach
@@ -20,6 +21,7 @@ from specbench_kit.studies.training.distillation.options import HeadRecipe
 from specbench_kit.studies.training.head_training import HeadLoss, HeadOptimizer, new_head
 
 _beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
+_medusa_beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 
 
 def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
@@ -27,6 +29,10 @@ def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
     names = [name for name in method.drafting.models if name.startswith(HEAD)]
     if not names:
         return {}
+    if names == [named(OWN_MEDUSA)]:
+        if target not in _medusa_beside:
+            put_medusa_beside(target, untrained_medusa(target))
+        return {names[0]: _medusa_beside[target]}
     if target not in _beside:
         put_beside(target, untrained(target))
     return dict.fromkeys(names, _beside[target])
@@ -38,11 +44,32 @@ def put_beside(target: Runner, head: HeadModel, executor: str | None = None) -> 
     _beside[target] = Runner(make_executor(placed, slots, target.capacity, target.vocabulary, executor))
 
 
+def put_medusa_beside(target: Runner, model: MedusaModel) -> None:
+    """Let methods that draft with Medusa heads find these."""
+    executor = make_executor(model.to(target.device), target.executor.slots, target.capacity, target.vocabulary)
+    _medusa_beside[target] = Runner(executor)
+
+
+def untrained_medusa(target: Runner, seed: int = 0, heads: int = 4) -> MedusaModel:
+    """Medusa heads for a target of which no more is known than its runner; they read its first layer."""
+    width = _width(target)
+    assert target.vocabulary is not None
+    torch.manual_seed(seed)
+    model = MedusaModel(MedusaConfig(heads, width, target.vocabulary, 2 * target.vocabulary // 3, 1))
+    model.d2t.copy_(torch.arange(model.config.draft_vocab_size) // 2)
+    return model.eval().requires_grad_(False)
+
+
+def _width(target: Runner) -> int:
+    slot = target.acquire()
+    width: int = target.forward([Append(slot, [0])], layers=(1,)).hidden[1].shape[-1]
+    target.release(slot)
+    return width
+
+
 def untrained(target: Runner, seed: int = 0) -> HeadModel:
     """A head for a target of which no more is known than its runner; it can say two thirds of the tokens."""
-    slot = target.acquire()
-    width = target.forward([Append(slot, [0])], layers=(1,)).hidden[1].shape[-1]
-    target.release(slot)
+    width = _width(target)
     assert target.vocabulary is not None
     layer = LlamaConfig(
         vocab_size=target.vocabulary,

@@ -16,7 +16,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.draft_library import HEAD, find, find_draft, is_missing_draft
-from specbench_kit.models.heads.files import TargetSizes, load_head_for, read_embedding
+from specbench_kit.models.heads.files import TargetSizes, load_head_for, load_medusa, read_embedding
+from specbench_kit.models.heads.medusa import is_medusa
 from specbench_kit.models.pair import (
     AUTO,
     LoadedModel,
@@ -180,6 +181,7 @@ def _load(name: str, target: TargetDescription, expected: ModelSource, *, device
             )
         return read_embedding(Path(expected.location))
 
-    head = load_head_for(Path(source.location), sizes, embedding)
+    folder = Path(source.location)
+    head = load_medusa(folder, sizes) if is_medusa(folder) else load_head_for(folder, sizes, embedding)
     placed = resolve_device(device)
     return LoadedModel(head.to(device=placed, dtype=resolve_dtype(dtype, placed)), source)

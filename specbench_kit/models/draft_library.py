@@ -24,7 +24,7 @@ from specbench_kit.models.named import NAMED_PAIRS, NamedPair, fetched_folder, s
 AUTO = "auto"
 """The name that stands for the draft model, or the head, that belongs to the target."""
 
-Kind = Literal["draft", "head"]
+Kind = Literal["draft", "head", "medusa-head"]
 
 
 def trained_folder(target: ModelSource, kind: Kind) -> Path:
@@ -96,6 +96,8 @@ def named_pair(target: ModelSource) -> NamedPair | None:
 
 HEAD = "head:"
 """The prefix that distinguishes heads from models among the names of draft models."""
+OWN_MEDUSA = "auto:medusa"
+"""The name that stands for the Medusa heads that belong to the target."""
 RECORD = "training.json"
 """The file that records what a head was trained on; heads of other origin have none."""
 
@@ -105,24 +107,20 @@ def named(path: str) -> str:
     return HEAD + path
 
 
-def folder_for(target: ModelSource) -> Path:
-    """Return the default folder of the head that is trained for a target."""
-    return trained_folder(target, "head")
-
-
 def find(name: str, target: ModelSource) -> ModelSource:
     """Return the source of a head; one that does not exist is an error that says how to get it."""
     path = name.removeprefix(HEAD)
-    if path != AUTO:
+    if path not in (AUTO, OWN_MEDUSA):
         folder = Path(path).expanduser()
         if not (folder / "config.json").is_file():
             raise SkitError(f"there is no head in '{path}': give a folder with config.json")
         return ModelSource(str(folder), folder.resolve().name, local_only=True)
-    if own := find_own(target, "head"):
+    medusa = path == OWN_MEDUSA
+    if own := find_own(target, "medusa-head" if medusa else "head"):
         return own
     raise SkitError(
-        f"no head was trained for the target '{target.label}': run skit train-head with the same --target, or give "
-        "the drafter's path=FOLDER"
+        f"no {'Medusa heads were' if medusa else 'head was'} trained for the target '{target.label}': run skit "
+        f"train-head{' --kind medusa' if medusa else ''} with the same --target, or give the drafter's path=FOLDER"
     )
 
 

@@ -26,7 +26,7 @@ from specbench_kit.models.executors.base import Executor, executors, make_execut
 from specbench_kit.models.executors.native_narrow import require_fast
 from specbench_kit.models.generation import end_tokens, ignored_settings
 from specbench_kit.models.gguf import gguf_checksum
-from specbench_kit.models.heads.files import load_head, read_embedding
+from specbench_kit.models.heads.files import load_any_head, read_embedding
 from specbench_kit.models.memory import require_free_memory
 from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.runner import Runner
@@ -374,7 +374,7 @@ def _load_tokenizer(source: ModelSource) -> Any:
 
 def _load_head(name: str, target: LoadedModel) -> LoadedModel:
     source = find(name, target.source)
-    return LoadedModel(load_head(Path(source.location), target.shell), source)
+    return LoadedModel(load_any_head(Path(source.location), target.shell), source)
 
 
 def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:

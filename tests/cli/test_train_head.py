@@ -75,6 +75,46 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     assert f"{len(layers)}.00 kB for every token that the target keeps" in (folder / "report.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def medusa(tiny: TinyPair, home: Path) -> Path:
+    """Medusa heads of the command line, in the user's folder."""
+    made = skit("train-head", "--kind", "medusa", "--target", tiny.target, *SMALL, env=environment(SKIT_HOME=str(home)))
+    assert made.returncode == 0, made.stderr
+    (folder,) = (home / "medusa-heads").iterdir()
+    return folder
+
+
+def test_medusa_heads_are_trained_and_draft_for_their_target(
+    medusa: Path, tiny: TinyPair, home: Path, tmp_path: Path
+) -> None:
+    record = json.loads((medusa / "training.json").read_text())
+    assert record["kind"] == "medusa"
+    assert len(record["held_out"]["acceptance"]) == 4, "one rate per head"
+    assert sorted(path.suffix for path in medusa.iterdir()) == [".json", ".json", ".log", ".safetensors"]
+    options = ["--limit", "3", "--max-new-tokens", "8", "--out", str(tmp_path), "--json", "--deployment", "wan"]
+    named = ["--method", "fixed-k:k=4,drafter=medusa", "--method", "vllm-adaptive:drafter=medusa,refit_every=2"]
+    for batch_size in ("1", "3"):
+        ran = skit(
+            *("bench", "--target", tiny.target, *named, *options, "--batch-size", batch_size),
+            env=environment(SKIT_HOME=str(home)),
+        )
+        assert ran.returncode == 0, ran.stderr
+        runs = [Path(name) for name in json.loads(ran.stdout.splitlines()[-1])["run_dirs"]]
+        summaries = [read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name]
+        assert [summary["lossless"]["identical"] for summary in summaries] == [3, 3]
+
+
+def test_heads_of_the_other_kind_are_refused(medusa: Path, tiny: TinyPair, home: Path, tmp_path: Path) -> None:
+    for spec, words in (
+        (f"eagle:head={medusa}", "holds Medusa heads"),
+        ("fixed-k:drafter=medusa.size=5", "there are 4 heads"),
+    ):
+        options = ["--target", tiny.target, "--method", spec, "--limit", "1", "--out", str(tmp_path)]
+        ran = skit("bench", *options, env=environment(SKIT_HOME=str(home)))
+        assert ran.returncode == 2, ran.stderr
+        assert words in error_line(ran)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -84,6 +124,8 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
         (["train-draft", "--sampled-share", "2"], "--sampled-share must be from 0 to 1"),
         (["train-head", "--layers", "1,2"], "--layers takes three layers"),
         (["train-head", "--layers", "low"], "numbers separated by commas"),
+        (["train-head", "--kind", "medusa", "--layers", "0,1,2"], "--layers has no effect with --kind medusa"),
+        (["bench", "--method", "fixed-k:drafter=medusa", "--limit", "1"], "run skit train-head --kind medusa"),
         (["bench", "--method", "eagle", "--limit", "1"], "run skit train-head with the same --target"),
         (["bench", "--method", "eagle:head=/nowhere", "--limit", "1"], "there is no head in '/nowhere'"),
     ],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, cat
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting, drafters
@@ -169,7 +170,10 @@ class HeadDrafting(Drafting):
         from specbench_kit.models.executors.head import ReadsStates
 
         executor = models[self.models[0]].executor
-        assert isinstance(executor, ReadsStates)
+        if not isinstance(executor, ReadsStates):
+            raise SkitError(
+                f"head: '{self.path}' holds Medusa heads: draft with them by drafter=medusa.path={self.path}"
+            )
         return executor
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.heads.config import CONFIG, WEIGHTS, read_config
+from specbench_kit.models.heads.medusa import MedusaModel, is_medusa, make_medusa
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.weights.stored import weight_of
 
@@ -37,12 +38,36 @@ class TargetSizes(NamedTuple):
     vocabulary: int
 
 
+def load_any_head(folder: Path, target: Any) -> HeadModel | MedusaModel:
+    """Load the head of a target, or its Medusa heads; see `load_head`."""
+    if not is_medusa(folder):
+        return load_head(folder, target)
+    return load_medusa(folder, sizes_of(target)).to(device=target.device, dtype=target.dtype)
+
+
 def load_head(folder: Path, target: Any) -> HeadModel:
     """Load the head of a target, a transformers model, on the target's device and in its data type."""
-    text = target.config.get_text_config()
-    sizes = TargetSizes(text.num_hidden_layers, text.hidden_size, text.vocab_size)
-    head = load_head_for(folder, sizes, lambda: weight_of(target.get_input_embeddings().weight))
+    head = load_head_for(folder, sizes_of(target), lambda: weight_of(target.get_input_embeddings().weight))
     return head.to(device=target.device, dtype=target.dtype)
+
+
+def sizes_of(target: Any) -> TargetSizes:
+    """Return the sizes of a transformers model."""
+    text = target.config.get_text_config()
+    return TargetSizes(text.num_hidden_layers, text.hidden_size, text.vocab_size)
+
+
+def load_medusa(folder: Path, target: TargetSizes) -> MedusaModel:
+    """Load the Medusa heads of a target of these sizes."""
+    model = make_medusa(folder, _read(folder / WEIGHTS))
+    config = model.config
+    if (config.depth, config.hidden_size, config.vocab_size) != target:
+        raise SkitError(
+            f"the heads in '{folder}' were made for {config.depth} layers of width {config.hidden_size} and "
+            f"{config.vocab_size} tokens, and the target has {target.layers}, {target.hidden_size} and "
+            f"{target.vocabulary}: choose heads made for it"
+        )
+    return model
 
 
 def load_head_for(folder: Path, target: TargetSizes, embedding: Callable[[], Tensor]) -> HeadModel:

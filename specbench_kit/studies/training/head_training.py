@@ -17,9 +17,11 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.methods.eagle import Eagle
-from specbench_kit.models.draft_library import RECORD, folder_for, named
+from specbench_kit.methods.fixed_k import FixedK
+from specbench_kit.models.draft_library import RECORD, named, trained_folder
 from specbench_kit.models.heads.config import CONFIG, HeadConfig, default_layers
-from specbench_kit.models.heads.files import load_head, save_head
+from specbench_kit.models.heads.files import load_head, load_medusa, save_head, sizes_of
+from specbench_kit.models.heads.medusa import MedusaModel, save_medusa
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
@@ -33,6 +35,7 @@ from specbench_kit.studies.training.distillation.loop import (
 from specbench_kit.studies.training.distillation.options import HeadRecipe, HeadTrainingSettings
 from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
+from specbench_kit.studies.training.medusa_training import MedusaLoss, new_medusa
 
 
 def train_head(
@@ -50,32 +53,43 @@ def train_head(
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     target = pair.target.shell
     depth = target.config.get_text_config().num_hidden_layers
-    layers = settings.layers or default_layers(depth)
+    medusa = settings.kind == "medusa"
+    layers = (depth,) if medusa else settings.layers or default_layers(depth)
     require(
         all(0 <= layer <= depth for layer in layers),
         f"--layers names layers that the target does not have: {settings.layers}",
     )
     distillation = Distillation(settings, pair, layers, plan, report)
     store = distillation.answer(dataset)
-    folder = settings.save_to or folder_for(pair.target.source)
+    folder = settings.save_to or trained_folder(pair.target.source, "medusa-head" if medusa else "head")
     unfinished = UnfinishedDraft(folder)
-    head = _initial(settings, pair, layers, distillation, store, unfinished.start(resume=settings.resume))
-    loss = HeadLoss(head, recipe, target.config.get_text_config().vocab_size)
+    start = unfinished.start(resume=settings.resume)
+    total = target.config.get_text_config().vocab_size
+    head: HeadModel | MedusaModel
+    loss: HeadLoss | MedusaLoss
+    save: Callable[[Path], None]
+    if medusa:
+        head = _initial_medusa(settings, pair, recipe.steps, distillation, store, start)
+        loss, save = MedusaLoss(head, recipe.decay, total), partial(save_medusa, head)
+    else:
+        head = _initial(settings, pair, layers, distillation, store, start)
+        loss, save = HeadLoss(head, recipe, total), partial(save_head, head)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
     optimizer = HeadOptimizer(head, recipe.learning_rate)
-    save = partial(save_head, head)
     best = distillation.train(head, optimizer, loss, held_out, store, recipe, unfinished, save, tell)
-    save_head(head, folder)
+    save(folder)
     unfinished.remove()
     live = None
     if dataset is not None:
         path = str(folder)
         with_head = load_pair(settings.target, None, others=[named(path)], device=settings.device, dtype=settings.dtype)
-        live = evaluate_live(
-            with_head, Eagle(k=EVALUATED_STEPS, head=path), EVALUATED_STEPS, dataset.prompts, plan.end_s
-        )
+        method: FixedK = Eagle(k=EVALUATED_STEPS, head=path)
+        if medusa:
+            method = FixedK(k=recipe.steps, drafter=f"medusa.path={path}+size={recipe.steps}")
+        live = evaluate_live(with_head, method, method.k, dataset.prompts, plan.end_s)
     summary = summarise(head, best, len(head.d2t), live)
-    distillation.record(folder, RECORD, store, {"recipe": asdict(recipe), **summary})
+    recorded = {"kind": settings.kind, "recipe": asdict(recipe), **summary}
+    distillation.record(folder, RECORD, store, recorded)
     return TrainedDrafter(folder, summary)
 
 
@@ -97,17 +111,45 @@ def _initial(
         )
         head.embed_tokens.requires_grad_(False)
         return head
-    counts = distillation.token_counts(store)
-    text = target.config.get_text_config()
     layer = layer_config(target)
     # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
     width = layer.hidden_size
     kv = layer.num_key_value_heads * layer.head_dim
     body = 3 * width * width + 2 * width * (width + 2 * kv) + width * width + 3 * width * layer.intermediate_size
-    active = target.num_parameters(exclude_embeddings=True) + text.vocab_size * width
-    size = settings.vocabulary or choose_size(counts, text.vocab_size, width, body, active)
-    tokens = choose_tokens(counts, size, text.vocab_size, pair.eos_ids)
+    tokens = _drafted_tokens(settings, pair, distillation, store, body)
     return new_head(target, tokens, settings.seed, layers, pair.target.source.label).float()
+
+
+def _initial_medusa(
+    settings: HeadTrainingSettings,
+    pair: Pair,
+    heads: int,
+    distillation: Distillation,
+    store: AnswerStore,
+    folder: Path,
+) -> MedusaModel:
+    """Return the Medusa heads to train: those of the folder with --resume, else new ones."""
+    target = pair.target.model
+    if settings.resume and (folder / CONFIG).is_file():
+        model = load_medusa(folder, sizes_of(target)).to(target.device).float().requires_grad_(True)
+        found = model.config.heads
+        require(found == heads, f"the folder '{folder}' holds {found} heads, not {heads}: train without --resume")
+        return model
+    # A head's block; what a step costs by the vocabulary is its rows of the output matrix, as of any draft.
+    body = pair.target.text_config.hidden_size**2
+    tokens = _drafted_tokens(settings, pair, distillation, store, body)
+    return new_medusa(target, tokens, heads, pair.target.source.label).float()
+
+
+def _drafted_tokens(
+    settings: HeadTrainingSettings, pair: Pair, distillation: Distillation, store: AnswerStore, body: int
+) -> Tensor:
+    """Return the tokens that a head will draft, whose weights without the output matrix are `body`."""
+    text = pair.target.text_config
+    counts = distillation.token_counts(store)
+    active = pair.target.model.num_parameters(exclude_embeddings=True) + text.vocab_size * text.hidden_size
+    size = settings.vocabulary or choose_size(counts, text.vocab_size, text.hidden_size, body, active)
+    return choose_tokens(counts, size, text.vocab_size, pair.eos_ids)
 
 
 EVALUATED_STEPS = 5
@@ -209,7 +251,7 @@ class HeadLoss:
 class HeadOptimizer:
     """Muon for the matrices of the layer, AdamW for all other weights."""
 
-    def __init__(self, head: HeadModel, learning_rate: float) -> None:
+    def __init__(self, head: HeadModel | MedusaModel, learning_rate: float) -> None:
         inner = [w for n, w in head.named_parameters() if w.ndim == 2 and w.requires_grad and "lm_head" not in n]
         outer = [w for n, w in head.named_parameters() if w.requires_grad and (w.ndim != 2 or "lm_head" in n)]
         self._weights = inner + outer

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError, require
@@ -152,7 +152,11 @@ class HeadRecipe(Recipe):
     """The hyper-parameters of a head's training."""
 
     steps: Annotated[
-        int, Option("Number of consecutive tokens that the head drafts from its own states in training.", TRAINING)
+        int,
+        Option(
+            "Tokens drafted in a row in training, from an EAGLE head's own states; the number of Medusa heads.",
+            TRAINING,
+        ),
     ] = 4
     decay: Annotated[float, Option("Loss weight of each of the --steps relative to the step before it.", TRAINING)] = (
         0.8
@@ -169,6 +173,13 @@ class HeadRecipe(Recipe):
 class HeadTrainingSettings(DistillationSettings):
     """The target of a head and its training data; without `layers` the head reads those that the format prescribes."""
 
+    kind: Annotated[
+        Literal["eagle", "medusa"],
+        Option(
+            "One layer that drafts token after token (eagle), or a small head per token of a block (medusa).", TRAINING
+        ),
+    ] = "eagle"
+
     layers: Annotated[
         tuple[int, ...],
         Option(
@@ -180,4 +191,8 @@ class HeadTrainingSettings(DistillationSettings):
 
     def __post_init__(self) -> None:
         DistillationSettings.__post_init__(self)
+        require(
+            self.kind == "eagle" or not self.layers,
+            "--layers has no effect with --kind medusa, which reads the last one",
+        )
         require(len(self.layers) in (0, 3), f"--layers takes three layers of the target, not {len(self.layers)}")
