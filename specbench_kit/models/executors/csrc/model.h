@@ -34,12 +34,12 @@ struct Batch {
   std::vector<int32_t> kept;    // the tokens whose logits are computed
   std::vector<int32_t> layers;  // the layers whose hidden states are returned
   int32_t threads, vocabulary;
-  int32_t computed;             // logits of the first so many tokens are computed, those behind them filled up
-  float* logits;                // [kept, padded outputs]
-  std::vector<int32_t> best;    // [kept]; -1 for a row that holds NaN
-  float* hidden;                // [layers, kept, hidden]
-  const float* states;          // [tokens, hidden], read together with the embeddings
-  float* new_states;            // [tokens, hidden], the states after the layers; null if they are not needed
+  int32_t computed;           // logits of the first so many tokens are computed, those behind them filled up
+  float* logits;              // [kept, padded outputs]
+  std::vector<int32_t> best;  // [kept]; -1 for a row that holds NaN
+  float* hidden;              // [layers, kept, hidden]
+  const float* states;        // [tokens, hidden], read together with the embeddings
+  float* new_states;          // [tokens, hidden], the states after the layers; null if they are not needed
 
   int size() const { return int(tokens.size()); }
   int rows() const { return int(kept.size()); }
