@@ -9,21 +9,16 @@ from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.base import Endpoint
 from specbench_kit.serving.arrivals import Poisson
-from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.pool import ServerPool
 from specbench_kit.serving.pool_spec import Outage, PoolServer, parse_outage, parse_servers
 from specbench_kit.serving.result import SimulationResult
-from specbench_kit.serving.round_sources import PositionRates
 from specbench_kit.serving.routers.base import RoutedServer, parse_router, routers
-from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import Simulation, simulate
-from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.systems.base import ServingSystem
 
 ALL_ROUTERS = (*sorted(routers.all()), "round-robin:per_round=true", "shortest-expected-time:per_round=true")
 
@@ -191,44 +186,6 @@ def test_what_routers_choose() -> None:
     assert min(np.bincount(homes)) > 70
     without = choices("session-affinity", servers[1:], clients)
     assert all(before == after for before, after in zip(homes, without, strict=True) if before)
-
-
-def queue_scene(router: str, servers: int, load: float) -> Scenario:
-    """Return single rounds whose service times scatter, as in the queue M/G/n, one at a time on every server."""
-    times = InteractionModel(1e-4, 0, 0, 0)
-    return Scenario(
-        Deployment("queue", Endpoint("device", InteractionModel(0, 0, 0, 0)), Endpoint("server", times)),
-        ServingSystem("", "autoregressive", "fcfs", "none"),
-        PositionRates((0.5,)),
-        512,
-        arrivals=Poisson(servers * load / 0.1),
-        prompt_tokens=parse_lengths("lognormal:mean=1000,cv=1"),
-        output_tokens=1,
-        max_batch=1,
-        slo=parse_slo("0.1/s"),
-        duration_s=800.0,
-        warmup_s=50.0,
-        servers=servers,
-        router=router,
-    )
-
-
-def mean_wait_s(scene: Scenario, seed: int) -> float:
-    queue_s = compute_metrics(scene, simulate(scene, seed))["overall"]["queue_s"]
-    assert queue_s
-    return queue_s["mean"]
-
-
-@pytest.mark.parametrize("load", [0.5, 0.8])
-def test_requests_wait_no_longer_by_least_work_than_in_turn(load: float) -> None:
-    """Over five seeds; the mean difference is beyond what the seeds scatter."""
-    in_turn, least = (
-        [mean_wait_s(queue_scene(router, 2, load), seed) for seed in range(5)]
-        for router in ("round-robin", "least-work")
-    )
-    saved_s = np.array(in_turn) - np.array(least)
-    assert saved_s.mean() > 2 * saved_s.std(ddof=1) / 5**0.5
-    assert (saved_s > 0).all()
 
 
 @pytest.mark.parametrize(
