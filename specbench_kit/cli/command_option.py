@@ -109,6 +109,7 @@ KIND_OF: Mapping[str, str] = {
     "--trace": "traces",
     "--system": "systems",
     "--scheduler": "schedulers",
+    "--router": "routers",
     "--preset": "presets",
     "--software": "software",
     "--profile": "profiles",

@@ -33,8 +33,8 @@ def list_entries(
         str | None,
         Option(
             "methods, datasets, models, traces, golden, executors, predictors, profiles, deployments, software, "
-            "systems, schedulers, presets, experiments, engines or formats; the default is all except executors and "
-            "engines, which take seconds to list.",
+            "systems, schedulers, routers, presets, experiments, engines or formats; the default is all except "
+            "executors and engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -196,6 +196,13 @@ def _list_schedulers() -> list[ListEntry]:
     from specbench_kit.serving.schedulers.base import schedulers
 
     return [_with_options(name, scheduler) for name, scheduler in schedulers.all().items()]
+
+
+@_lists("routers")
+def _list_routers() -> list[ListEntry]:
+    from specbench_kit.serving.routers.base import routers
+
+    return [_with_options(name, router) for name, router in routers.all().items()]
 
 
 @_lists("presets")

@@ -48,6 +48,9 @@ class Devices:
         self._delays: LinkDelays | None = None
         if scenario.network.delays_messages:
             self._delays = LinkDelays(scenario.network, self._table.fleet, on_edge=self._on_edge)
+        fleet = self._table.fleet
+        submitted = np.array([kind.source.typical.submitted for kind in fleet.kinds])[fleet.kind]
+        self._typical_new = 1 + np.rint(submitted) * self._on_edge
         self.slo = self._table.slo
         self.cached = np.zeros(count, dtype=np.int64)
         """Tokens of each device's session that the server holds in KV."""
@@ -85,6 +88,12 @@ class Devices:
         expected = rows["expected_tokens"].tolist()
         times = (arrived_s.tolist(), at_server[:, 1].tolist())
         return list(map(WaitingRound, devices.tolist(), new, cached.tolist(), *times, expected, response_deadline_s))
+
+    def expect_next_rounds(self, devices: Integers) -> None:
+        """Let `at_server` of devices that draft say what their next rounds are expected to be, for routers."""
+        if self._keeps_kv:
+            self.at_server[devices, 2] = self._typical_new[devices]
+            self.at_server[devices, 3] = self.cached[devices]
 
     def evict(self, device: int) -> None:
         """Note that the server has lost the KV of a device's session."""

@@ -12,7 +12,7 @@ from specbench_kit.serving.result import SimulationResult
 
 WHOLE_NUMBERS = (
     "client", "slo", "response", "batch", "new", "cached", "drafted", "submitted", "accepted", "committed",
-    "prompt", "tokens", "size", "left_waiting",
+    "prompt", "tokens", "size", "left_waiting", "server",
 )  # fmt: skip
 """Columns that are stored as integers; the others are seconds."""
 TABLES = ("rounds", "responses", "batches")
@@ -68,7 +68,8 @@ def _spans(result: SimulationResult, start_s: float, end_s: float) -> Iterator[S
     for index in np.flatnonzero((batches["started_s"] < end_s) & (batches["ended_s"] > start_s)):
         members = rounds["client"][rounds["batch"] == index].astype(int)
         span_s = float(batches["started_s"][index]), float(batches["ended_s"][index])
-        yield Span("server", "verify", *span_s, tuple(f"device {client}" for client in members))
+        server = f"server {batches['server'][index] + 1:.0f}" if "server" in batches else "server"
+        yield Span(server, "verify", *span_s, tuple(f"device {client}" for client in members))
 
 
 def _round_spans(row: dict[str, float], end_s: float) -> Iterator[Span]:

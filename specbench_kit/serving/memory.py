@@ -103,6 +103,16 @@ class KvMemory:
         self.used += int(remaining.sum() - self._tokens[clients].sum())
         self._tokens[clients] = remaining
 
+    def release(self, client: int) -> None:
+        """Drop the KV of a session that goes on elsewhere."""
+        self.used -= int(self._tokens[client])
+        self._tokens[client] = 0
+
+    def clear(self) -> None:
+        """Drop all KV, as a server does that fails."""
+        self.used = 0
+        self._tokens[:] = 0
+
     def _make_room(self, pinned: Integers, waiting: Collection[int]) -> list[int]:
         (resident,) = self._tokens.nonzero()
         unpinned = np.setdiff1d(resident, pinned)

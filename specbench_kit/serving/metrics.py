@@ -3,7 +3,8 @@
 Also here: the course of a simulation: draft length, batch size, queue, load and throughput in equal spans of time.
 """
 
-from typing import TypedDict
+from collections.abc import Iterator
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -16,12 +17,16 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_metrics import (
     STEADY_WITHIN,
     Distribution,
+    ServerShare,
     cost,
     distribution,
     mean,
+    pool_metrics,
     rows_after,
     server_metrics,
+    servers_of,
     throughput_drift,
+    verifying_servers,
     warm_up_end_s,
 )
 
@@ -29,7 +34,7 @@ SPANS = 60
 TimeSeries = dict[str, list[float | None]]
 
 
-def time_series(result: SimulationResult) -> TimeSeries:
+def time_series(result: SimulationResult, servers: int = 1) -> TimeSeries:
     """Return one value per span and quantity, None if nothing began in it; `at_s` is the middle of each span.
 
     The quantities are tokens submitted to a verification, requests in a batch, requests left waiting behind it, the
@@ -43,14 +48,22 @@ def time_series(result: SimulationResult) -> TimeSeries:
     verified = np.isfinite(rounds["started_s"])
     answered = rounds["answered_s"] < result.end_s
     tokens = _sums(edges, rounds["answered_s"][answered], rounds["committed"][answered])
+    busy_s = sum((_busy_s(edges, own) for own in _by_server(batches, servers)), np.zeros(SPANS))
     return {
         "at_s": ((edges[1:] + edges[:-1]) / 2).tolist(),
         "draft_length": _means(edges, rounds["started_s"][verified], rounds["submitted"][verified]),
         "batch_size": _means(edges, started_s, batches["size"]),
         "left_waiting": _means(edges, started_s, batches["left_waiting"]),
-        "load": (_busy_s(edges, batches) / span_s).tolist(),
+        "load": (busy_s / span_s / servers).tolist(),
         "tokens_per_s": (tokens / span_s).tolist(),
     }
+
+
+def _by_server(batches: Table, servers: int) -> Iterator[Table]:
+    """Yield the batches of each server."""
+    own = servers_of(batches)
+    for index in range(servers):
+        yield {name: column[own == index] for name, column in batches.items()}
 
 
 def _sums(edges: Floats, at_s: Floats, values: Floats) -> Floats:
@@ -129,6 +142,7 @@ class ServingMetrics(TypedDict):
     steady: dict[str, float | bool | None]
     over_time: TimeSeries
     cost: dict[str, float | None]
+    pool: NotRequired[dict[str, ServerShare]]
 
 
 def compute_metrics(
@@ -152,7 +166,7 @@ def compute_metrics(
         if len(scenario.kinds) > 1
     }
     drift = throughput_drift(scenario, result)
-    return {
+    metrics: ServingMetrics = {
         "overall": _group_metrics(responses, rounds, all_responses, all_rounds),
         "classes": classes,
         "kinds": kinds,
@@ -163,9 +177,12 @@ def compute_metrics(
             "steady": drift is not None and abs(drift) <= STEADY_WITHIN,
             "warm_up_left_s": max(0.0, warm_up_end_s(result) - scenario.warmup_s),
         },
-        "over_time": time_series(result),
+        "over_time": time_series(result, len(scenario.pool)),
         "cost": cost(scenario, result),
     }
+    if (pool := pool_metrics(scenario, result)) is not None:
+        metrics["pool"] = pool
+    return metrics
 
 
 ALL = "all"
@@ -268,9 +285,12 @@ class _Rounds:
         self.queue_s = table["started_s"][self.verified] - table["arrived_s"][self.verified]
         self.verify_s = table["ended_s"][self.verified] - table["started_s"][self.verified]
         # The latency model is asked once for each shape: many rounds share one.
-        shapes = np.stack([table["new"][self.verified], table["cached"][self.verified]], axis=1).astype(int)
+        verified = {name: column[self.verified] for name, column in table.items()}
+        servers = verifying_servers(result, verified)
+        shapes = np.stack([verified["new"], verified["cached"], servers], axis=1).astype(int)
         unique, index = np.unique(shapes, axis=0, return_inverse=True)
-        isolated_s = [scenario.deployment.verifier.pass_s(((int(new), int(cached)),)) for new, cached in unique]
+        verifiers = [server.deployment.verifier for server in scenario.pool]
+        isolated_s = [verifiers[server].pass_s(((int(new), int(cached)),)) for new, cached, server in unique]
         self.interference = self.verify_s / np.asarray(isolated_s)[index.ravel()]
 
 
@@ -343,10 +363,14 @@ def _times_owed(
 def _attribute_misses(rounds: _Rounds, result: SimulationResult, window: int) -> dict[str, int]:
     """Return how many verified rounds missed their deadline because of their own batch, and because of the queue."""
     batch_s = result.batches["ended_s"] - result.batches["started_s"]
-    total_s = np.concatenate([[0.0], np.cumsum(batch_s)])
-    ends = np.arange(1, len(batch_s) + 1)
-    starts = np.maximum(0, ends - window)
-    moving_mean_s = (total_s[ends] - total_s[starts]) / (ends - starts)
+    servers = servers_of(result.batches)
+    moving_mean_s = np.empty_like(batch_s)
+    for server in np.unique(servers):
+        own = servers == server
+        total_s = np.concatenate([[0.0], np.cumsum(batch_s[own])])
+        ends = np.arange(1, int(own.sum()) + 1)
+        starts = np.maximum(0, ends - window)
+        moving_mean_s[own] = (total_s[ends] - total_s[starts]) / (ends - starts)
     ratio = batch_s / moving_mean_s
     missed = rounds.verified & rounds.judged & rounds.missed
     compute = int((ratio[rounds.table["batch"][missed].astype(int)] > COMPUTE_DOMINANT).sum())

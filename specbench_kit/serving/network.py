@@ -157,7 +157,7 @@ NO_DELAYS = Network()
 class ServerOverhead:
     """Adds what the processor takes to the isolated seconds of each verification."""
 
-    def __init__(self, network: Network, verify_cv: float, seed: int) -> None:
+    def __init__(self, network: Network, verify_cv: float, seed: int | str) -> None:
         self._network = network
         self._previous_answers = 0
         self._previous_end_s = 0.0
@@ -186,6 +186,11 @@ class ServerOverhead:
         if self._cv:
             seconds *= self._random.lognormvariate(self._mean, self._deviation)
         return seconds
+
+    def restart(self, now_s: float) -> None:
+        """Note that the server has stopped: it sends nothing any more."""
+        self._previous_answers = 0
+        self._previous_end_s = self.free_s = now_s
 
     def verification_ended(self, ended_s: float, answers: int) -> None:
         """Note the end of a verification and how many answers it has to send."""

@@ -20,6 +20,7 @@ Eviction = Literal["newest", "lru"]
 Backend = Literal["processes", "ray"]
 OWN = "own"
 """Names a system's own scheduler or method."""
+DEFAULT_ROUTER = "least-work"
 RECORD = "record"
 """Names a trace that is recorded first, as acceptance."""
 LENGTHS = "length in tokens, if the arrivals state none: a number, or lognormal:mean=90,cv=0.62. Default: as recorded."
@@ -65,6 +66,30 @@ class ServingOptions:
             DEPLOYMENT,
         ),
     ] = None
+    servers: Annotated[
+        tuple[str, ...],
+        Option(
+            "Verification servers: how many with the deployment's verifier, or one deployment for each verifier, as in "
+            f"wisp-roofline=2,vllm-rtx4090. {EACH}",
+            DEPLOYMENT,
+        ),
+    ] = ("1",)
+    router: Annotated[
+        tuple[str, ...],
+        Option(
+            f"Router, which chooses the server of each response: name or name:key=value,... from `skit list routers`. "
+            f"{EACH}",
+            DEPLOYMENT,
+        ),
+    ] = (DEFAULT_ROUTER,)
+    outage: Annotated[
+        tuple[str, ...],
+        Option(
+            "A server that is away: SERVER:FROM:TO, its number and simulated seconds, as in 2:60:90. May be given "
+            "several times.",
+            DEPLOYMENT,
+        ),
+    ] = ()
     replaced: Annotated[
         tuple[str, ...],
         Option(

@@ -29,7 +29,7 @@ RESPONSE_COLUMNS = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "t
 `tokens` is the length of the whole response, `committed` is how many of them there are at the end of the simulation.
 """
 BATCH_COLUMNS = ("started_s", "ended_s", "expected_s", "size", "left_waiting", "new", "cached")
-"""Batches in their order; `expected_s` is the end that the scheduler expected."""
+"""Batches in their order; `expected_s` is the end that the scheduler expected. Pools also have the `server` of each."""
 
 
 class RowBuffer:
@@ -51,6 +51,10 @@ class RowBuffer:
             first += block.shape[1]
         self._numbers.frombytes(rows.tobytes())
 
+    def change(self, row: int, name: str, number: float) -> None:
+        """Replace one number."""
+        self._numbers[row * len(self._names) + self._names.index(name)] = number
+
     def table(self, last: Table | None = None) -> dict[str, Floats]:
         """Return one array per column, with the rows of `last` at the end."""
         # Concatenation copies: nothing could be appended while arrays look into the packed numbers.
@@ -59,12 +63,24 @@ class RowBuffer:
         return {name: np.concatenate([rows[:, index], behind[name]]) for index, name in enumerate(self._names)}
 
 
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """Sessions whose KV had to be computed again elsewhere, by the server that had it.
+
+    The router `moved` some away; the KV of others was `lost` when their server failed.
+    """
+
+    moved: tuple[int, ...]
+    lost: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class SimulationResult:
     """Everything that happened up to `end_s` simulated seconds.
 
     `refusals` counts decisions of an idle server to verify nothing while requests waited, `idle_waiting_s` is the time
-    that it stood idle so. `events` counts arrivals and batches.
+    that it stood idle so. `events` counts arrivals and batches. Several servers add up, but for the peak, which is the
+    highest of one server; `pool` is None for a single server that never fails.
     """
 
     rounds: dict[str, Floats]
@@ -76,6 +92,7 @@ class SimulationResult:
     evictions: int = 0
     peak_kv_tokens: int = 0
     events: int = 0
+    pool: PoolCounts | None = None
 
 
 class ResultRecorder:
@@ -85,7 +102,19 @@ class ResultRecorder:
         self._devices = devices
         self._rounds = RowBuffer(ROUND_COLUMNS)
         self._responses = RowBuffer(RESPONSE_COLUMNS)
-        self.batches = RowBuffer(BATCH_COLUMNS)
+        self._batches = RowBuffer(BATCH_COLUMNS)
+        self._servers = array("d")
+
+    def add_batch(self, server: int, row: Sequence[float]) -> int:
+        """Add a batch of the server with this index when it starts; return its number."""
+        self._batches.append(row)
+        self._servers.append(server)
+        return len(self._servers) - 1
+
+    def cut_batch(self, number: int, ended_s: float) -> None:
+        """Note that a batch ended with its server, before its time."""
+        for name in ("ended_s", "expected_s"):
+            self._batches.change(number, name, ended_s)
 
     def add_answers(
         self,
@@ -121,6 +150,7 @@ class ResultRecorder:
         evictions: int = 0,
         peak_kv_tokens: int = 0,
         events: int = 0,
+        pool: PoolCounts | None = None,
     ) -> SimulationResult:
         """Return everything up to `end_s`; `unanswered` are the clients whose rounds are still at the server."""
         clients = np.array(unanswered, dtype=np.int64)
@@ -130,14 +160,18 @@ class ResultRecorder:
         rounds |= dict.fromkeys(("started_s", "ended_s", "answered_s"), zeros + inf)
         # How the rounds would have ended is drawn already, and nobody knows it yet.
         rounds |= dict.fromkeys(("submitted", "accepted", "committed"), zeros)
+        batches = self._batches.table()
+        if pool is not None:
+            batches["server"] = np.array(self._servers)
         return SimulationResult(
             self._rounds.table(rounds),
             self._responses.table(self._devices.unfinished_responses(end_s)),
-            self.batches.table(),
+            batches,
             end_s,
             refusals,
             idle_waiting_s,
             evictions,
             peak_kv_tokens,
             events,
+            pool,
         )

@@ -11,8 +11,10 @@ from specbench_kit.serving.fleet import DeviceKind
 from specbench_kit.serving.lengths import Lengths, longest, shortest
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.network import NO_DELAYS, Network
-from specbench_kit.serving.options import Objective
+from specbench_kit.serving.options import DEFAULT_ROUTER, Objective
+from specbench_kit.serving.pool_spec import Outage, PoolServer, check_outages
 from specbench_kit.serving.round_sources import RoundSource
+from specbench_kit.serving.routers.base import Router, parse_router
 from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler, parse_scheduler
 from specbench_kit.serving.schedulers.estimator import EXACT, EstimatorError
 from specbench_kit.serving.slo import SloMix, parse_slo, verification_budget_s
@@ -30,8 +32,9 @@ class Scenario:
     whole batch, or as far as each round says if that is None, and never beyond `longest_draft`. `verify_cv` is the
     coefficient of variation of verifications of one size. `scheduler` replaces the system's own. Nothing counts before
     `warmup_s`. Devices are of the kinds in `fleet`; if there are none, all have the deployment's drafter and link, and
-    the source's rounds. A scenario that does not `require_attainable_slo` may promise what no batch can meet, as the
-    devices of a real server may.
+    the source's rounds. `servers` is the number of servers with the deployment's verifier and the `memory`, or the
+    servers themselves; `router` decides which of several verifies a response. A scenario that does not
+    `require_attainable_slo` may promise what no batch can meet, as the devices of a real server may.
     """
 
     deployment: Deployment
@@ -55,6 +58,9 @@ class Scenario:
     network: Network = NO_DELAYS
     verify_cv: float = 0.0
     require_attainable_slo: bool = True
+    servers: int | tuple[PoolServer, ...] = 1
+    router: str = DEFAULT_ROUTER
+    outages: tuple[Outage, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.devices >= 1, f"a simulation needs at least 1 device, not {self.devices}")
@@ -70,6 +76,7 @@ class Scenario:
             require(lengths is None or longest(lengths) >= 1, f"{name} must be at least 1, not {lengths}")
         if self.prompt_tokens is not None and self.output_tokens is not None:
             self.check_lengths(longest(self.prompt_tokens), longest(self.output_tokens))
+        check_outages(self.outages, len(self.pool), self.duration_s)
         if self.require_attainable_slo:
             for name, speed in zip(self.slo.names, self.slo.speeds, strict=True):
                 self._check_slo(name, speed)
@@ -79,19 +86,35 @@ class Scenario:
         """Kinds of devices; one if there is no fleet."""
         return self.fleet or (DeviceKind(self.deployment.name, 1.0, self.deployment, self.source),)
 
+    @property
+    def pool(self) -> tuple[PoolServer, ...]:
+        """All servers; one without a pool."""
+        if isinstance(self.servers, tuple):
+            return self.servers
+        return tuple(PoolServer(str(number), self.deployment, self.memory) for number in range(1, self.servers + 1))
+
+    @property
+    def has_pool(self) -> bool:
+        """True unless there is a single server that never fails."""
+        return len(self.pool) > 1 or bool(self.outages)
+
+    def make_router(self) -> Router:
+        """Return the router of the pool."""
+        return parse_router(self.router)
+
     def make_scheduler(self) -> Scheduler:
         """Return the system's own scheduler, or the one that replaces it."""
         return parse_scheduler(self.scheduler or self.system.scheduler)
 
-    def limits(self) -> BatchLimits:
-        """Return the limits of a batch; what the server may draft for it has to fit into memory as well."""
+    def limits(self, server: PoolServer) -> BatchLimits:
+        """Return the limits of a batch on a server; what the server may draft for it has to fit into memory as well."""
         drafted = self.max_batch * self._longest_draft if self.system.drafting == "server" else 0
-        return BatchLimits(self.max_batch, self.memory.tokens - drafted)
+        return BatchLimits(self.max_batch, server.memory.tokens - drafted)
 
     @property
     def longest_response(self) -> float:
-        """Tokens of prompt and output that the server can hold, with a draft behind them."""
-        return min(self.memory.context, self.memory.tokens) - self._longest_draft
+        """Tokens of prompt and output that every server can hold, with a draft behind them."""
+        return min(min(server.memory.context, server.memory.tokens) for server in self.pool) - self._longest_draft
 
     @property
     def _longest_draft(self) -> int:
@@ -100,18 +123,19 @@ class Scenario:
         return max(kind.source.typical.longest for kind in self.kinds)
 
     def check_lengths(self, prompt: int, output: int) -> None:
-        """Raise SkitError if the server cannot hold a response of these lengths."""
+        """Raise SkitError if a server cannot hold a response of these lengths: any of them may get it."""
         tokens = prompt + output + self._longest_draft
-        if tokens > self.memory.context:
-            raise SkitError(
-                f"a response of {prompt} + {output} tokens exceeds the model's context of {self.memory.context:g}: "
-                "choose shorter lengths"
-            )
-        if tokens > self.memory.tokens:
-            raise SkitError(
-                f"a response of {prompt} + {output} tokens exceeds the server's KV memory of {self.memory.tokens:g} "
-                "tokens: choose shorter lengths or a larger device"
-            )
+        for memory in (server.memory for server in self.pool):
+            if tokens > memory.context:
+                raise SkitError(
+                    f"a response of {prompt} + {output} tokens exceeds the model's context of {memory.context:g}: "
+                    "choose shorter lengths"
+                )
+            if tokens > memory.tokens:
+                raise SkitError(
+                    f"a response of {prompt} + {output} tokens exceeds the server's KV memory of {memory.tokens:g} "
+                    "tokens: choose shorter lengths or a larger device"
+                )
 
     def check_due(self, objective: Objective, expected_tokens: int = 0) -> None:
         """Raise SkitError if the promise gives even the shortest response more time than the run has.
@@ -152,5 +176,6 @@ class Scenario:
         sent = round(typical.submitted) if on_edge else 0
         committed = typical.committed if self.system.drafting != "none" else 1.0
         budget_s = verification_budget_s(committed, speed, draft_s, link.rtt_s if on_edge else 0.0)
-        needed_s = self.deployment.verifier.pass_s(((1 + sent, longest(self.prompt_tokens or 1)),))
+        row = (1 + sent, longest(self.prompt_tokens or 1))
+        needed_s = min(server.deployment.verifier.pass_s((row,)) for server in self.pool)
         return committed, budget_s, needed_s

@@ -8,7 +8,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from specbench_kit.serving.arrays import Floats
+from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.result import SimulationResult, Table
 from specbench_kit.serving.scenario import Scenario
@@ -23,12 +24,72 @@ class Distribution(TypedDict):
     p99: float
 
 
+class ServerShare(TypedDict):
+    """What one server of a pool does: how busy it is, and its shares of all verified rounds and committed tokens.
+
+    In the whole simulation, `moved` sessions left it by the router's choice, and `lost` ones because it failed, with KV
+    that had to be computed again elsewhere.
+    """
+
+    utilisation: float
+    rounds_share: float | None
+    tokens_share: float | None
+    batches: int
+    batch_size: float | None
+    away_s: float
+    moved: int
+    lost: int
+
+
+def pool_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, ServerShare] | None:
+    """Return what each server of a pool does after the warm-up, by name; None for a single one that never fails."""
+    if result.pool is None:
+        return None
+    batches = rows_after(result.batches, "started_s", scenario.warmup_s)
+    rounds = rows_after(result.rounds, "started_s", scenario.warmup_s)
+    rounds = {name: column[np.isfinite(rounds["started_s"])] for name, column in rounds.items()}
+    verifies = verifying_servers(result, rounds)
+    window_s = result.end_s - scenario.warmup_s
+    servers: dict[str, ServerShare] = {}
+    for index, server in enumerate(scenario.pool):
+        own = {name: column[batches["server"] == index] for name, column in batches.items()}
+        here = verifies == index
+        tokens = rounds["committed"]
+        servers[server.name] = {
+            "utilisation": _busy_s(own, result.end_s) / window_s,
+            "rounds_share": ratio_of_sums(here.sum(), len(here)),
+            "tokens_share": ratio_of_sums(tokens[here].sum(), tokens.sum()),
+            "batches": len(own["size"]),
+            "batch_size": mean(own["size"]),
+            "away_s": sum(
+                max(0.0, min(outage.to_s, result.end_s) - max(outage.from_s, scenario.warmup_s))
+                for outage in scenario.outages
+                if outage.server == index
+            ),
+            "moved": result.pool.moved[index],
+            "lost": result.pool.lost[index],
+        }
+    return servers
+
+
+def servers_of(batches: Table) -> Integers:
+    """Return the index of each batch's server."""
+    if "server" not in batches:
+        return np.zeros(len(batches["size"]), dtype=np.int64)
+    return batches["server"].astype(np.int64)
+
+
+def verifying_servers(result: SimulationResult, verified: Table) -> Integers:
+    """Return the index of the server of each of the rounds, all of which are verified."""
+    return servers_of(result.batches)[verified["batch"].astype(np.int64)]
+
+
 def server_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, float | int | Distribution | None]:
     """Return load, batches, evictions and idle time of the server."""
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
     expected_s, true_s = (batches[name] - batches["started_s"] for name in ("expected_s", "ended_s"))
     return {
-        "utilisation": _busy_s(batches, result.end_s) / (result.end_s - scenario.warmup_s),
+        "utilisation": _busy_s(batches, result.end_s) / (result.end_s - scenario.warmup_s) / len(scenario.pool),
         "batches": len(batches["size"]),
         "batch_size": distribution(batches["size"]),
         "left_waiting": distribution(batches["left_waiting"]),
@@ -44,17 +105,17 @@ def server_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, fl
 def cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None]:
     """Return prices and energy after the warm-up.
 
-    `price` counts the server all the time and devices while they draft; `rented_price` counts devices all the time.
+    `price` counts the servers all the time and devices while they draft; `rented_price` counts devices all the time.
     If the server drafts, devices cost nothing.
     """
     rounds = rows_after(result.rounds, "sent_s", scenario.warmup_s)
     hours = (result.end_s - scenario.warmup_s) / 3600
     per_hour = Fleet(scenario.kinds, scenario.devices).price_per_hour
-    server = scenario.deployment.verifier
+    server_per_hour = sum(server.deployment.verifier.price_per_hour for server in scenario.pool)
     drafting = float((rounds["draft_s"] * per_hour[rounds["client"].astype(int)]).sum()) / 3600
-    price = server.price_per_hour * hours + drafting
+    price = server_per_hour * hours + drafting
     devices_per_hour = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
-    rented_price = hours * (server.price_per_hour + devices_per_hour)
+    rented_price = hours * (server_per_hour + devices_per_hour)
     tokens = float(rounds["committed"].sum())
     energy_j = _energy_j(scenario, result, rounds)
     return {
@@ -71,13 +132,18 @@ def cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None
 def _energy_j(scenario: Scenario, result: SimulationResult, rounds: Table) -> float | None:
     """Return the energy of server and devices while they work; None if the card of one of them states no power."""
     power_w = Fleet(scenario.kinds, scenario.devices).power_w
-    server_w = scenario.deployment.verifier.power_w
+    server_w = [server.deployment.verifier.power_w for server in scenario.pool]
     on_edge = scenario.system.drafting == "edge"
-    if not server_w or (on_edge and not power_w.all()):
+    if not all(server_w) or (on_edge and not power_w.all()):
         return None
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
     drafting_j = float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum()) if on_edge else 0.0
-    return server_w * _busy_s(batches, result.end_s) + drafting_j
+    own = servers_of(batches)
+    servers_j = (
+        watts * _busy_s({name: column[own == index] for name, column in batches.items()}, result.end_s)
+        for index, watts in enumerate(server_w)
+    )
+    return sum(servers_j) + drafting_j
 
 
 def _busy_s(batches: Table, end_s: float) -> float:

@@ -84,7 +84,13 @@ def _not_run(given: GivenValues) -> str:
     return "" if given.get("action") == "run" else f"with {given.get('action')}"
 
 
+def _one_server(given: GivenValues) -> str:
+    servers: Any = given.get("servers") or ("1",)
+    return "with one server" if set(servers) <= {"1"} else ""
+
+
 SERVING = (
+    WithoutEffect(("router",), _one_server, "there is nothing to choose; give --servers, or leave it out"),
     WithoutEffect(
         (*DECODED, "target", "draft", "device", "dtype", "max_new_tokens", "max_draft"),
         _recordless,

@@ -2,7 +2,8 @@
 
 It shares no code with the kit. Every number of it is worked out from its definition: latency is
 a * new + b * new * (cached + new) + r * cached + c, summed over a batch; a message takes half the round trip and its
-bytes over the bandwidth; each round drafts `draft` tokens, of which the first `accepted` are right.
+bytes over the bandwidth; each round drafts `draft` tokens, of which the first `accepted` are right. Of several servers
+each response gets the next one in turn.
 """
 
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Scene:
     speed: float = 2.0
     turn_s: float = 0.0
     shared_bytes_per_s: float = float("inf")
+    servers: int = 1
 
 
 @dataclass
@@ -58,39 +60,76 @@ class Device:
     """When its message is through its own link."""
     occupies_s: float = 0.0
     deadlines_s: tuple[float, float] = (0.0, 0.0)
+    server: int = -1
+    """The server of the request under way, -1 until its first message is there."""
+
+
+@dataclass
+class Server:
+    """A server: the messages that wait there, and the devices that it verifies."""
+
+    waiting: list[tuple[float, int]] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
+    end_s: float = float("inf")
+    free_s: float = 0.0
+    ask_again_s: float = float("inf")
 
 
 @dataclass
 class Simulator:
-    """Runs a scene to its end; `responses` are (device, start, first, end), `batches` (start, end, devices)."""
+    """Runs a scene to its end.
+
+    `responses` are (device, start, first, end), `batches` (start, end, devices, server).
+    """
 
     scene: Scene
     responses: list[tuple[int, float, float, float]] = field(default_factory=list)
-    batches: list[tuple[float, float, list[int]]] = field(default_factory=list)
+    batches: list[tuple[float, float, list[int], int]] = field(default_factory=list)
 
     def run(self) -> None:
         """Send and verify rounds until no request is left."""
         scene = self.scene
         self.devices = [Device(scene.requests[number :: scene.devices]) for number in range(scene.devices)]
-        self.waiting: list[tuple[float, int]] = []
+        self.servers = [Server() for _ in range(scene.servers)]
+        self.turn = 0
         self.link_free_s = 0.0
         for device in self.devices:
             self._begin(device)
-        now_s = 0.0
-        while self.waiting or any(device.reaches_s < float("inf") for device in self.devices):
-            self._receive(now_s)
-            chosen, ask_again_s = self._choose(now_s)
-            if not chosen:
-                now_s = min(ask_again_s, self._next_message()[0])
-                continue
-            end_s = now_s + seconds(scene.verifier, [self._row(self.devices[number]) for number in chosen])
-            self.batches.append((now_s, end_s, chosen))
-            self.waiting = [entry for entry in self.waiting if entry[1] not in chosen]
+        while (now_s := self._next_event()) < float("inf"):
             # All that reaches the link before an answer sends the next message is through it in order.
-            self._receive(end_s)
-            for number in chosen:
-                self._answer(number, end_s)
-            now_s = end_s + scene.turn_s
+            self._receive(now_s)
+            for server in self.servers:
+                if server.end_s <= now_s:
+                    self._end(server)
+            self._receive(now_s)
+            for index, server in enumerate(self.servers):
+                self._serve(index, server, now_s)
+
+    def _next_event(self) -> float:
+        """Return when a message arrives, a batch ends, or an idle server looks again at what waits."""
+        times_s = [min(server.end_s, server.ask_again_s) for server in self.servers]
+        return min(self._next_message()[0], *times_s)
+
+    def _end(self, server: Server) -> None:
+        """Send the answers of a server's batch."""
+        end_s, server.end_s, server.free_s = server.end_s, float("inf"), server.end_s + self.scene.turn_s
+        for number in server.chosen:
+            self._answer(number, end_s)
+
+    def _serve(self, index: int, server: Server, now_s: float) -> None:
+        """Start a batch on a server if it is idle and something waits for it."""
+        if server.end_s < float("inf"):
+            return
+        server.ask_again_s = float("inf")
+        if now_s < server.free_s and server.waiting:
+            server.ask_again_s = server.free_s
+        elif server.waiting:
+            server.chosen, server.ask_again_s = self._choose(server.waiting, now_s)
+            if server.chosen:
+                rows = [self._row(self.devices[number]) for number in server.chosen]
+                server.end_s = now_s + seconds(self.scene.verifier, rows)
+                server.waiting = [entry for entry in server.waiting if entry[1] not in server.chosen]
+                self.batches.append((now_s, server.end_s, server.chosen, index))
 
     def _begin(self, device: Device) -> None:
         """Take the device's next request, if there is one."""
@@ -98,7 +137,7 @@ class Simulator:
         if device.queue:
             device.start_s, device.prompt, device.left = device.queue.pop(0)
             device.context, device.at_server, device.at_device = device.prompt, 0, device.prompt - 1
-            device.first_s = float("inf")
+            device.first_s, device.server = float("inf"), -1
             self._send(device, max(device.start_s, device.busy_until_s), first=True)
 
     def _send(self, device: Device, from_s: float, first: bool) -> None:
@@ -145,16 +184,20 @@ class Simulator:
             arrived_s, number = message
             if self.devices[number].occupies_s:
                 self.link_free_s = arrived_s
-            self.devices[number].reaches_s = float("inf")
-            self.waiting.append((arrived_s, number))
+            device = self.devices[number]
+            device.reaches_s = float("inf")
+            if device.server < 0:
+                device.server = self.turn
+                self.turn = (self.turn + 1) % self.scene.servers
+            self.servers[device.server].waiting.append((arrived_s, number))
 
     def _row(self, device: Device) -> tuple[int, int]:
         return device.context - device.at_server + (self.scene.draft if self.scene.on_edge else 0), device.at_server
 
-    def _choose(self, now_s: float) -> tuple[list[int], float]:
+    def _choose(self, waiting: list[tuple[float, int]], now_s: float) -> tuple[list[int], float]:
         """Return the devices of the next batch, or when to ask again."""
         scene = self.scene
-        order = sorted(self.waiting)
+        order = sorted(waiting)
         most = min(scene.size, scene.largest) if scene.scheduler == "static" else scene.largest
         if scene.scheduler == "static" and 0 < len(order) < most:
             timed_out_s = order[0][0] + scene.timeout_s

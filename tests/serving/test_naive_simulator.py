@@ -16,6 +16,9 @@ from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
 
 END_S = 1e5
+SINGLE = 80
+"""Scenes with one server; those with later seeds have two or three, and give them responses in turn."""
+POOLS = 40
 SCHEDULERS = ("fcfs", "edf", "edf:by=promise", "static")
 
 
@@ -54,6 +57,7 @@ def random_scene(seed: int) -> Scene:
         speed=random.uniform(0.5, 4.0),
         turn_s=random.uniform(0.001, 0.05) if random.random() < 0.4 else 0.0,
         shared_bytes_per_s=10 ** random.uniform(2.5, 5) if random.random() < 0.4 else float("inf"),
+        servers=int(random.integers(2, 4)) if seed >= SINGLE else 1,
     )
 
 
@@ -78,17 +82,21 @@ def kit_scenario(scene: Scene) -> Scenario:
         warmup_s=0.0,
         network=Network(turn_s=scene.turn_s, shared_up_bytes_per_s=scene.shared_bytes_per_s),
         require_attainable_slo=False,
+        servers=scene.servers,
+        router="round-robin",
     )
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(SINGLE + POOLS))
 def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
     """Every batch holds the same devices at the same moments, and every response begins and ends when it should."""
     scene = random_scene(seed)
     naive = Simulator(scene)
     naive.run()
     result = simulate(kit_scenario(scene))
-    starts_s, ends_s, devices = zip(*naive.batches, strict=True)
+    starts_s, ends_s, devices, servers = zip(*naive.batches, strict=True)
+    if scene.servers > 1:
+        assert result.batches["server"].tolist() == list(servers)
     assert result.batches["size"].tolist() == [len(chosen) for chosen in devices]
     assert result.batches["started_s"] == pytest.approx(np.array(starts_s), rel=1e-9, abs=1e-9)
     assert result.batches["ended_s"] == pytest.approx(np.array(ends_s), rel=1e-9, abs=1e-9)
@@ -104,13 +112,17 @@ def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
 
 def test_random_scenes_cover_what_they_should() -> None:
     """Schedulers, places to draft, caches, gaps and shared links all occur, and so do idle and crowded servers."""
-    scenes = [random_scene(seed) for seed in range(80)]
+    scenes = [random_scene(seed) for seed in range(SINGLE)]
+    pools = [random_scene(seed) for seed in range(SINGLE, SINGLE + POOLS)]
     assert {scene.scheduler for scene in scenes} == set(SCHEDULERS)
     for name in ("on_edge", "prefix_cache"):
         assert {getattr(scene, name) for scene in scenes} == {True, False}
     assert 10 < sum(scene.turn_s > 0 for scene in scenes) < 70
     assert 10 < sum(scene.shared_bytes_per_s < 1e6 for scene in scenes) < 70
     assert {scene.accepted == scene.draft for scene in scenes} == {True, False}
+    assert {scene.servers for scene in scenes} == {1}
+    assert {scene.servers for scene in pools} == {2, 3}
+    assert {scene.scheduler for scene in pools} == set(SCHEDULERS)
 
 
 ONE_ROUND = Deployment(
@@ -174,3 +186,80 @@ def test_devices_are_throughput_times_the_length_of_their_cycle(think_s: float, 
     counted = result.batches["started_s"] >= 20
     batch_s = (result.batches["ended_s"] - result.batches["started_s"])[counted]
     assert found["server"]["utilisation"] == pytest.approx(batch_s.sum() / 180, abs=0.002)
+
+
+def single_rounds(requests: list[tuple[float, int]], servers: int, router: str) -> Scenario:
+    """Return single rounds at stated times, each with a service time of as many milliseconds as it has tokens."""
+    return Scenario(
+        Deployment(
+            "queue",
+            Endpoint("device", InteractionModel(0, 0, 0, 0)),
+            Endpoint("server", InteractionModel(1e-3, 0, 0, 0)),
+        ),
+        PLAIN,
+        PositionRates((0.5,)),
+        len(requests),
+        arrivals=ReplayedArrivals(tuple(RequestArrival(at_s, tokens, 1) for at_s, tokens in requests)),
+        max_batch=1,
+        slo=parse_slo("1/s"),
+        duration_s=END_S,
+        warmup_s=0.0,
+        require_attainable_slo=False,
+        servers=servers,
+        router=router,
+    )
+
+
+def drawn_requests(load: float, servers: int, count: int, seed: int) -> list[tuple[float, int]]:
+    """Return Poisson arrivals whose service times are exponential with a mean of 0.1 s, in whole milliseconds."""
+    random = np.random.default_rng([7, seed])
+    at_s = np.cumsum(random.exponential(0.1 / load / servers, count))
+    tokens = np.ceil(random.exponential(100, count)).astype(int)
+    return list(zip(at_s.tolist(), tokens.tolist(), strict=True))
+
+
+def waits_s(scenario: Scenario) -> list[float]:
+    """Return the waiting times in the order of arrival, with one device per request."""
+    rounds = simulate(scenario).rounds
+    order = np.argsort(rounds["client"])
+    waits: list[float] = (rounds["started_s"] - rounds["arrived_s"])[order].tolist()
+    return waits
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_the_least_work_is_one_line_for_all_servers(servers: int) -> None:
+    """Whoever joins the least work starts when it would at the head of one line: Kiefer and Wolfowitz's recursion."""
+    requests = drawn_requests(0.8, servers, 2000, servers)
+    free_s = [0.0] * servers
+    expected_s = []
+    for at_s, tokens in requests:
+        earliest = free_s.index(min(free_s))
+        start_s = max(at_s, free_s[earliest])
+        free_s[earliest] = start_s + tokens * 1e-3
+        expected_s.append(start_s - at_s)
+    assert waits_s(single_rounds(requests, servers, "least-work")) == pytest.approx(expected_s, rel=1e-9, abs=1e-9)
+
+
+def test_requests_wait_as_long_as_erlang_says_or_longer_in_turn() -> None:
+    """M/M/2 over five seeds: Erlang's C for the least work; each server in turn is worse, beyond what seeds scatter."""
+    load = 0.7
+    by_router = {
+        router: np.array(
+            [np.mean(waits_s(single_rounds(drawn_requests(load, 2, 3000, seed), 2, router))) for seed in range(5)]
+        )
+        for router in ("least-work", "round-robin")
+    }
+    all_busy = 2 * load**2 / (1 + load)
+    assert by_router["least-work"].mean() == pytest.approx(all_busy * 0.1 / (2 * (1 - load)), rel=0.1)
+    lost_s = by_router["round-robin"] - by_router["least-work"]
+    assert lost_s.min() > 0
+    assert lost_s.mean() > 2.8 * lost_s.std(ddof=1) / 5**0.5
+
+
+def test_servers_that_are_chosen_by_a_hash_are_queues_of_their_own() -> None:
+    """A Poisson stream that is split at random is one Poisson stream per server: twice M/D/1."""
+    load = 0.6
+    random = np.random.default_rng(3)
+    requests = [(float(at_s), 100) for at_s in np.cumsum(random.exponential(0.05 / load, 12000))]
+    mean_s = np.mean(waits_s(single_rounds(requests, 2, "session-affinity")))
+    assert mean_s == pytest.approx(0.1 * load / (2 - 2 * load), rel=0.1)

@@ -91,6 +91,16 @@ SERVER = (
     ServingColumn("tokens per $, devices while they draft", "count", "cost.tokens_per_price"),
     ServingColumn("tokens per $, devices all the time", "count", "cost.tokens_per_rented_price"),
 )
+SERVERS = (
+    ServingColumn("busy", "share", "utilisation"),
+    ServingColumn("of all rounds", "share", "rounds_share"),
+    ServingColumn("of all tokens", "share", "tokens_share"),
+    ServingColumn("batch size", "number", "batch_size"),
+    ServingColumn("away", "seconds", "away_s"),
+    ServingColumn("sessions moved away", "count", "moved"),
+    ServingColumn("sessions lost in outages", "count", "lost"),
+)
+"""What each server of a pool does, and the time in which it was away."""
 GUARDS = (
     "The smallest guard time, of those tried, with which a wrong estimator does as well as the correct one with its "
     "smallest guard time, as far as the seeds can tell."
@@ -175,6 +185,7 @@ def _simulation(summary: Summary) -> Blocks:
         ("Latency of responses", _latency_table(rows, axes)),
         ("Rounds", _figure_table(rows, ROUNDS, "figures.")),
         ("Server", _figure_table(rows, SERVER, "figures.")),
+        ("Servers of the pool", _pool_table(rows)),
     ):
         if table.rows:
             first = [name for name in table.titles if name not in LESS_NEEDED]
@@ -216,6 +227,17 @@ def _figure_table(rows: Sequence[Row], columns: Sequence[ServingColumn], prefix:
 
 def _figures(row: Row, columns: Sequence[ServingColumn], prefix: str) -> list[Cell]:
     return [estimate(look_up(row, prefix + column.path)) for column in columns]
+
+
+def _pool_table(rows: Sequence[Row]) -> Table:
+    """Return what each server of every pool does; no row without pools."""
+    axes = row_axes(rows)
+    cells = [
+        [*point_cells(row, axes), name, *_figures(server, SERVERS, "")]
+        for row in rows
+        for name, server in row["figures"].get("pool", {}).items()
+    ]
+    return Table(("system", *axis_titles(axes), "server", *SERVERS), cells)
 
 
 def _capacity(summary: Summary) -> Blocks:
@@ -314,6 +336,7 @@ def setting(run: RunFile) -> Blocks:
         ("links", f"as recorded in {code(str(config['link_trace']))}" if config["link_trace"] else ""),
         ("shared uplink", f"{count(uplink)} bytes/s, first come, first served" if uplink else ""),
         ("time of a message at the server", seconds(config["frame_s"]) if config["frame_s"] else ""),
+        ("servers that are away (number:from:to, in seconds)", ", ".join(config.get("outage", ()))),
         ("largest batch", str(config["max_batch"])),
         ("simulated", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
         ("seeds", f"{config['seeds']}, from {config['seed']} on; the same for every series"),
@@ -328,6 +351,7 @@ def series(run: RunFile) -> Blocks:
     dataset = (run["dataset"] or {}).get("name", "a dataset")
     rows = []
     memory = []
+    pools = any(entry.get("servers", "1") != "1" for entry in run["series"])
     for entry in run["series"]:
         typical = entry["typical"]
         kv = entry["kv"]
@@ -338,6 +362,7 @@ def series(run: RunFile) -> Blocks:
                 f"{entry['system']}: {entry['summary']}",
                 code(entry["scheduler"]),
                 code(entry["method"]),
+                *([wording.servers(entry)] if pools else []),
                 acceptance or f"the recorded trace of {dataset}, replayed with the method",
                 *(typical[key] for key in ("submitted", "acceptance", "committed")),
             )
@@ -345,10 +370,9 @@ def series(run: RunFile) -> Blocks:
         tokens = f"{count(kv['tokens'])} tokens, " if kv["tokens"] else ""
         context = f"; context of {count(kv['context'])}" if kv["context"] else ""
         memory.append(f"{code(entry['label'])}: {tokens}{kv['origin']}{context}")
-    columns = (
-        *("label", "system", "scheduler", "method", "acceptance", Column("sent / round", "number")),
-        *(Column("accepted", "share"), Column("tokens / round", "number")),
-    )
+    columns: list[Column | str] = ["label", "system", "scheduler", "method", *(["servers"] if pools else [])]
+    columns += ["acceptance", Column("sent / round", "number"), Column("accepted", "share")]
+    columns += [Column("tokens / round", "number")]
     return [Heading("Systems"), Table(columns, rows), Paragraph("Memory for KV:"), BulletList(memory)]
 
 

@@ -48,6 +48,12 @@ def capacity(row: Row) -> str:
     return f"{estimate_text(row['capacity'], 'count' if row['unit'] == 'devices' else 'number')} {row['unit']}"
 
 
+def servers(entry: Row) -> str:
+    """Return the verification servers of a series and, if there are several, their router."""
+    described = str(entry.get("servers", "1"))
+    return described if described == "1" else f"{described}, {entry['router']}"
+
+
 def acceptance_cautions(run: RunFile) -> list[str]:
     """Return what limits the acceptance that a simulation goes by."""
     lines: list[str] = []

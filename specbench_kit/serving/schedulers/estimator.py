@@ -37,18 +37,19 @@ EXACT = EstimatorError()
 class Estimator:
     """Expected seconds of batches; `idle_s` are those of a batch without requests."""
 
-    def __init__(self, model: LatencyModel, error: EstimatorError = EXACT, seed: int = 0) -> None:
+    def __init__(self, model: LatencyModel, error: EstimatorError = EXACT, seed: int | str = 0) -> None:
         self._model = error.model or model
         self._error = error
         self._random = Random(f"{seed}/estimator")
         self.additive = self._model.additive
         self.idle_s = error.factor * self._model.of_sums(NOTHING)
-        self._isolated_s = lru_cache(CACHED_SHAPES)(lambda new, cached: self.of_sums(NOTHING.plus((new, cached))))
+        self.isolated_s = lru_cache(CACHED_SHAPES)(lambda new, cached: self.of_sums(NOTHING.plus((new, cached))))
+        """Returns the seconds of a batch of one request with so many new and cached tokens, without noise."""
 
     def estimate(self, *requests: WaitingRound) -> None:
         """Set how long each request is expected to take by itself."""
         for request in requests:
-            request.isolated_s = seconds = self._isolated_s(request.new, request.cached)
+            request.isolated_s = seconds = self.isolated_s(request.new, request.cached)
             if self._error.noise:
                 noise = exp(self._error.noise * self._random.gauss(0, 1))
                 request.isolated_s = self.idle_s + (seconds - self.idle_s) * noise

@@ -30,3 +30,8 @@ class WaitingRound:
     def kv_tokens(self) -> int:
         """Tokens in KV while it is verified."""
         return self.new + self.cached
+
+    def lose_kv(self) -> None:
+        """Note that the server holds none of its session in KV any more: all of it has to be computed again."""
+        self.new += self.cached
+        self.cached = 0

@@ -155,7 +155,7 @@ class LoadDriver:
         except ConnectionLostError as lost:
             raise SkitError(f"the load ended after {self._now_s():.0f} s, because the server is gone: {lost}") from lost
         for row in self._batches:
-            self._recorder.batches.append(row)
+            self._recorder.add_batch(0, row)
         unanswered = [sent.device for sent in self._in_flight.values()]
         events = len(self._late_s) + len(self._batches)
         result = self._recorder.result(self.scenario.duration_s, unanswered, events=events)

@@ -32,6 +32,7 @@ from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
+from specbench_kit.serving.pool_spec import PoolServer, parse_outage, parse_servers
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
@@ -106,6 +107,9 @@ class ScenarioBuilder:
             fleet=self._fleet(series),
             network=self.network,
             verify_cv=settings.verify_cv,
+            servers=self._servers(series),
+            router=series.router,
+            outages=tuple(map(parse_outage, settings.outage)),
         )
 
     def deployment(self, series: ServingSeries) -> Deployment:
@@ -184,10 +188,33 @@ class ScenarioBuilder:
             kinds.append(DeviceKind(name, share, deployment, source))
         return tuple(kinds)
 
+    def _servers(self, series: ServingSeries) -> int | tuple[PoolServer, ...]:
+        """Return how many servers a series has, or its servers if they are not equal.
+
+        A named deployment gives its verifier and, where the server drafts, its drafter.
+        """
+        servers = parse_servers(series.servers)
+        if isinstance(servers, int):
+            return servers
+        if self.settings.estimator_profile:
+            raise SkitError("--estimator-profile is of one card: it cannot go with --servers that names deployments")
+        own = self.deployment(series)
+        pool = []
+        for number, name in enumerate(servers, 1):
+            other = self._definition_of(name).build()
+            drafter = other.drafter if series.serves.drafting == "server" else own.drafter
+            deployment = replace(own, verifier=other.verifier, drafter=drafter)
+            memory = replace(self._memory(self._definition_of(name))[0], lru=self.settings.eviction == "lru")
+            pool.append(PoolServer(f"{number} ({name})", deployment, memory))
+        return tuple(pool)
+
     def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
         """Return the room for KV, and where that number comes from."""
+        return self._memory(self._definition(series))
+
+    def _memory(self, definition: Definition) -> tuple[KvCapacity, str]:
         text = self.settings.kv_tokens
-        profile = verifier_profile(self._definition(series))
+        profile = verifier_profile(definition)
         roofline = None if profile is None else roofline_of(profile)
         context = UNLIMITED.context
         if roofline is not None and not isinstance(roofline, str):
@@ -206,7 +233,9 @@ class ScenarioBuilder:
         return kv_capacity(profile), origin
 
     def _definition(self, series: ServingSeries) -> Definition:
-        name = series.deployment
+        return self._definition_of(series.deployment)
+
+    def _definition_of(self, name: str) -> Definition:
         if name not in self._definitions:
             values = dict(map(parse_field, self.settings.replaced))
             self._definitions[name] = find(name).replace(values)

@@ -202,6 +202,8 @@ def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObj
         "acceptance": provenance.without_folders(series.acceptance) if series.acceptance else None,
         "typical": {**typical._asdict(), "committed": typical.committed},
         "deployment": series.deployment,
+        "servers": series.servers,
+        "router": series.router,
         **builder.recorded(series),
         "kv": {
             "tokens": memory.tokens if isfinite(memory.tokens) else None,
@@ -272,9 +274,9 @@ def simulate_ranges(settings: ServingSettings, builder: ScenarioBuilder, report:
     work: list[tuple[GridPoint, str, Scenario | None]] = []
     for point in settings.points():
         scenario = builder.scenario(point)
-        for end, deployment in corners(scenario.deployment):
+        for end, changes in _ends(scenario):
             try:
-                work.append((point, end, replace(scenario, deployment=deployment)))
+                work.append((point, end, replace(scenario, **changes)))
             except SkitError:
                 work.append((point, end, None))
     runs = [(scenario, settings.seed, partial(_measure, settings.objective)) for *_, scenario in work if scenario]
@@ -285,6 +287,18 @@ def simulate_ranges(settings: ServingSettings, builder: ScenarioBuilder, report:
         ends.setdefault(point, {})[end] = {name: figures[name] for name in FIGURES}
         report(done, len(work))
     return [_row(point, of_point, ends) for point, of_point in ends.items()]
+
+
+def _ends(scenario: Scenario) -> Iterator[tuple[str, JsonObject]]:
+    """Yield what changes in a scenario at each end of the derived times, those of unequal servers included."""
+    for end, deployment in corners(scenario.deployment):
+        servers = scenario.servers
+        if isinstance(servers, tuple):
+            servers = tuple(
+                replace(server, deployment=dict(corners(server.deployment)).get(end, server.deployment))
+                for server in servers
+            )
+        yield end, {"deployment": deployment, "servers": servers}
 
 
 def search_ranges(
@@ -302,9 +316,9 @@ def search_ranges(
     work: list[tuple[CapacityRow, str, Scenario | None]] = []
     for row in _best(rows):
         scenario = builder.scenario(row.point)
-        for end, deployment in corners(scenario.deployment):
+        for end, changes in _ends(scenario):
             try:
-                work.append((row, end, replace(scenario, deployment=deployment)))
+                work.append((row, end, replace(scenario, **changes)))
             except SkitError:
                 work.append((row, end, None))
     coarse = replace(rule, resolution=max(rule.resolution, COARSE))

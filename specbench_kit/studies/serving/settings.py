@@ -9,7 +9,9 @@ from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.acceptance_spec import parse_rates
-from specbench_kit.serving.options import OWN, RECORD, SimulationOptions
+from specbench_kit.serving.options import DEFAULT_ROUTER, OWN, RECORD, SimulationOptions
+from specbench_kit.serving.pool_spec import parse_outage, parse_servers
+from specbench_kit.serving.routers.base import parse_router
 from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem, systems
@@ -17,7 +19,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.axes import with_options
 
 MOST_POINTS = 2000
-SERIES_OPTIONS = ("system", "scheduler", "method", "acceptance", "deployment")
+SERIES_OPTIONS = ("system", "scheduler", "method", "acceptance", "deployment", "servers", "router")
 """Options that are given once for all series, or once for each."""
 
 
@@ -31,6 +33,8 @@ class ServingSeries:
     method: str
     acceptance: str | None
     deployment: str
+    servers: str = "1"
+    router: str = DEFAULT_ROUTER
 
     @property
     def serves(self) -> ServingSystem:
@@ -81,6 +85,8 @@ class ServingSettings(SimulationOptions):
         for axis in AXES:
             values = getattr(self, axis)
             require(len(set(values)) == len(values), f"{axis}: a value is given twice")
+        for outage in self.outage:
+            parse_outage(outage)
         for slo in self.slo:
             parse_slo(slo)
         for scale in self.slo_scale:
@@ -134,11 +140,13 @@ class ServingSettings(SimulationOptions):
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-Row = tuple[str, str, str, str | None, str]
+Row = tuple[str, str, str, str | None, str, str, str]
 """Values of `SERIES_OPTIONS`."""
 
 
-def _resolve(system: str, scheduler: str, method: str, acceptance: str, deployment: str) -> Row:
+def _resolve(
+    system: str, scheduler: str, method: str, acceptance: str, deployment: str, servers: str, router: str
+) -> Row:
     """Return the options of one series with the system's own scheduler and method filled in, checked."""
     serves = systems.get(system)
     if deployment == LOCAL:
@@ -147,10 +155,12 @@ def _resolve(system: str, scheduler: str, method: str, acceptance: str, deployme
     method = serves.method if method == OWN else method
     parse_scheduler(scheduler)
     parse_method(method)
+    parse_servers(servers)
+    parse_router(router)
     if acceptance == RECORD:
-        return system, scheduler, method, None, deployment
+        return system, scheduler, method, None, deployment, servers, router
     parse_rates(acceptance)
-    return system, scheduler, method, acceptance, deployment
+    return system, scheduler, method, acceptance, deployment, servers, router
 
 
 def _labels(rows: Sequence[Row]) -> list[str]:
@@ -158,4 +168,11 @@ def _labels(rows: Sequence[Row]) -> list[str]:
     if len({row[0] for row in rows}) == len(rows):
         return [row[0] for row in rows]
     varied = [index for index in range(1, len(SERIES_OPTIONS)) if len({row[index] for row in rows}) > 1]
-    return [", ".join([row[0], *(row[index] or RECORD for index in varied)]) for row in rows]
+    return [", ".join([row[0], *(_in_label(index, row[index] or RECORD) for index in varied)]) for row in rows]
+
+
+def _in_label(index: int, value: str) -> str:
+    """Return the value of a series' option as its label has it: a bare number of servers would say nothing."""
+    if SERIES_OPTIONS[index] == "servers" and value.isdigit():
+        return f"{value} {'server' if value == '1' else 'servers'}"
+    return value

@@ -1,0 +1,79 @@
+"""The servers of a pool and their outages, as options name them. Imports no simulator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.serving.memory import KvCapacity
+
+MOST_SERVERS = 64
+
+
+@dataclass(frozen=True)
+class PoolServer:
+    """One server: its verifier, what its own drafting takes if it drafts, and its room for KV."""
+
+    name: str
+    deployment: Deployment
+    memory: KvCapacity
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The time in which a server is away; `server` is its index in the pool, from 0 on."""
+
+    server: int
+    from_s: float
+    to_s: float
+
+
+def parse_servers(text: str) -> int | list[str]:
+    """Return the number of equal servers that a text states, or the names of unequal ones, as in `wisp=2,vllm`."""
+    if text.strip().lstrip("-").isdigit():
+        number = int(text)
+        require(1 <= number <= MOST_SERVERS, f"--servers takes from 1 to {MOST_SERVERS} servers, not {number}")
+        return number
+    names: list[str] = []
+    for part in text.split(","):
+        name, equals, number_text = part.strip().partition("=")
+        count = int(number_text) if number_text.isdigit() else 0 if equals else 1
+        if not name or not count:
+            raise SkitError(
+                f"--servers takes a number of equal servers, or deployments with their verifiers and how many of each, "
+                f"as in wisp-roofline=2,vllm-rtx4090, not '{text}'"
+            )
+        names += [name] * count
+    require(len(names) <= MOST_SERVERS, f"--servers takes from 1 to {MOST_SERVERS} servers, not {len(names)}")
+    return names
+
+
+def parse_outage(text: str) -> Outage:
+    """Return the outage that `SERVER:FROM:TO` names: the server's number from 1 on, and simulated seconds."""
+    try:
+        server_text, from_text, to_text = text.split(":")
+        outage = Outage(int(server_text) - 1, float(from_text), float(to_text))
+    except ValueError:
+        outage = Outage(-1, inf, inf)
+    if not (outage.server >= 0 and 0 <= outage.from_s < outage.to_s < inf):
+        raise SkitError(f"--outage takes SERVER:FROM:TO, the server's number and seconds, as in 2:60:90, not '{text}'")
+    return outage
+
+
+def check_outages(outages: Sequence[Outage], servers: int, duration_s: float) -> None:
+    """Raise SkitError if an outage is of no server, begins after the end, or overlaps another of the same server."""
+    for outage in outages:
+        number = outage.server + 1
+        require(outage.server < servers, f"--outage: there is no server {number} of {servers}")
+        require(
+            outage.from_s < duration_s,
+            f"--outage: server {number} fails at {outage.from_s:g} s, after the end at {duration_s:g} s",
+        )
+    ordered = sorted(outages, key=lambda outage: (outage.server, outage.from_s))
+    for before, after in pairwise(ordered):
+        require(
+            before.server != after.server or before.to_s < after.from_s,
+            f"--outage: server {after.server + 1} fails at {after.from_s:g} s, before it is back at {before.to_s:g} s",
+        )

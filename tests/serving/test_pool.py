@@ -1,0 +1,221 @@
+"""Several servers behind a router: what routers choose, what a move costs, and what an outage leaves behind."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scenes import DEPLOYMENT, equal_results, scenario
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.deployments.base import Endpoint
+from specbench_kit.serving.arrivals import Poisson
+from specbench_kit.serving.memory import UNLIMITED, KvCapacity
+from specbench_kit.serving.metrics import compute_metrics
+from specbench_kit.serving.pool import ServerPool
+from specbench_kit.serving.pool_spec import Outage, PoolServer, parse_outage, parse_servers
+from specbench_kit.serving.result import SimulationResult
+from specbench_kit.serving.routers.base import RoutedServer, parse_router, routers
+from specbench_kit.serving.schedulers.waiting import WaitingRound
+from specbench_kit.serving.simulation import Simulation, simulate
+
+ALL_ROUTERS = (*sorted(routers.all()), "round-robin:per_round=true", "shortest-expected-time:per_round=true")
+
+
+def finished_once(result: SimulationResult) -> None:
+    """Assert that every request ends at most once, in the order of the device, and that no token is lost."""
+    responses = result.responses
+    for client in np.unique(responses["client"]):
+        own = responses["client"] == client
+        assert len(np.unique(responses["start_s"][own])) == own.sum()
+        assert (np.diff(np.sort(responses["start_s"][own])) > 0).all()
+    ended = np.isfinite(responses["end_s"])
+    assert (responses["committed"][ended] == responses["tokens"][ended]).all()
+    assert responses["committed"].sum() == result.rounds["committed"].sum()
+
+
+@pytest.mark.parametrize("system", ["wisp", "sled", "centralized"])
+@pytest.mark.parametrize("router", ALL_ROUTERS)
+def test_every_request_ends_exactly_once_though_a_server_fails(system: str, router: str) -> None:
+    """Requests come at a rate that leaves time to finish all of them before the end."""
+    scene = scenario(
+        system,
+        24,
+        servers=2,
+        router=router,
+        outages=(Outage(0, 6.0, 11.0), Outage(1, 14.0, 17.0), Outage(0, 16.0, 18.0)),
+        arrivals=FewRequests(3.0),
+        memory=KvCapacity(2500),
+        duration_s=200.0,
+    )
+    result = simulate(scene, 2)
+    finished_once(result)
+    assert len(result.responses["end_s"]) == 24 * FewRequests.most
+    assert np.isfinite(result.responses["end_s"]).all()
+    assert result.pool
+    assert (sum(result.pool.lost) > 0) == (scene.system.prefix_cache)
+    assert (sum(result.pool.moved) > 0) == ("per_round" in router and scene.system.prefix_cache)
+
+
+@dataclass(frozen=True, slots=True)
+class FewRequests(Poisson):
+    """Poisson arrivals of which every device has only a few."""
+
+    most = 5
+
+    def next_requests(self, devices: Any, count: int, number: Any, previous_s: Any, uniform: Any) -> Any:
+        following = Poisson(self.rate_per_s).next_requests(devices, count, number, previous_s, uniform)
+        return following._replace(at_s=np.where(number < self.most, following.at_s, np.inf))
+
+
+def test_no_server_verifies_while_it_is_away() -> None:
+    """Batches of a failed server end with it, and none begins before it is back."""
+    scene = scenario("wisp", 40, servers=2, outages=(Outage(1, 12.0, 20.0),))
+    batches = simulate(scene, 1).batches
+    away = (batches["server"] == 1) & (batches["ended_s"] > 12.0) & (batches["started_s"] < 20.0)
+    assert not away.any()
+    for index in (0, 1):
+        own = batches["server"] == index
+        assert (batches["started_s"][own][1:] >= batches["ended_s"][own][:-1]).all()
+    assert ((batches["server"] == 1) & (batches["started_s"] >= 20.0)).any()
+
+
+def test_an_outage_of_the_only_server_lets_everything_wait() -> None:
+    result = simulate(scenario("wisp", 10, outages=(Outage(0, 10.0, 15.0),)), 1)
+    verified = result.rounds["started_s"][np.isfinite(result.rounds["started_s"])]
+    assert not ((verified >= 10.0) & (verified < 15.0)).any()
+    assert (verified >= 15.0).any()
+    finished_once(result)
+
+
+def test_a_session_that_moves_is_computed_from_its_first_token_on() -> None:
+    """Round robin over rounds leaves the KV behind every time; over responses it never does."""
+    kept = simulate(scenario("wisp", 6, servers=2, router="round-robin"), 1)
+    moved = simulate(scenario("wisp", 6, servers=2, router="round-robin:per_round=true"), 1)
+    for result, leaves in ((kept, False), (moved, True)):
+        rounds = {name: column[result.rounds["batch"] >= 0] for name, column in result.rounds.items()}
+        servers = result.batches["server"][rounds["batch"].astype(int)]
+        order = np.lexsort((rounds["started_s"], rounds["client"]))
+        same = (np.diff(rounds["client"][order]) == 0) & (np.diff(rounds["response"][order]) == 0)
+        changes = (np.diff(servers[order]) != 0) & same
+        assert changes.any() == leaves
+        later = order[1:][changes]
+        assert (rounds["cached"][later] == 0).all()
+        assert (rounds["new"][later] > 60).all()
+        stays = order[1:][same & ~changes]
+        assert (rounds["cached"][stays] > 0).all()
+        assert result.pool
+        # A round that is on the server at the end has moved, and is not verified yet.
+        assert 0 <= sum(result.pool.moved) - changes.sum() <= 6
+
+
+@pytest.mark.parametrize("system", ["wisp", "sled", "specedge", "wisp-cache", "centralized"])
+@pytest.mark.parametrize("changes", [{}, {"memory": KvCapacity(1500), "arrivals": Poisson(2.0)}])
+def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, changes: dict[str, Any]) -> None:
+    """The loop of pools takes every arrival by itself, and comes to the same rounds, batches and responses."""
+    scene = scenario(system, 30, **changes)
+    alone = simulate(scene, 5)
+    simulation = Simulation(scene, 5)
+    simulation._pool = ServerPool(scene, simulation._servers, simulation._devices)
+    pooled = simulation.run(scene.duration_s)
+    del pooled.batches["server"]
+    assert equal_results(alone, replace(pooled, events=alone.events, refusals=alone.refusals))
+
+
+def test_two_servers_serve_what_one_cannot() -> None:
+    scenes = [scenario("wisp", 200, servers=servers) for servers in (1, 2)]
+    one, two = (compute_metrics(scene, simulate(scene, 1)) for scene in scenes)
+    assert "pool" not in one
+    assert two["overall"]["throughput"] > 1.5 * one["overall"]["throughput"]
+    assert list(two["pool"]) == ["1", "2"]
+    shares = [server["rounds_share"] or 0 for server in two["pool"].values()]
+    assert sum(shares) == pytest.approx(1)
+    assert min(shares) > 0.4
+    assert two["server"]["utilisation"] == pytest.approx(
+        sum(server["utilisation"] for server in two["pool"].values()) / 2
+    )
+
+
+def test_an_unequal_pool_gives_the_faster_server_more() -> None:
+    """In turn both get as many responses, and the slow server's take longer; by work the fast one gets more of them."""
+    slow = replace(DEPLOYMENT, verifier=Endpoint("slow", InteractionModel(1.6e-4, 8e-8, 1.6e-5, 60e-3)))
+    pool = (PoolServer("1 (fast)", DEPLOYMENT, UNLIMITED), PoolServer("2 (slow)", slow, UNLIMITED))
+    found = {}
+    for router in ("round-robin", "least-work", "shortest-expected-time"):
+        scene = scenario("wisp", 60, servers=pool, router=router)
+        found[router] = compute_metrics(scene, simulate(scene, 1))
+    in_turn = found.pop("round-robin")
+    for by_work in found.values():
+        assert by_work["pool"]["1 (fast)"]["rounds_share"] > 1.1 * in_turn["pool"]["1 (fast)"]["rounds_share"]  # type: ignore[operator]
+        assert by_work["overall"]["throughput"] > in_turn["overall"]["throughput"]
+
+
+@dataclass
+class StatedServer:
+    """A server with stated seconds, as routers see it."""
+
+    index: int
+    work: float = 0.0
+    own: float = 0.0
+    sessions: tuple[int, ...] = ()
+
+    def work_s(self, request: WaitingRound, now_s: float) -> float:
+        return self.work
+
+    def round_s(self, request: WaitingRound) -> float:
+        return self.own
+
+
+def choices(spec: str, servers: list[StatedServer], clients: list[int]) -> list[int]:
+    route = parse_router(spec).routing()
+    up: list[RoutedServer] = list(servers)
+    rounds = [WaitingRound(client, 10, 0, 0.0, 1.0, 1.0, 1.0) for client in clients]
+    return [servers[route(request, up, 0.0)].index for request in rounds]
+
+
+def test_what_routers_choose() -> None:
+    servers = [StatedServer(0, 0.5, 0.1), StatedServer(1, 0.2, 0.9), StatedServer(2, 0.3, 0.2)]
+    assert choices("round-robin", servers, [7] * 5) == [0, 1, 2, 0, 1]
+    assert choices("round-robin", [servers[0], servers[2]], [7] * 3) == [0, 2, 0]
+    assert choices("least-work", servers, [7]) == [1]
+    assert choices("shortest-expected-time", servers, [7]) == [2]
+    clients = list(range(300))
+    homes = choices("session-affinity", servers, clients)
+    assert choices("session-affinity", servers, clients) == homes
+    assert min(np.bincount(homes)) > 70
+    without = choices("session-affinity", servers[1:], clients)
+    assert all(before == after for before, after in zip(homes, without, strict=True) if before)
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [("3", 3), ("wisp", ["wisp"]), ("wisp=2,wan", ["wisp", "wisp", "wan"]), (" a.toml , b", ["a.toml", "b"])],
+)
+def test_servers_as_options_name_them(text: str, servers: object) -> None:
+    assert parse_servers(text) == servers
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "65", "", "wisp=0", "wisp=x", "wisp,,wan", "wisp=99"])
+def test_other_texts_are_no_servers(text: str) -> None:
+    with pytest.raises(SkitError, match="--servers takes"):
+        parse_servers(text)
+
+
+@pytest.mark.parametrize("text", ["", "1:2", "0:1:2", "1:5:5", "1:-1:2", "1:1:inf", "x:1:2", "1:1:2:3"])
+def test_other_texts_are_no_outages(text: str) -> None:
+    with pytest.raises(SkitError, match="--outage takes SERVER:FROM:TO"):
+        parse_outage(text)
+
+
+@pytest.mark.parametrize(
+    ("outages", "line"),
+    [
+        ((Outage(2, 1.0, 2.0),), "there is no server 3 of 2"),
+        ((Outage(0, 50.0, 60.0),), "fails at 50 s, after the end at 40 s"),
+        ((Outage(1, 4.0, 8.0), Outage(1, 2.0, 5.0)), "server 2 fails at 4 s, before it is back at 5 s"),
+    ],
+)
+def test_outages_that_cannot_be_are_refused(outages: tuple[Outage, ...], line: str) -> None:
+    with pytest.raises(SkitError, match=line):
+        scenario("wisp", servers=2, outages=outages)
