@@ -1,17 +1,24 @@
 """Lossy verification: what the rules accept, by hand, and how far the output's distribution is from the target's."""
 
-from collections.abc import Sequence
-from itertools import product
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise, product
 from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
 from tiny_models import AUTOREGRESSIVE, disturbed, make_requests, make_runner, outputs, tiny_llama
+from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.look_up import LookUpDistribution
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.lossy import LooseAcceptance, LossyRule, TypicalAcceptance, lossy_verdict, parse_lossy
+from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.base import Method
@@ -71,6 +78,129 @@ def test_the_distance_from_the_targets_distribution_is_known_by_enumeration() ->
             output[other] += chance * (float(other == token) if path else float(p[other]))
     assert output == pytest.approx([0.5 + 0.5 * 0.95, 0.5 * 0.05])
     assert sum(abs(share - float(mass)) for share, mass in zip(output, p, strict=True)) / 2 == pytest.approx(0.025)
+
+
+Prefix = tuple[int, ...]
+Distribution = Callable[[Prefix], Tensor]
+TOKENS, LENGTH, DRAFTED = 3, 5, 3
+
+
+class Nothing(LossyRule):
+    """Accepts no token, so that the target draws every one."""
+
+    display_name = "nothing"
+
+    def accepted(self, tokens: Sequence[int], target: Tensor) -> int:
+        return 0
+
+
+def sequences(
+    draft: Distribution, target: Distribution, rule: LossyRule, tokens: int, drafted: int
+) -> dict[Prefix, float]:
+    """The exact distribution of outputs of so many tokens, over rounds of drawn drafts and a drawn bonus token."""
+    reached: dict[Prefix, float] = {(): 1.0}
+    vocabulary = range(len(target(())))
+    for length in range(tokens):
+        for text in [text for text in reached if len(text) == length]:
+            weight = reached.pop(text)
+            for chain in product(vocabulary, repeat=drafted):
+                chance = weight
+                for place, token in enumerate(chain):
+                    chance *= float(draft((*text, *chain[:place]))[token])
+                tree = TokenTree(0)
+                for node, token in enumerate(chain):
+                    tree.add(token, node, LookUpDistribution("test", 1.0), 0)
+                rows = torch.stack([target((*text, *chain[:place])) for place in range(drafted + 1)])
+                path, _ = lossy_verdict(rule, tree, list(range(1, drafted + 1)), rows, None)
+                for bonus in vocabulary:
+                    output = (*text, *chain[: len(path)], bonus)[:tokens]
+                    reached[output] = reached.get(output, 0.0) + chance * float(rows[len(path), bonus])
+    return reached
+
+
+def distance(one: Mapping[Prefix, float], other: Mapping[Prefix, float], length: int) -> float:
+    """The total variation distance of the first so many tokens."""
+    difference: Counter[Prefix] = Counter()
+    for sign, shares in ((1, one), (-1, other)):
+        for tokens, share in shares.items():
+            difference[tokens[:length]] += sign * share  # type: ignore[assignment]
+    return sum(map(abs, difference.values())) / 2
+
+
+def models(seed: int) -> tuple[Distribution, Distribution]:
+    """A draft and a target of three tokens: the target's logits have a deviation of 2.5, the draft's noise one of 1."""
+
+    @cache
+    def both(text: Prefix) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(hash((seed, *text)) % 2**31)
+        logits = 2.5 * torch.randn(TOKENS, dtype=torch.float64, generator=generator)
+        noise = torch.randn(TOKENS, dtype=torch.float64, generator=generator)
+        return (logits + noise).softmax(-1), logits.softmax(-1)
+
+    return lambda text: both(text)[0], lambda text: both(text)[1]
+
+
+def distances(rule: LossyRule) -> list[float]:
+    """The distance after 1 to `LENGTH` tokens, on average over eight pairs."""
+    found = []
+    for seed in range(8):
+        draft, target = models(seed)
+        exact = sequences(draft, target, Nothing(), LENGTH, 1)
+        lossy = sequences(draft, target, rule, LENGTH, DRAFTED)
+        found.append([distance(lossy, exact, length) for length in range(1, LENGTH + 1)])
+    return [fmean(column) for column in zip(*found, strict=True)]
+
+
+def test_a_rule_that_accepts_nothing_leaves_the_distribution_of_sequences_as_it_is() -> None:
+    draft, target = models(0)
+    found = sequences(draft, target, Nothing(), LENGTH, DRAFTED)
+    assert sum(found.values()) == pytest.approx(1)
+    for tokens, share in found.items():
+        own = 1.0
+        for place, token in enumerate(tokens):
+            own *= float(target(tokens[:place])[token])
+        assert share == pytest.approx(own)
+
+
+@pytest.mark.parametrize("rule", [TypicalAcceptance(), LooseAcceptance(window=1)])
+def test_the_distance_grows_with_the_number_of_tokens_as_the_docs_state(rule: LossyRule) -> None:
+    found = distances(rule)
+    assert all(before < after for before, after in pairwise(found))
+    row = f"| `{rule.display_name}` | " + " | ".join(f"{share:.3f}" for share in found) + " |"
+    assert row in (Path(__file__).parents[2] / "docs" / "methods.md").read_text(), row
+
+
+@pytest.mark.parametrize("rule", [TypicalAcceptance(), LooseAcceptance(window=1)])
+def test_decoding_draws_sequences_as_often_as_enumeration_says(rule: LossyRule) -> None:
+    """Real models of four tokens, two drafted per round, three tokens of 3000 requests."""
+    model, sampler = tiny_llama(0, vocab_size=4), Sampler(temperature=0.5)
+    noisy = disturbed(model, 0.1)
+
+    def distribution(of: Any) -> Distribution:
+        @cache
+        def after(text: Prefix) -> Tensor:
+            with torch.inference_mode():
+                logits = of(torch.tensor([[1, 2, *text]])).logits[0, -1:]
+            return sampler.probabilities(logits)[0].double()
+
+        return after
+
+    # The first round has a prompt to draft from as any other has, so that rounds are those of the enumeration.
+    expected = sequences(distribution(noisy), distribution(model), rule, 3, 2)
+    exact = sequences(distribution(noisy), distribution(model), Nothing(), 3, 1)
+    runners = make_runner(model, 50, 32), make_runner(noisy, 50, 32)
+    setup = DecodingSetup(lossy=rule, batch_size=50, sampler=sampler)
+    engine = live_engine(parse_method("fixed-k:k=2"), *runners, setup=setup)
+    for request in make_requests([[1, 2]] * 3000, 3):
+        engine.submit(request)
+    counts: Counter[Prefix] = Counter()
+    while not engine.idle:
+        counts.update(tuple(record.output_ids) for record in engine.step())
+    drawn = {tokens: count / 3000 for tokens, count in counts.items()}
+    # 64 outcomes: the expected distance of 3000 draws is at most sqrt(64 / (2 pi 3000)) = .058.
+    assert distance(drawn, expected, 3) < 0.07
+    assert distance(expected, exact, 3) > 0.12, "or the test could not tell the rule from none"
+    assert distance(drawn, exact, 3) > 0.07
 
 
 def run(method: Method, rule: LossyRule | None) -> tuple[dict[str, list[int]], int]:
