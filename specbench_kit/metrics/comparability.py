@@ -4,6 +4,7 @@ Also here: from runs to the rows of a comparison: a method's runs on every datas
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -87,11 +88,10 @@ def _difference(name: str, runs: LabelledRuns, value: Property) -> str:
     if len(by_value) < 2:
         return ""
     # A label that has several values is given with its dataset.
-    labels = {text: {label for label, _ in group} for text, group in by_value.items()}
-    repeated = {label for label, _ in runs if sum(label in group for group in labels.values()) > 1}
+    values_of = Counter(label for group in by_value.values() for label in dict(group))
     parts = []
     for text, group in by_value.items():
-        names = [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in group]
+        names = [f"{label} on {dataset_name(run)}" if values_of[label] > 1 else label for label, run in group]
         parts.append(f"{text} ({_first_few(names)})")
     return f"{name}: {', '.join(parts)}"
 

@@ -199,10 +199,12 @@ def _part(sources: Sources, kind: Kind, name: str) -> dict[str, Source]:
     """Return the sources with only the records of one dataset or category; sources without any are left out."""
     parts = {}
     for dataset, source in sources.items():
-        records, baseline = (
-            [record for record in side if name == (dataset if kind == "dataset" else record.category)]
-            for side in (source.records, source.baseline)
-        )
+        if kind == "dataset":
+            records = list(source.records) if name == dataset else []
+            baseline = list(source.baseline)
+        else:
+            records = [record for record in source.records if record.category == name]
+            baseline = [record for record in source.baseline if record.category == name]
         if records:
             parts[dataset] = Source(source.run, records, baseline)
     return parts

@@ -155,7 +155,8 @@ def lossless_counts(entry: TableEntry) -> Metrics | None:
         (record, plain) for record, plain in pairs if record.prompt_ids == plain.prompt_ids and record.has_token_ids
     ]
     different = [record.key for record, plain in pairs if record.output_ids != plain.output_ids]
-    ties, unjudged = (sum(key in keys for key in different) for keys in (entry.ties, entry.unjudged))
+    ties = sum(key in entry.ties for key in different)
+    unjudged = sum(key in entry.unjudged for key in different)
     return {
         "compared": len(pairs),
         "identical": len(pairs) - len(different),

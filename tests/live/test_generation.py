@@ -25,7 +25,7 @@ from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
-from specbench_kit.live.server.generation import State
+from specbench_kit.live.server.generation import Generation, GenerationEvent, GenerationState
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.rounds import VerifiedRound
 from specbench_kit.live.server.service import DeviceStream
@@ -118,12 +118,37 @@ def generation_without_network(max_tokens: int) -> tuple[FrameHandler, DeviceStr
     return handler, stream, batches
 
 
+@pytest.mark.parametrize("state", [GenerationState.RUNS, GenerationState.PAUSES, GenerationState.PARKED])
+@pytest.mark.parametrize("later", list(GenerationEvent))
+def test_a_cancelled_generation_never_goes_on(state: GenerationState, later: GenerationEvent) -> None:
+    generation = Generation(1, 10, frozenset(), 1.0, state=state)
+    generation.move(GenerationEvent.CANCELLED)
+    # Of a parked one nothing is under way that could come back.
+    assert generation.state is (GenerationState.OVER if state is GenerationState.PARKED else GenerationState.ENDS)
+    for event in (later, GenerationEvent.READ):
+        generation.move(event)
+        assert not generation.goes_on
+    generation.move(GenerationEvent.STOPPED)
+    assert generation.state is GenerationState.OVER
+
+
+def test_a_paused_generation_goes_on_when_its_tokens_are_read() -> None:
+    generation = Generation(1, 10, frozenset(), 1.0)
+    assert generation.goes_on
+    for events in ([GenerationEvent.FULL], [GenerationEvent.FULL, GenerationEvent.STOPPED], [GenerationEvent.STOPPED]):
+        for event in events:
+            generation.move(event)
+        assert not generation.goes_on
+        generation.move(GenerationEvent.READ)
+        assert generation.goes_on
+
+
 def test_a_device_that_does_not_read_holds_its_generation_back() -> None:
     handler, stream, batches = generation_without_network(max_tokens=100)
     runner, session = handler.batch_runner, own_session(handler)
     generation = session.generation
     assert generation is not None
-    while generation.state is not State.PARKED:
+    while generation.state is not GenerationState.PARKED:
         handler.answer(batches.get(timeout=PATIENCE_S))
     assert 4 <= stream.unread <= 8
     assert (runner.waiting, batches.empty()) == (0, True)

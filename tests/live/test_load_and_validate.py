@@ -244,5 +244,5 @@ def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     simulated = mean_of(drawn)
     assert simulated["round p50"] == pytest.approx(0.109)
     off = deviations(values_of(measured), simulated)
-    within = {name: error["within"] for name, error in off.items() if error["within"] is not None}
+    within = {name: error.within for name, error in off.items() if error.within is not None}
     assert within == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}

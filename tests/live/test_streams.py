@@ -21,12 +21,11 @@ from specbench_kit.live.engines.client import (
     SentRequest,
     StreamClient,
     change,
-    divided,
     have_fallen,
     read_counters,
 )
 from specbench_kit.live.engines.http import EventParser
-from specbench_kit.metrics.ab.answers import Burst, DraftCounts, StreamedAnswer
+from specbench_kit.metrics.ab.answers import Burst, DraftCounts, StreamedAnswer, divided
 
 PROMPT = "prompt number 11"
 COUNT = 17

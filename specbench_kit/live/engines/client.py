@@ -31,7 +31,7 @@ from specbench_kit.live.engines.http import (
     proxy_of,
     without_secret,
 )
-from specbench_kit.metrics.ab.answers import Burst, CountedBy, DraftCounts, StreamedAnswer
+from specbench_kit.metrics.ab.answers import Burst, CountedBy, DraftCounts, StreamedAnswer, divided
 
 CONNECT_S = 10.0
 FIRST_WAIT_S = 0.25
@@ -178,20 +178,6 @@ class ReceivedStream:
             else:
                 bursts.append(Burst(arrival.at_s, size))
         return bursts
-
-
-def divided(total: int, weights: Sequence[int]) -> list[int]:
-    """Return whole numbers that sum to `total`, in proportion to the weights; at least 1 each where possible."""
-    if total < len(weights):
-        return [1] * total + [0] * (len(weights) - total)
-    spare = total - len(weights)
-    weight_sum = sum(weights)
-    ends = [0]
-    so_far = 0
-    for weight in weights:
-        so_far += weight
-        ends.append(round(spare * so_far / weight_sum))
-    return [1 + after - before for before, after in pairwise(ends)]
 
 
 SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?P<labels>\{.*\})?\s+(?P<value>\S+)", re.MULTILINE)

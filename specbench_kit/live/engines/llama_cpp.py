@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
-from typing import Any
 
 from msgspec import Struct
 
@@ -227,14 +226,14 @@ class LlamaCppChat(OpenAIChat):
     facts_paths = ("/v1/models", "/props")
     may_ignore_eos = True
 
-    def body(self, generation: Generation) -> dict[str, Any]:
+    def body(self, generation: Generation) -> JsonObject:
         return {**super().body(generation), **_own_fields(generation)}
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
         return _facts(*documents)
 
 
-def _own_fields(generation: Generation) -> dict[str, Any]:
+def _own_fields(generation: Generation) -> JsonObject:
     """Return the fields that OpenAI's routes lack; the server's own defaults would change the distribution."""
     return {
         "top_k": generation.sampler.top_k,

@@ -6,7 +6,6 @@ Also here: the counts of vLLM and llama.cpp in such streams.
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
 
 from msgspec import Struct
 
@@ -205,9 +204,9 @@ class OpenAIDialect(ServerDialect):
         version = (documents[1] or {}).get("version") if len(documents) > 1 else None
         return ServerFacts(card.id if card else None, card.max_model_len if card else None, version and str(version))
 
-    def body(self, generation: Generation) -> dict[str, Any]:
+    def body(self, generation: Generation) -> JsonObject:
         sampler = generation.sampler
-        body: dict[str, Any] = {
+        return {
             "model": self.model_name,
             "max_tokens": generation.max_tokens,
             "temperature": sampler.temperature,
@@ -215,9 +214,9 @@ class OpenAIDialect(ServerDialect):
             "seed": generation.seed,
             "stream": True,
             "stream_options": {"include_usage": True},
+            # Not a field of OpenAI's own service, which refuses fields that it does not know.
+            **({"top_k": sampler.top_k} if sampler.top_k else {}),
         }
-        # Not a field of OpenAI's own service, which refuses fields that it does not know.
-        return body | ({"top_k": sampler.top_k} if sampler.top_k else {})
 
 
 def _own_sampling(sampler: Sampler) -> JsonObject:
@@ -240,7 +239,7 @@ class Completions(TokenServer, OpenAIDialect):
         super().__init__(base)
         self._pool = ThreadPoolExecutor(THREADS, "completions")
 
-    def body(self, generation: Generation) -> dict[str, Any]:
+    def body(self, generation: Generation) -> JsonObject:
         return {**super().body(generation), "prompt": generation.text}
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
@@ -296,5 +295,5 @@ class OpenAIChat(OpenAIDialect):
 
     path = "/v1/chat/completions"
 
-    def body(self, generation: Generation) -> dict[str, Any]:
+    def body(self, generation: Generation) -> JsonObject:
         return {**super().body(generation), "messages": generation.messages}

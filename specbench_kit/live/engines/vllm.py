@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
@@ -36,7 +36,7 @@ class _VllmFields(OpenAIDialect):
     facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/version")
     may_ignore_eos = True
 
-    def body(self, generation: Generation) -> dict[str, Any]:
+    def body(self, generation: Generation) -> JsonObject:
         added = {
             "return_token_ids": True,
             "ignore_eos": generation.ignore_eos,

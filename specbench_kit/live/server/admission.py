@@ -6,11 +6,13 @@ A stream is admitted by its hello, a round by how many wait, and a frame by the 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
-
-from prometheus_client import Gauge
+from typing import TYPE_CHECKING
 
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import PROTOCOL, Refusal, Status
+
+if TYPE_CHECKING:
+    from prometheus_client import Gauge
 
 LONGEST_NAME = 256
 """Characters in the name of a session, of its stream of random numbers, and of a device."""
@@ -130,7 +132,7 @@ class Admission:
 
     limits: ServerLimits
     welcome: messages.Welcome
-    open_streams: Gauge
+    open_streams: "Gauge"
     tokens: Sequence[str] = ()
     streams: int = 0
     stopping: bool = False

@@ -17,7 +17,7 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.live.server.admission import Account
 from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
-from specbench_kit.live.server.generation import State
+from specbench_kit.live.server.generation import GenerationState
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.scoring import OutputScorer, ScoringEndedError, ScoringTask
 from specbench_kit.live.server.sessions import ServerSession
@@ -246,7 +246,7 @@ class BatchRunner(Thread):
         if generation is not None:
             generation.verified += 1
         if generation is None or session.closed or not generation.goes_on:
-            if generation is not None and (generation.finished or generation.state is State.ENDS):
+            if generation is not None and (generation.finished or generation.state is GenerationState.ENDS):
                 self._drafters.release(session)
             return False
         self.submit(generated_round(session, generation, now_s))

@@ -14,7 +14,7 @@ from specbench_kit.live.server.drafts import require_ends
 from specbench_kit.live.wire import Refusal, Status
 
 
-class State(Enum):
+class GenerationState(Enum):
     """Where a generation is."""
 
     RUNS = auto()
@@ -28,7 +28,7 @@ class State(Enum):
     OVER = auto()
 
 
-class Event(Enum):
+class GenerationEvent(Enum):
     """What the event loop learns of a generation."""
 
     FULL = auto()
@@ -43,18 +43,18 @@ class Event(Enum):
 
 
 TRANSITIONS = {
-    (State.RUNS, Event.FULL): State.PAUSES,
-    (State.PAUSES, Event.READ): State.RUNS,
-    (State.PARKED, Event.READ): State.RUNS,
-    (State.RUNS, Event.STOPPED): State.PARKED,
-    (State.PAUSES, Event.STOPPED): State.PARKED,
-    (State.ENDS, Event.STOPPED): State.OVER,
-    (State.RUNS, Event.FINISHED): State.OVER,
-    (State.PAUSES, Event.FINISHED): State.OVER,
-    (State.ENDS, Event.FINISHED): State.OVER,
-    (State.RUNS, Event.CANCELLED): State.ENDS,
-    (State.PAUSES, Event.CANCELLED): State.ENDS,
-    (State.PARKED, Event.CANCELLED): State.OVER,
+    (GenerationState.RUNS, GenerationEvent.FULL): GenerationState.PAUSES,
+    (GenerationState.PAUSES, GenerationEvent.READ): GenerationState.RUNS,
+    (GenerationState.PARKED, GenerationEvent.READ): GenerationState.RUNS,
+    (GenerationState.RUNS, GenerationEvent.STOPPED): GenerationState.PARKED,
+    (GenerationState.PAUSES, GenerationEvent.STOPPED): GenerationState.PARKED,
+    (GenerationState.ENDS, GenerationEvent.STOPPED): GenerationState.OVER,
+    (GenerationState.RUNS, GenerationEvent.FINISHED): GenerationState.OVER,
+    (GenerationState.PAUSES, GenerationEvent.FINISHED): GenerationState.OVER,
+    (GenerationState.ENDS, GenerationEvent.FINISHED): GenerationState.OVER,
+    (GenerationState.RUNS, GenerationEvent.CANCELLED): GenerationState.ENDS,
+    (GenerationState.PAUSES, GenerationEvent.CANCELLED): GenerationState.ENDS,
+    (GenerationState.PARKED, GenerationEvent.CANCELLED): GenerationState.OVER,
 }
 """The state that follows; an event that is not named here changes nothing."""
 
@@ -75,7 +75,7 @@ class Generation:
     """The time in which each of its rounds should be answered."""
     method: str = ""
     """The spec of the method that drafts at the server; empty for plain decoding."""
-    state: State = State.RUNS
+    state: GenerationState = GenerationState.RUNS
     finished: bool = False
     """True once its last token is committed."""
     unasked: bool = False
@@ -101,9 +101,9 @@ class Generation:
     def goes_on(self) -> bool:
         """Return True if its next round may begin."""
         is_ahead = self.verified - self.answered >= self.most_ahead
-        return self.state is State.RUNS and not (self.finished or is_ahead)
+        return self.state is GenerationState.RUNS and not (self.finished or is_ahead)
 
-    def move(self, event: Event) -> None:
+    def move(self, event: GenerationEvent) -> None:
         """Move to the state that follows an event."""
         self.state = TRANSITIONS.get((self.state, event), self.state)
 

@@ -12,7 +12,7 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import BACKOFF_MS, LONGEST_NAME, Admission
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafts import read_draft, require_ends, require_times
-from specbench_kit.live.server.generation import Event, Generation, State
+from specbench_kit.live.server.generation import Generation, GenerationEvent, GenerationState
 from specbench_kit.live.server.metrics import EventLog, ServerMetrics
 from specbench_kit.live.server.rounds import PendingRound, VerifiedRound, generated_round
 from specbench_kit.live.server.scoring import read_task
@@ -286,8 +286,8 @@ class Generations:
         generation.answered += 1
         if not verified.goes_on:
             # Of a response that goes on, the verification thread met the pause, or was ahead.
-            generation.move(Event.FINISHED if generation.finished else Event.STOPPED)
-        last = generation.state is State.OVER
+            generation.move(GenerationEvent.FINISHED if generation.finished else GenerationEvent.STOPPED)
+        last = generation.state is GenerationState.OVER
         if last:
             session.end_round()
         if stream is not None and not generation.unasked:
@@ -295,8 +295,10 @@ class Generations:
             _add_times(frame.generated, verified)
             stream.answer(frame)
             if verified.goes_on:
-                generation.move(Event.FULL if stream.unread >= self._limits.credit // 2 else Event.READ)
-        if generation.state in (State.PAUSES, State.PARKED):
+                generation.move(
+                    GenerationEvent.FULL if stream.unread >= self._limits.credit // 2 else GenerationEvent.READ
+                )
+        if generation.state in (GenerationState.PAUSES, GenerationState.PARKED):
             self._held_back.add(session)
             self.resume(session.stream)
 
@@ -309,8 +311,8 @@ class Generations:
             generation = session.generation
             if generation is None or session.closed:
                 continue
-            was_parked = generation.state is State.PARKED
-            generation.move(Event.READ)
+            was_parked = generation.state is GenerationState.PARKED
+            generation.move(GenerationEvent.READ)
             if was_parked:
                 self._batch_runner.submit(generated_round(session, generation, monotonic_s()))
 
@@ -324,9 +326,9 @@ class Generations:
         generation = session.generation
         if generation is None:
             return
-        generation.move(Event.CANCELLED)
+        generation.move(GenerationEvent.CANCELLED)
         self._held_back.discard(session)
-        if generation.state is State.OVER:
+        if generation.state is GenerationState.OVER:
             session.end_round()
             if session.stream is not None and not generation.unasked:
                 base = len(session.text.tokens)

@@ -1,5 +1,7 @@
 """One answer of a server, as its client saw it arrive: the lines of `answers.jsonl` in a run of `skit ab`."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from msgspec import Struct, field
@@ -155,3 +157,17 @@ class CounterChange(Struct, frozen=True):
     def key(self) -> tuple[str, str, int, int]:
         """The identity of the server's turn."""
         return self.load, self.server, self.repeat, self.turn
+
+
+def divided(total: int, weights: Sequence[int]) -> list[int]:
+    """Return whole numbers that sum to `total`, in proportion to the weights; at least 1 each where possible."""
+    if total < len(weights):
+        return [1] * total + [0] * (len(weights) - total)
+    spare = total - len(weights)
+    weight_sum = sum(weights)
+    ends = [0]
+    so_far = 0
+    for weight in weights:
+        so_far += weight
+        ends.append(round(spare * so_far / weight_sum))
+    return [1 + after - before for before, after in pairwise(ends)]

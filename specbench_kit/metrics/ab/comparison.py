@@ -3,6 +3,7 @@
 Also here: the load from which on a server is over-saturated: it gets more requests than it can answer.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -111,8 +112,8 @@ def summarise(
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
         comparisons = [_compared(figure, ratio, level, outputs, is_doubtful) for figure, ratio in ratios[load].items()]
         turns = {record.turn for record in own}
-        first = [record for record in own if record.key.repeat == 0 and record.key.dialogue_turn == 0]
-        largest = max(sum(record.turn == turn for record in first) for turn in turns)
+        firsts = Counter(record.turn for record in own if record.key.repeat == 0 and record.key.dialogue_turn == 0)
+        largest = max(firsts.values(), default=0)
         lengths = _lengths(_pairs(plan.names, own))
         loads.append(LoadSummary(load, len(turns), -(-largest // 2), figures, comparisons, outputs, lengths))
     failed = sum(record.answer is None for record in records)
@@ -155,7 +156,8 @@ def _ratios(
     pairs = _pairs(plan.names, records)
     if not pairs:
         return {}
-    first, second = ([getattr(pair, side) for pair in pairs] for side in ("first", "second"))
+    first = [pair.first for pair in pairs]
+    second = [pair.second for pair in pairs]
     turns = [pair.turn for pair in pairs]
 
     # Every figure has a row for every turn of the load, so that all of them line up.
@@ -165,10 +167,11 @@ def _ratios(
         return np.bincount(turns, weights=values, minlength=rows).astype(np.float64)
 
     ratios: dict[Figure, Ratio | None] = {} if load in plan.open_loads else {"throughput": _throughput(plan, records)}
-    steps = [[max(0, answer.tokens - 1) for answer in side] for side in (first, second)]
+    first_steps = sums([max(0, answer.tokens - 1) for answer in first])
+    second_steps = sums([max(0, answer.tokens - 1) for answer in second])
     ratios["ttft"] = Ratio.of([sums([a.ttft_s for a in first])], [sums([a.ttft_s for a in second])])
     ratios["tpot"] = Ratio.of(
-        [sums([a.decode_s for a in first]), sums(steps[1])], [sums([a.decode_s for a in second]), sums(steps[0])]
+        [sums([a.decode_s for a in first]), second_steps], [sums([a.decode_s for a in second]), first_steps]
     )
     ratios["e2e"] = Ratio.of([sums([a.e2e_s for a in first])], [sums([a.e2e_s for a in second])])
     acceptance = _acceptance(plan.names, records, changes, rows)
@@ -179,12 +182,16 @@ def _acceptance(
     names: Sequence[str], records: Sequence[AnswerRecord], changes: Sequence[CounterChange], rows: int
 ) -> Ratio | None:
     """Return the ratio of acceptance lengths where both servers speculate and say so in the same way."""
-    by_server = [[record for record in records if record.key.server == name] for name in names]
-    both = set.intersection(*({record.key.request for record in own if record.answer} for own in by_server))
+    answered: dict[str, set[tuple[str, int, int]]] = {name: set() for name in names}
+    for record in records:
+        if record.answer and record.key.server in answered:
+            answered[record.key.server].add(record.key.request)
+    both = set.intersection(*answered.values())
     by_answer = []
     by_counters = []
-    for name, own in zip(names, by_server, strict=True):
-        by_answer.append(rounds_of_answers([record for record in own if record.key.request in both]))
+    for name in names:
+        own = [record for record in records if record.key.server == name and record.key.request in both]
+        by_answer.append(rounds_of_answers(own))
         by_counters.append(rounds_of_counters([change for change in changes if change.server == name]))
     # Answers and counters do not count the same tokens, so that one of a kind is not held against the other.
     first, second = by_answer if any(by_answer) else by_counters
@@ -204,25 +211,25 @@ def _pairs(names: Sequence[str], records: Sequence[AnswerRecord]) -> list[_Pair]
 def _lengths(pairs: Sequence[_Pair]) -> Lengths | None:
     if not pairs:
         return None
-    sides = [[getattr(pair, side).tokens for pair in pairs] for side in ("first", "second")]
-    equal = sum(first == second for first, second in zip(*sides, strict=True))
-    return Lengths([sum(side) / len(pairs) for side in sides], len(pairs), equal)
+    first = sum(pair.first.tokens for pair in pairs)
+    second = sum(pair.second.tokens for pair in pairs)
+    equal = sum(pair.first.tokens == pair.second.tokens for pair in pairs)
+    return Lengths([first / len(pairs), second / len(pairs)], len(pairs), equal)
 
 
 def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
     """Return the ratio of tokens per second over the turns in which no request failed at either server."""
-    sides = [[record for record in records if record.key.server == name] for name in plan.names]
-    spans = [turn_spans(side) for side in sides]
-    seconds = [{place: end_s - begin_s for place, (begin_s, end_s) in side.items()} for side in spans]
-    broken = {(record.key.repeat, record.turn) for record in records if record.answer is None}
-    places = [place for place in spans[0] if place in spans[1] and place not in broken]
-    tokens: list[dict[tuple[int, int], int]] = []
-    for side in sides:
-        counts: dict[tuple[int, int], int] = {}
-        for record in side:
-            place = record.key.repeat, record.turn
-            counts[place] = counts.get(place, 0) + (record.answer.tokens if record.answer else 0)
+    seconds: list[dict[tuple[int, int], float]] = []
+    tokens: list[Counter[tuple[int, int]]] = []
+    for name in plan.names:
+        own = [record for record in records if record.key.server == name]
+        seconds.append({place: end_s - begin_s for place, (begin_s, end_s) in turn_spans(own).items()})
+        counts: Counter[tuple[int, int]] = Counter()
+        for record in own:
+            counts[record.key.repeat, record.turn] += record.answer.tokens if record.answer else 0
         tokens.append(counts)
+    broken = {(record.key.repeat, record.turn) for record in records if record.answer is None}
+    places = [place for place in seconds[0] if place in seconds[1] and place not in broken]
     if not places:
         return None
     turns = [turn for _, turn in places]

@@ -93,7 +93,7 @@ def legend(axes: "Axes") -> None:
     figure.legend(loc="outside lower center", ncols=2)
 
 
-def legend_in(labels: Mapping[str, Any] | Sequence[str]) -> float:
+def legend_in(labels: Collection[str]) -> float:
     """Return the inches that a legend of these labels takes."""
     return 0.2 * -(-len(labels) // 2) + 0.12 * sum(short(label).count("\n") for label in labels) / 2
 

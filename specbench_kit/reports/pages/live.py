@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from msgspec import Struct
+
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.profilers.base import LEAST_SERVED_R2
@@ -76,12 +78,43 @@ def mean_of(rows: Sequence[Row]) -> Values:
     return {title: None if None in values else fmean(values) for title, values in values_by_title.items()}
 
 
-def deviations(measured: Values, simulated: Values) -> dict[str, dict[str, float | bool | None]]:
-    """Return by figure how far the simulation is off, as a share of the measured value or in points.
+class Deviation(Struct):
+    """How far a simulated figure is off, as a share of the measured one or in points; whether that is tolerated."""
 
-    `within` says whether that is within the tolerance.
-    """
-    result: dict[str, dict[str, float | bool | None]] = {}
+    off: float | None
+    within: bool | None
+
+
+class ValidatedLoad(Struct):
+    """One measured load, and the figures of both simulations with how far they are apart from the measured ones."""
+
+    devices: int
+    rate: float | None
+    measured: Row
+    simulated: Values
+    simulated_apart: dict[str, Deviation]
+    as_fast: Values
+    as_fast_apart: dict[str, Deviation]
+
+    @property
+    def variants(self) -> Mapping[str, tuple[Values, dict[str, Deviation]]]:
+        """The figures and deviations of each simulation by its name in `SIMULATED`."""
+        return {
+            "simulated": (self.simulated, self.simulated_apart),
+            "as_fast": (self.as_fast, self.as_fast_apart),
+        }
+
+
+class Validation(Struct):
+    """The simulation of a load: how many seeds were averaged, and the loads."""
+
+    seeds: int
+    rows: list[ValidatedLoad]
+
+
+def deviations(measured: Values, simulated: Values) -> dict[str, Deviation]:
+    """Return by figure how far the simulation is off."""
+    result: dict[str, Deviation] = {}
     for column in COLUMNS:
         real = measured[column.title]
         modelled = simulated[column.title]
@@ -89,7 +122,7 @@ def deviations(measured: Values, simulated: Values) -> dict[str, dict[str, float
         if real is not None and modelled is not None and (real or column.in_points):
             off = modelled - real if column.in_points else modelled / real - 1
         within = None if off is None or column.tolerance is None else abs(off) <= column.tolerance
-        result[column.title] = {"off": off, "within": within}
+        result[column.title] = Deviation(off, within)
     return result
 
 
@@ -100,7 +133,7 @@ LOAD_COLUMNS = ("load", "throughput (tokens/s)", "round p50", "round p95", "viol
 def load_report(run: RunFile, summary: Summary, figures: Sequence[Figure] = ()) -> Document:
     """Return the report of `skit load`."""
     rows = [
-        [label(row), *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
+        [name_of(row), *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
     ]
     table = Table(("load", *COLUMNS, "drafts sent late by (p50, p99)"), rows)
     return _document(
@@ -117,7 +150,7 @@ def load_report(run: RunFile, summary: Summary, figures: Sequence[Figure] = ()) 
 def load_headline(run: RunFile, summary: Summary) -> str:
     """Return in a sentence what the server did under the load with the highest throughput."""
     rows = summary["rows"]
-    values = {label(row): values_of(row) for row in rows}
+    values = {name_of(row): values_of(row) for row in rows}
     best = max(values, key=lambda name: values[name]["throughput (tokens/s)"] or 0.0)
     figures = values[best]
     first = f"Of {len(rows)} loads, {best} have the highest throughput" if len(rows) > 1 else f"{best} were served"
@@ -146,10 +179,10 @@ def _answers(summary: Summary) -> Blocks:
         Column("server's estimate / profile", "number"),
     )
     names = ("rounds", "differing", "left_trace", "degraded", "refusals")
-    rows = [
-        [*_point(row), *(row["answers"][name] for name in names), row["slower"], row["estimate"]]
-        for row in summary["rows"]
-    ]
+    rows = []
+    for row in summary["rows"]:
+        answers = [row["answers"][name] for name in names]
+        rows.append([*_point(row["devices"], row.get("rate")), *answers, row["slower"], row["estimate"]])
     return [Heading("The server's answers"), Table(columns, rows)]
 
 
@@ -169,39 +202,40 @@ class JudgedError:
         return f"{100 * self.error:+.1f} {'points' if self.column.in_points else '%'}"
 
 
-def judged_errors(result: Summary) -> list[JudgedError]:
+def judged_errors(result: Validation) -> list[JudgedError]:
     """Return the errors of all figures that have a tolerance, load by load, for each variant of the simulation."""
-    return [
-        JudgedError(label(row), column, name, error["off"], error["within"])
-        for row in result["rows"]
-        for column in COLUMNS
-        for name in SIMULATED
-        if (error := row[f"{name}_apart"][column.title])["within"] is not None
-    ]
+    judged = []
+    for row in result.rows:
+        for column in COLUMNS:
+            for name, (_, errors) in row.variants.items():
+                error = errors[column.title]
+                if error.off is not None and error.within is not None:
+                    load = label(row.devices, row.rate)
+                    judged.append(JudgedError(load, column, name, error.off, error.within))
+    return judged
 
 
-def validation_report(run: RunFile, result: Summary, figures: Sequence[Figure] = ()) -> Document:
+def validation_report(run: RunFile, result: Validation, figures: Sequence[Figure] = ()) -> Document:
     """Return the report on the simulation of the same load."""
     rows: list[list[Cell]] = []
-    for row in result["rows"]:
-        rows.append([*_point(row), "measured", *values_of(row["measured"]).values()])
-        for name, words in SIMULATED.items():
-            errors = row[f"{name}_apart"]
-            rows.append(["", "", words, *(row[name][column.title] for column in COLUMNS)])
+    for row in result.rows:
+        rows.append([*_point(row.devices, row.rate), "measured", *values_of(row.measured).values()])
+        for name, (values, errors) in row.variants.items():
+            rows.append(["", "", SIMULATED[name], *(values[column.title] for column in COLUMNS)])
             rows.append(["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
-    note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated figures are means over {result['seeds']} seeds."
+    note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated figures are means over {result.seeds} seeds."
     return _document(
         "Validation of",
         run,
         [Paragraph(f"**{validation_headline(result)}**")],
         caution(machine.warnings(RunDescription.read(run)), severe=True),
-        caution(load_cautions(run, [row["measured"] for row in result["rows"]])),
+        caution(load_cautions(run, [row.measured for row in result.rows])),
         [*figures, _judged_table(result), Paragraph(note)],
         [Heading("All figures"), Table((*POINT, "", *COLUMNS), rows)],
     )
 
 
-def validation_headline(result: Summary) -> str:
+def validation_headline(result: Validation) -> str:
     """Return in a sentence how many simulated figures lie within the tolerances, and which is farthest off."""
     errors = judged_errors(result)
     counts = []
@@ -218,33 +252,31 @@ def validation_headline(result: Summary) -> str:
     )
 
 
-def _judged_table(result: Summary) -> Table:
+def _judged_table(result: Validation) -> Table:
     """Return a row for each figure that has a tolerance under each load, measured beside both simulations."""
     rows: list[list[Cell]] = []
-    for row in result["rows"]:
-        measured = values_of(row["measured"])
+    for row in result.rows:
+        measured = values_of(row.measured)
         for column in (column for column in COLUMNS if column.tolerance is not None):
             cells: list[Cell] = [column.text(measured[column.title])]
-            for name in SIMULATED:
-                error = row[f"{name}_apart"][column.title]
-                cells += [column.text(row[name][column.title]), _error(error, column)]
-            rows.append([label(row), column.title, *cells])
+            for values, errors in row.variants.values():
+                cells += [column.text(values[column.title]), _error(errors[column.title], column)]
+            rows.append([label(row.devices, row.rate), column.title, *cells])
     simulations = ("by the profile", "error", "by measured batch times", "error")
     return Table(("load", "metric", "measured", *simulations), rows)
 
 
-def _point(row: Row) -> list[Cell]:
+def _point(devices: int, rate: float | None) -> list[Cell]:
     """Return the cells of `POINT`; a closed loop has no rate."""
-    rate = row.get("rate")
-    return [count(row["devices"]), "closed loop" if rate is None else f"{rate:g}/s"]
+    return [count(devices), "closed loop" if rate is None else f"{rate:g}/s"]
 
 
-def _error(error: Summary, column: ComparedColumn) -> str:
+def _error(error: Deviation, column: ComparedColumn) -> str:
     """Return an error, in bold if it exceeds the tolerance."""
-    if error["off"] is None:
+    if error.off is None:
         return ABSENT
-    text = f"{100 * error['off']:+.1f} {'points' if column.in_points else '%'}"
-    return f"**{text}**" if error["within"] is False else text
+    text = f"{100 * error.off:+.1f} {'points' if column.in_points else '%'}"
+    return f"**{text}**" if error.within is False else text
 
 
 def _document(subject: str, run: RunFile, *sections: Blocks) -> Document:
@@ -275,16 +307,16 @@ def load_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
     lines = setting_cautions(RunDescription.read(run))
     for row in rows:
         if row["late_s"][1] > LATE_S:
-            lines.append(f"LATE DRAFTS at {label(row)}: the machine that generates the load was too slow.")
+            lines.append(f"LATE DRAFTS at {name_of(row)}: the machine that generates the load was too slow.")
         answers = row.get("answers") or {}
         if answers.get("degraded") or answers.get("refusals"):
             lines.append(
-                f"OVERLOADED at {label(row)}: the server answered {share(answers['degraded'] or 0.0)} of the rounds "
+                f"OVERLOADED at {name_of(row)}: the server answered {share(answers['degraded'] or 0.0)} of the rounds "
                 f"without verifying the draft, and asked {count(answers['refusals'])} times to send it again later."
             )
         if answers.get("differing"):
             lines.append(
-                f"OTHER ANSWERS at {label(row)}: {share(answers['differing'])} of the rounds, in "
+                f"OTHER ANSWERS at {name_of(row)}: {share(answers['differing'])} of the rounds, in "
                 f"{share(answers['left_trace'])} of the responses, were not answered as in the trace. Devices followed "
                 "the server, and most drafts behind such an answer are wrong."
             )
@@ -303,7 +335,7 @@ def profile_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
         slower = row.get("slower")
         if slower and not 1 / MOST_APART <= slower <= MOST_APART:
             lines.append(
-                f"OTHER SPEED at {label(row)}: verifications took {slower:.2f} times as long as by the profile: "
+                f"OTHER SPEED at {name_of(row)}: verifications took {slower:.2f} times as long as by the profile: "
                 "measure it again, right before the load."
             )
     return lines
@@ -317,7 +349,11 @@ def poor_fit(r2: float | None) -> str:
     )
 
 
-def label(row: Row) -> str:
+def name_of(row: Row) -> str:
     """Return the name of a row's load."""
-    rate = row.get("rate")
-    return f"{count(row['devices'])} devices" + ("" if rate is None else f" and {rate:g} requests/s")
+    return label(row["devices"], row.get("rate"))
+
+
+def label(devices: int, rate: float | None) -> str:
+    """Return the name of a load; a closed loop has no rate."""
+    return f"{count(devices)} devices" + ("" if rate is None else f" and {rate:g} requests/s")

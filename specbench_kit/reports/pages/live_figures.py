@@ -9,9 +9,10 @@ from specbench_kit.reports.pages.live import (
     SIMULATED,
     TOLERANCES,
     JudgedError,
+    Validation,
     judged_errors,
-    label,
     load_report,
+    name_of,
     validation_report,
 )
 from specbench_kit.reports.render_html import write_page, write_pictures
@@ -33,7 +34,7 @@ def write_load(folder: Path, run: RunFile, summary: Summary) -> Document:
     return document
 
 
-def write_validation(folder: Path, name: str, run: RunFile, result: Summary) -> Document:
+def write_validation(folder: Path, name: str, run: RunFile, result: Validation) -> Document:
     """Write the report on a load's simulation, as files of this name, and return its document."""
     pictures = [errors] if (errors := error_picture(result)) else []
     document = validation_report(run, result, write_pictures(folder, pictures, _where(run)))
@@ -61,7 +62,7 @@ def round_trips(summary: Summary) -> Picture:
             for index, (name, time_ms) in enumerate((("P50", p50_ms), ("P95", p95_ms), ("P99", p99_ms))):
                 name_once = name if number == 0 else None
                 axes.plot([time_ms], [number], MARKERS[index], color=COLOURS[0], markersize=6, label=name_once)
-        axes.set_yticks(range(len(rows)), [label(row) for row in rows])
+        axes.set_yticks(range(len(rows)), [name_of(row) for row in rows])
         axes.invert_yaxis()
         axes.margins(y=0.3)
         axes.set_xlim(left=0)
@@ -74,7 +75,7 @@ def round_trips(summary: Summary) -> Picture:
     return Picture("round_trips", "Round trips by load", note, FRAME_IN + ROW_IN * max(2, len(rows)), draw)
 
 
-def error_picture(result: Summary) -> Picture | None:
+def error_picture(result: Validation) -> Picture | None:
     """Return the picture of how far simulated figures are off, or None if none has a tolerance."""
     errors = judged_errors(result)
     by_figure: dict[tuple[str, str], list[JudgedError]] = {}

@@ -1,14 +1,9 @@
-"""The report of a profiling run: what a forward costs, and how far the fitted latency model can be trusted.
-
-Also here: the entries of `skit list profiles`.
-"""
+"""The report of a profiling run: what a forward costs, and how far the fitted latency model can be trusted."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specbench_kit.profilers.base import DERIVED, Profile
-from specbench_kit.profilers.loading import all_profiles
-from specbench_kit.profilers.roofline import judge
+from specbench_kit.profilers.base import DERIVED
 from specbench_kit.profilers.saving import TIMED_CONTEXT
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
@@ -33,42 +28,12 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections import profiles as wording
 from specbench_kit.reports.sections.machine import provenance
-from specbench_kit.reports.sections.profiles import SYMBOLS, score, verdict_sentence
 from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share, significant
 from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-def entries() -> list[dict[str, object]]:
-    """Return one entry per profile; for a file that cannot be used, only its name and the reason."""
-    return [
-        _entry(profile) if isinstance(profile, Profile) else {"name": name, "summary": f"cannot be used: {profile}"}
-        for name, profile in all_profiles().items()
-    ]
-
-
-def _entry(profile: Profile) -> dict[str, object]:
-    verdict = judge(profile)
-    reason = verdict_sentence(verdict.kind, verdict.coefficients, verdict.regimes, verdict.reason, verdict.short)
-    source = f"{profile.source} ({profile.reference})" if profile.reference else profile.source
-    subject = f"{profile.model} on {profile.device} in {profile.dtype}" if profile.model else "model and device unknown"
-    missing = ", ".join(SYMBOLS[name] for name in profile.not_given)
-    disturbed = [f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}"] if profile.disturbances else []
-    parts = [*disturbed, f"{source}: {profile.role}, {subject}", f"R² {score(profile.test_r2)}"]
-    fields = ("role", "source", "device", "model", "dtype", "reference", "date", "note", "test_r2")
-    return {
-        "name": profile.name,
-        "summary": "; ".join([*parts, *([f"not given: {missing}"] if missing else []), reason]),
-        **{field: getattr(profile, field) for field in fields},
-        "not_given": list(profile.not_given),
-        "disturbed": list(profile.disturbances),
-        "verdict": verdict.kind,
-        "verdict_reason": reason,
-    }
-
 
 METRICS = {
     "count": ("configurations", "count"),

@@ -9,7 +9,7 @@ from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.runs import provenance
-from specbench_kit.studies.ab.imports.base import ImportedAnswer, ImportedLoad, result_files
+from specbench_kit.studies.ab.imports.base import ImportedAnswer, ImportedLoad, ResultFile, result_files
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.ab.store import AbOutcome, AnswerStore, conclude
 
@@ -23,13 +23,12 @@ Pair = tuple[ImportedAnswer | None, ImportedAnswer | None]
 def compare_files(settings: AbSettings) -> AbOutcome:
     """Read both sides, pair their requests, and write a run directory with a report."""
     sides = [_read(paths) for _, paths in settings.files]
-    formats = [[result_files.get(tool) for tool in tools] for _, tools in sides]
-    notes = list(dict.fromkeys(kind.note for kinds in formats for kind in kinds if kind.note))
+    notes = list(dict.fromkeys(kind.note for _, kinds in sides for kind in kinds if kind.note))
     loads = _paired_loads(settings.names, [load for load, _ in sides])
     records = [record for label, pairs in loads.items() for record in _records(settings.names, label, pairs)]
     prompts = {record.key.request_id for record in records}
     described = []
-    for (name, paths), kinds in zip(settings.files, formats, strict=True):
+    for (name, paths), (_, kinds) in zip(settings.files, sides, strict=True):
         tools = ", ".join(dict.fromkeys(kind.tool for kind in kinds))
         server = {
             "name": name,
@@ -61,25 +60,26 @@ def compare_files(settings: AbSettings) -> AbOutcome:
     return conclude(store, summarise(plan, records, cautions=[ONE_AFTER_THE_OTHER, *notes]))
 
 
-def _read(paths: Sequence[Path]) -> tuple[list[ImportedLoad], list[str]]:
+def _read(paths: Sequence[Path]) -> tuple[list[ImportedLoad], list[ResultFile]]:
     """Return the loads of all files of one side, and the formats of the files."""
     loads = list[ImportedLoad]()
-    tools = list[str]()
+    kinds = list[ResultFile]()
     for path in paths:
         try:
             content = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-        name = next((name for name, kind in result_files.all().items() if kind().recognises(path, content)), None)
-        if name is None:
-            known = ", ".join(kind.tool for kind in result_files.all().values())
+        known_kinds = [kind() for kind in result_files.all().values()]
+        kind = next((kind for kind in known_kinds if kind.recognises(path, content)), None)
+        if kind is None:
+            known = ", ".join(kind.tool for kind in known_kinds)
             raise SkitError(f"{path} is no result file with single requests of {known}")
         try:
-            loads += result_files.get(name)().read(path, content)
+            loads += kind.read(path, content)
         except ValueError as error:
             raise SkitError(f"{path}: {error}") from error
-        tools.append(name)
-    return loads, tools
+        kinds.append(kind)
+    return loads, kinds
 
 
 def _paired_loads(names: Sequence[str], sides: Sequence[Sequence[ImportedLoad]]) -> dict[str, list[Pair]]:
@@ -98,7 +98,8 @@ def _paired(first: Sequence[ImportedAnswer], second: Sequence[ImportedAnswer], l
     """Return the requests of both sides by prompt: the same prompt for the n-th time is a pair."""
     kinds = min(len(answer.prompts) for answer in (*first, *second))
     for kind in range(kinds):
-        one, other = (_numbered([answer.prompts[kind] for answer in side]) for side in (first, second))
+        one = _numbered([answer.prompts[kind] for answer in first])
+        other = _numbered([answer.prompts[kind] for answer in second])
         by_prompt = dict(zip(other, second, strict=True))
         pairs: list[Pair] = [(answer, by_prompt.get(key)) for key, answer in zip(one, first, strict=True)]
         if any(partner is not None for _, partner in pairs):

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
@@ -39,21 +40,31 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
         raise SkitError(f"{folder} is no run of skit load")
     trace = TraceFile(folder / TRACE)
     seed = run["config"]["seed"]
-    rows = list[dict[str, object]]()
+    rows: list[live.ValidatedLoad] = []
     for done, measured in enumerate(summary["rows"]):
         point = LoadPoint(measured["devices"], measured.get("rate"))
         progress(str(point), done, len(summary["rows"]))
         scenario = _scenario(run, point, trace, measured.get("estimate") or 1.0)
-        variants = {"simulated": scenario, "as_fast": _slowed(scenario, measured)}
-        row: dict[str, object] = {**point._asdict(), "measured": measured}
-        for name, variant in variants.items():
+        means = []
+        for variant in (scenario, _slowed(scenario, measured)):
             drawn = [summary_row(variant, point, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
-            row[name] = simulated = live.mean_of(drawn)
-            row[f"{name}_apart"] = live.deviations(live.values_of(measured), simulated)
-        rows.append(row)
+            means.append(live.mean_of(drawn))
+        simulated, as_fast = means
+        values = live.values_of(measured)
+        rows.append(
+            live.ValidatedLoad(
+                *point,
+                measured,
+                simulated,
+                live.deviations(values, simulated),
+                as_fast,
+                live.deviations(values, as_fast),
+            )
+        )
     progress("done", len(rows), len(rows))
-    result: JsonObject = {"seeds": SEEDS, "rows": rows}
-    document = write_validation(folder, VALIDATION, run, result)
+    validation = live.Validation(SEEDS, rows)
+    document = write_validation(folder, VALIDATION, run, validation)
+    result: JsonObject = to_builtins(validation)
     write_text(folder / f"{VALIDATION}.json", to_json(result))
     return LoadOutcome(folder, run, result, document)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from specbench_kit.core.registry import Registry
-from specbench_kit.live.engines.client import divided
-from specbench_kit.metrics.ab.answers import Burst, CountedBy, StreamedAnswer
+from specbench_kit.metrics.ab.answers import Burst, CountedBy, StreamedAnswer, divided
 
 
 @dataclass(frozen=True, slots=True)
