@@ -1,9 +1,10 @@
-"""Produce results/reference/live: python scripts/live_reference.py [--only validation|links] [--out FOLDER].
+"""Produce results/reference/live: python scripts/live_reference.py [--only validation|links|pair] [--out FOLDER].
 
 Server and load run on one core each. Validation: a profile of the server over the network, then four schedulers below,
 at and above the knee, each compared with the simulator. Links: every round-based method over emulated links of 0, 20
 and 80 ms, compared with a modelled deployment of the same figures, in time and in speedup. Both are over the same
-baseline: the target decodes at the server, and its tokens are streamed. Measurements stay in build/reference/live.
+baseline: the target decodes at the server, and its tokens are streamed. Pair: the same for methods on the known pair,
+over 20, 40 and 80 ms, in results/reference/pair/live. Measurements stay in build/reference/live.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ LINKS = """# Methods over a shaped link
 
 Measured over a wire whose messages are held back on this machine, beside a deployment of the same figures: the profile
 of the server, its wire's own time beside the round trip, and a profile of the draft model.
-SmolLM2-135M with its bundled draft model, four answers of 32 tokens; the reports say where the machine was disturbed.
+{pair}; the reports say where the machine was disturbed.
 Speedups are over *AR at the server, streamed*: the target decodes by itself and pays the link once. `server-only` is
 the speedup of the same method with draft and target both at the server, streamed. Bold: measured and modelled speedup
 are more than 15 % apart.
@@ -54,12 +56,47 @@ are more than 15 % apart.
 SPEEDUP_APART = 0.15
 """The largest difference of measured and modelled speedups that counts as equal."""
 
-METHODS = ("fixed-k", "svip", "adaedl", "opt-tree", "specedge", "ssd", "prompt-lookup", "suffix")
-SERVER_ONLY = tuple(method for method in METHODS if method not in ("specedge", "ssd"))
-"""The methods with which the server also drafts by itself: one that drafts ahead would have to do without that."""
-RTT_S = (0.0, 0.02, 0.08)
-TOY, REAL, LINK_SLOTS = ("--target", "bundled"), ("--target", "smollm2"), 4
-ASKED = ("--dataset", "gsm8k", "--limit", "4", "--max-new-tokens", "32")
+TOY = ("--target", "bundled")
+
+
+@dataclass(frozen=True)
+class Links:
+    """Methods of a pair over round trips. A method that drafts ahead cannot be offered by the server alone."""
+
+    name: str
+    target: str
+    pair: str
+    methods: tuple[str, ...]
+    rtt_s: tuple[float, ...]
+    limit: int
+    max_new_tokens: int
+    drafts_ahead: tuple[str, ...] = ()
+    slots: int = 4
+
+    @property
+    def model(self) -> tuple[str, str]:
+        return ("--target", self.target)
+
+
+SMOLLM2 = Links(
+    name="links",
+    target="smollm2",
+    pair="SmolLM2-135M with its bundled draft model, four answers of 32 tokens",
+    methods=("fixed-k", "svip", "adaedl", "opt-tree", "specedge", "ssd", "prompt-lookup", "suffix"),
+    rtt_s=(0.0, 0.02, 0.08),
+    limit=4,
+    max_new_tokens=32,
+    drafts_ahead=("specedge", "ssd"),
+)
+KNOWN_PAIR = Links(
+    name="pair",
+    target="qwen2.5-coder",
+    pair="Qwen2.5-Coder-1.5B-Instruct with Qwen2.5-Coder-0.5B-Instruct, three answers of 48 tokens, one core each",
+    methods=("fixed-k:k=4", "threshold", "adaspec", "svip", "prompt-lookup"),
+    rtt_s=(0.02, 0.04, 0.08),
+    limit=3,
+    max_new_tokens=48,
+)
 DEPLOYMENT = """
 name = "{name}"
 description = "The shaped link of {name}, this machine's draft model and its server."
@@ -67,11 +104,11 @@ source = "Measured here: a profile of the server over its wire, and one of the d
 
 [drafter]
 device = "this machine"
-profile = "links-drafter.toml"
+profile = "{pair}-drafter.toml"
 
 [verifier]
 device = "this machine"
-profile = "server-links.toml"
+profile = "server-{pair}.toml"
 
 [link]
 rtt_s = {rtt_s!r}
@@ -162,31 +199,33 @@ def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
     return run.parent
 
 
-def links(out: Path) -> None:
+def links(out: Path, of: Links) -> None:
     """Benchmark methods over emulated links, and with modelled time."""
-    drafter_profile("links", *REAL)
-    wire_s = loading.load(str(profile("links", *REAL, slots=LINK_SLOTS))).fit["wire_s"]
-    named = [word for method in METHODS for word in ("--method", method)]
-    offered = [word for method in SERVER_ONLY for word in ("--method", method)]
-    with server("--slots", LINK_SLOTS, *REAL, "--draft", "auto", *offered) as address:
-        for rtt_s in RTT_S:
+    drafter_profile(of.name, *of.model)
+    wire_s = loading.load(str(profile(of.name, *of.model, slots=of.slots))).fit["wire_s"]
+    named = [word for method in of.methods for word in ("--method", method)]
+    offered = [word for method in of.methods if method not in of.drafts_ahead for word in ("--method", method)]
+    asked = ("--dataset", "gsm8k", "--limit", of.limit, "--max-new-tokens", of.max_new_tokens)
+    build = BUILD / of.name
+    with server("--slots", of.slots, *of.model, "--draft", "auto", *offered) as address:
+        for rtt_s in of.rtt_s:
             name = f"{1000 * rtt_s:g}ms"
-            file = BUILD / f"link-{name}.toml"
-            file.write_text(DEPLOYMENT.format(name=name, rtt_s=rtt_s + wire_s))
+            file = BUILD / f"{of.name}-{name}.toml"
+            file.write_text(DEPLOYMENT.format(name=name, rtt_s=rtt_s + wire_s, pair=of.name))
             link = ("--link", f"rtt_s={rtt_s:g}") if rtt_s else ()
             for kind, where in (("measured", ("--server", address, *link)), ("modelled", ("--deployment", file))):
-                runs = BUILD / kind / name
+                runs = build / kind / name
                 if not (out / kind / name).exists():
                     shutil.rmtree(runs, ignore_errors=True)
-                    skit("bench", *where, *REAL, *named, *ASKED, "--out", runs)
+                    skit("bench", *where, *of.model, *named, *asked, "--out", runs)
                     skit("report", runs, "--format", "md,csv,svg", "--out", out / kind / name)
-    _compared(out)
+    _compared(out, of)
 
 
-def _compared(out: Path) -> None:
+def _compared(out: Path, of: Links) -> None:
     """Write a table of both, by method and round trip."""
     figures: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for path in sorted(BUILD.glob("m*/*ms/*/summary.json")):
+    for path in sorted((BUILD / of.name).glob("m*/*ms/*/summary.json")):
         kind, name = path.parts[-4:-2]
         method = json.loads(path.with_name("run.json").read_text())["method"]
         figures.setdefault((name, method), {})[kind] = json.loads(path.read_text())["overall"]
@@ -201,7 +240,7 @@ def _compared(out: Path) -> None:
         cells += [*(f"{speedup:.3f}" for speedup in speedups), text if abs(apart) <= SPEEDUP_APART else f"**{text}**"]
         cells += [_speedup_or_dash(side.get("colocated_speedup")) for side in (measured, modelled)]
         rows.append(f"| {' | '.join(cells)} |")
-    (out / "README.md").write_text(LINKS + "\n".join(rows) + "\n")
+    (out / "README.md").write_text(LINKS.format(pair=of.pair) + "\n".join(rows) + "\n")
 
 
 def _speedup_or_dash(speedup: float | None) -> str:
@@ -241,12 +280,19 @@ def _made(folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("validation", "links"))
-    parser.add_argument("--out", type=Path, default=Path("results/reference/live"))
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--out", type=Path, default=Path("results/reference"))
     options = parser.parse_args()
-    for name, part in (("validation", validation), ("links", links)):
+    for name, part in PARTS.items():
         if options.only in (None, name):
             part(options.out)
+
+
+PARTS = {
+    "validation": lambda out: validation(out / "live"),
+    "links": lambda out: links(out / "live", SMOLLM2),
+    "pair": lambda out: links(out / "pair" / "live", KNOWN_PAIR),
+}
 
 
 if __name__ == "__main__":
