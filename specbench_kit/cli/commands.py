@@ -150,13 +150,13 @@ COMMANDS = {
     "simulate": CommandEntry(
         "serving:simulate",
         "Simulate many devices that draft for one server: which devices meet their SLO, and why the others miss it.",
-        example="skit simulate --acceptance iid:alpha=0.8,length=4 --devices 8,16",
+        example="skit simulate --acceptance qwen2.5-coder --method fixed-k --devices 50,100",
         first="acceptance devices method deployment fleet slo arrivals scheduler preset out",
     ),
     "capacity": CommandEntry(
         "serving:capacity",
         "Find the largest number of devices that one server can promise a token speed to.",
-        example="skit capacity --acceptance iid:alpha=0.8,length=4",
+        example="skit capacity --acceptance qwen2.5-coder --method fixed-k",
         first="acceptance slo method deployment fleet objective arrivals scheduler preset out",
     ),
     "plan": CommandEntry(

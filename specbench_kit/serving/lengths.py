@@ -11,6 +11,12 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
 from specbench_kit.serving.arrays import Floats, Integers
 
+NO_LENGTHS = (
+    "neither arrivals nor acceptance state the lengths of responses: give --prompt-tokens and --output-tokens, such as "
+    "200 and 128"
+)
+"""The error where no part of a scenario says how long prompts and outputs are."""
+
 
 @dataclass(frozen=True)
 class LogNormalLengths:

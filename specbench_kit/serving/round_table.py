@@ -19,7 +19,7 @@ from specbench_kit.serving.arrivals import NextRequests
 from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.execution import Drafted, DraftTime
 from specbench_kit.serving.fleet import Fleet
-from specbench_kit.serving.lengths import Lengths, LogNormalLengths
+from specbench_kit.serving.lengths import NO_LENGTHS, Lengths, LogNormalLengths
 from specbench_kit.serving.round_sources import RoundArrays
 from specbench_kit.serving.scenario import Scenario
 
@@ -286,10 +286,7 @@ class RoundTable:
         prompts = lengths(Purpose.PROMPT, scenario.prompt_tokens, requests.prompt_tokens, starts.prompt_tokens)
         tokens = lengths(Purpose.OUTPUT, scenario.output_tokens, requests.output_tokens, starts.output_tokens)
         if not (prompts.all() and tokens.all()):
-            raise SkitError(
-                "neither arrivals nor acceptance state the lengths of responses: give --prompt-tokens and "
-                "--output-tokens"
-            )
+            raise SkitError(NO_LENGTHS)
         return requests, prompts, tokens, starts.cursor
 
     def _message_s(self, purpose: Purpose, devices: Integers, size: Integers | Floats) -> Floats:

@@ -15,7 +15,7 @@ MANY = 15
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_runs(name: str) -> None:
+def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_is_parsed(name: str) -> None:
     command, entry = load_command(name), COMMANDS[name]
     first = entry.first.split()
     assert bool(first) == (len(command.params) >= MANY)
@@ -28,6 +28,14 @@ def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_runs(
         skit, called, *arguments = shlex.split(entry.example)
         assert (skit, called) == ("skit", name)
         command.make_context(name, arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["simulate", "capacity"])
+def test_the_example_of_a_simulation_runs(name: str, tmp_path: Path) -> None:
+    example = shlex.split(COMMANDS[name].example)[1:]
+    done = skit_here(*example, "--duration", 12, "--warm-up", 2, "--seeds", 1, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)

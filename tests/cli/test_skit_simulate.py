@@ -277,6 +277,13 @@ def test_bad_input_is_one_line(arguments: list[str], line: str, tmp_path: Path) 
     assert not (tmp_path / "o").exists()
 
 
+def test_responses_of_unknown_length_are_refused_before_the_simulation(tmp_path: Path) -> None:
+    done = skit_here("simulate", "--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, "--out", tmp_path)
+    assert error_line(done).endswith("give --prompt-tokens and --output-tokens, such as 200 and 128")
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n")
     done = skit_here("simulate", *ODDS, "--arrivals", tmp_path / "none.csv", "--out", tmp_path / "o")

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import inf
 from pathlib import Path
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Deployment
@@ -29,7 +29,7 @@ from specbench_kit.serving.acceptance_spec import (
 from specbench_kit.serving.arrival_traces import Levels, Waves, read_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
-from specbench_kit.serving.lengths import parse_lengths
+from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
 from specbench_kit.serving.pool_spec import PoolServer, parse_outage, parse_servers
@@ -86,6 +86,11 @@ class ScenarioBuilder:
         settings = self.settings
         series = point.series
         method = parse_method(series.method)
+        fleet = self._fleet(series)
+        sources = [kind.source for kind in fleet] or [self.source(series)]
+        are_given = settings.prompt_tokens is not None and settings.output_tokens is not None
+        are_recorded = self.arrivals.states_lengths or all(source.shortest_output for source in sources)
+        require(are_given or are_recorded, NO_LENGTHS)
         return Scenario(
             self.deployment(series),
             series.serves,
@@ -104,7 +109,7 @@ class ScenarioBuilder:
             longest_draft=method.longest_draft,
             duration_s=settings.duration_s,
             warmup_s=settings.warmup_s,
-            fleet=self._fleet(series),
+            fleet=fleet,
             network=self.network,
             verify_cv=settings.verify_cv,
             servers=self._servers(series),
