@@ -56,6 +56,7 @@ VARIANTS = {
     "eagle2-tree": ["eagle2-tree", "eagle2-tree:cost=measured,total=12,depth=3,top_k=3"],
     "opt-tree": ["opt-tree:nodes=6,max_depth=3,gain=0.1"],
     "sequoia": ["sequoia:ranks={ranks},size=6,max_depth=4"],
+    "decoupled": ["decoupled:k=3,in_flight=2", "decoupled:k=2"],
     "pearl": ["pearl:k=3", "pearl:k=2,pre_verify=false"],
     "ssd": ["ssd:k=3,guesses=2", "ssd:k=2,guesses=2,backup=none,allocation=geometric"],
     "server-tree": ["server-tree:depth=2,budget=6"],

@@ -28,6 +28,8 @@ class TokenTree:
         """Bytes that go up with the ids of the drafted tokens, if the policy decides it and not the deployment."""
         self.server_continues = False
         """True if the server decodes the next round too by itself, without waiting for a draft."""
+        self.sent_early = False
+        """True if nodes of earlier rounds went to the server as they were drafted, before those rounds' verdicts."""
         self._sent = 0
         """The number of nodes, root included, when the draft was sent; newer ones are proactive."""
         self.inherited = 0

@@ -22,6 +22,8 @@ class RequestTimeline:
     target_cached: int = 0
     forwarded: set[int] = field(default_factory=set)
     """The tree nodes that the draft model has forwarded in this round."""
+    forwarded_s: dict[int, float] = field(default_factory=dict)
+    """The times at which forwards of tree nodes ended, and their children were known."""
     server_continues: bool = False
     """True if the server decodes this round without waiting for a draft: no message crosses the link before it."""
     prompt_sent: bool = False
@@ -61,6 +63,8 @@ class Timelines:
         self._requests: dict[str, RequestTimeline] = {}
         self._shared_free_s = 0.0
         """The time at which the drafting device that all requests share is free."""
+        self._verified_s = 0.0
+        """The time at which the last verification ended."""
 
     def admit(self, session: Session) -> None:
         """Add a request."""
@@ -84,6 +88,8 @@ class Timelines:
         self._prefill(requests, frontier)
         rows = {draft.request_id: self._draft_row(draft, nodes) for draft, nodes in frontier}
         self.forward("draft", rows, self._drafter.latency)
+        for request, (_, nodes) in zip(requests, frontier, strict=True):
+            request.forwarded_s |= dict.fromkeys(nodes, request.ready_s)
         self.decide([draft for draft, _ in frontier])
 
     def forward(self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel) -> None:
@@ -117,22 +123,38 @@ class Timelines:
         ]
         pairs = list(zip(requests, verdicts, strict=True))
         crosses = self._waits_for_drafts(pairs) or not any(request.prompt_sent for request in requests)
+        sent_s = [self._sent_s(request, verdict) for request, verdict in pairs]
         arrivals_s = [
-            request.ready_s + (self._send(request, verdict) if crosses else 0.0) for request, verdict in pairs
+            time_s + (self._send(request, verdict) if crosses and not self._goes_on(request, verdict) else 0.0)
+            for time_s, (request, verdict) in zip(sent_s, pairs, strict=True)
         ]
-        start_s = max(arrivals_s)
+        start_s = max(self._verified_s, *arrivals_s)
         self.clock.charge("queue", sum(start_s - arrival_s for arrival_s in arrivals_s))
         verify_s = self._verifier.pass_s(rows)
         warm = all(request.target_cached or verdict.draft.context_length == 1 for request, verdict in pairs)
         self.clock.charge("verify", verify_s, typical=warm)
+        self._verified_s = start_s + verify_s
         for request, verdict in pairs:
             request.answer_s = start_s + verify_s + (self._answer(request, verdict) if crosses else 0.0)
             if not request.prompt_sent:
                 self._charge_joining(request, verdict)
             request.server_continues = verdict.draft.tree.server_continues
         if self.clock.timeline is not None:
-            self._mark_verification(requests, arrivals_s, start_s, start_s + verify_s)
+            self._mark_verification(requests, sent_s, arrivals_s, start_s, start_s + verify_s)
         return rows
+
+    def _goes_on(self, request: RequestTimeline, verdict: Verdict) -> bool:
+        """Return whether the server computes the next token by itself, without a message that asks for it."""
+        return verdict.draft.tree.sent_early and request.prompt_sent and not verdict.submitted
+
+    def _sent_s(self, request: RequestTimeline, verdict: Verdict) -> float:
+        """Return when the draft was sent: at the end of drafting, or earlier if this round began with all of it."""
+        tree = verdict.draft.tree
+        if self._goes_on(request, verdict):
+            return self._verified_s
+        if not (tree.sent_early and verdict.submitted and max(verdict.submitted) <= tree.inherited):
+            return request.ready_s
+        return max(request.forwarded_s.get(tree.parents[node], request.ready_s) for node in verdict.submitted)
 
     def _waits_for_drafts(self, pairs: Sequence[tuple[RequestTimeline, Verdict]]) -> bool:
         """Return whether the server has to wait for the drafts of this round, and the devices for its answer.
@@ -144,12 +166,17 @@ class Timelines:
         return self._on_edge and not (continued and not any(verdict.submitted for _, verdict in pairs))
 
     def _mark_verification(
-        self, requests: Sequence[RequestTimeline], arrivals_s: Sequence[float], start_s: float, end_s: float
+        self,
+        requests: Sequence[RequestTimeline],
+        sent_s: Sequence[float],
+        arrivals_s: Sequence[float],
+        start_s: float,
+        end_s: float,
     ) -> None:
         self.clock.mark("server", "verify", start_s, end_s, *(request.name for request in requests))
-        for request, arrival_s in zip(requests, arrivals_s, strict=True):
+        for request, time_s, arrival_s in zip(requests, sent_s, arrivals_s, strict=True):
             name = request.name
-            self.clock.mark(f"link/{name}", "transfer", request.ready_s, arrival_s, name)
+            self.clock.mark(f"link/{name}", "transfer", time_s, arrival_s, name)
             self.clock.mark(f"server queue/{name}", "queue", arrival_s, start_s, name)
             self.clock.mark(f"link/{name}", "transfer", end_s, request.answer_s, name)
 
@@ -177,6 +204,8 @@ class Timelines:
         path = () if kept is None and self._states else path
         request.draft_cached -= len(request.forwarded.difference(path, below, (0,)))
         request.forwarded = {new for new, node in enumerate(below) if node in request.forwarded}
+        times_s = request.forwarded_s
+        request.forwarded_s = {new: times_s[node] for new, node in enumerate(below) if node in times_s}
 
     def _prefill(self, requests: Sequence[RequestTimeline], frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """Compute the prompts of new requests in the draft model, one after the other on a shared device."""

@@ -41,10 +41,12 @@ class Pearl(Method):
         self.require_at_least(2, "k")
 
     def policy(self) -> Policy:
-        return _PearlPolicy(self.k, self.pre_verify)
+        return PearlPolicy(self.k, self.pre_verify)
 
 
-class _PearlPolicy(Policy):
+class PearlPolicy(Policy):
+    """Sends what lies behind a first token that was right; otherwise nothing or, without `pre_verify`, a new draft."""
+
     def __init__(self, k: int, pre_verify: bool) -> None:
         self.k = k
         self.pre_verify = pre_verify

@@ -76,16 +76,24 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
 
 
 @pytest.fixture(scope="module")
-def medusa(tiny: TinyPair, home: Path) -> Path:
+def medusa_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of its own, since these heads learn from other states of the answers."""
+    return tmp_path_factory.mktemp("medusa")
+
+
+@pytest.fixture(scope="module")
+def medusa(tiny: TinyPair, medusa_home: Path) -> Path:
     """Medusa heads of the command line, in the user's folder."""
-    made = skit("train-head", "--kind", "medusa", "--target", tiny.target, *SMALL, env=environment(SKIT_HOME=str(home)))
+    made = skit(
+        "train-head", "--kind", "medusa", "--target", tiny.target, *SMALL, env=environment(SKIT_HOME=str(medusa_home))
+    )
     assert made.returncode == 0, made.stderr
-    (folder,) = (home / "medusa-heads").iterdir()
+    (folder,) = (medusa_home / "medusa-heads").iterdir()
     return folder
 
 
 def test_medusa_heads_are_trained_and_draft_for_their_target(
-    medusa: Path, tiny: TinyPair, home: Path, tmp_path: Path
+    medusa: Path, tiny: TinyPair, medusa_home: Path, tmp_path: Path
 ) -> None:
     record = json.loads((medusa / "training.json").read_text())
     assert record["kind"] == "medusa"
@@ -96,7 +104,7 @@ def test_medusa_heads_are_trained_and_draft_for_their_target(
     for batch_size in ("1", "3"):
         ran = skit(
             *("bench", "--target", tiny.target, *named, *options, "--batch-size", batch_size),
-            env=environment(SKIT_HOME=str(home)),
+            env=environment(SKIT_HOME=str(medusa_home)),
         )
         assert ran.returncode == 0, ran.stderr
         runs = [Path(name) for name in json.loads(ran.stdout.splitlines()[-1])["run_dirs"]]
@@ -104,13 +112,13 @@ def test_medusa_heads_are_trained_and_draft_for_their_target(
         assert [summary["lossless"]["identical"] for summary in summaries] == [3, 3]
 
 
-def test_heads_of_the_other_kind_are_refused(medusa: Path, tiny: TinyPair, home: Path, tmp_path: Path) -> None:
+def test_heads_of_the_other_kind_are_refused(medusa: Path, tiny: TinyPair, medusa_home: Path, tmp_path: Path) -> None:
     for spec, words in (
         (f"eagle:head={medusa}", "holds Medusa heads"),
         ("fixed-k:drafter=medusa.size=5", "there are 4 heads"),
     ):
         options = ["--target", tiny.target, "--method", spec, "--limit", "1", "--out", str(tmp_path)]
-        ran = skit("bench", *options, env=environment(SKIT_HOME=str(home)))
+        ran = skit("bench", *options, env=environment(SKIT_HOME=str(medusa_home)))
         assert ran.returncode == 2, ran.stderr
         assert words in error_line(ran)
 

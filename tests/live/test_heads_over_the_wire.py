@@ -27,6 +27,7 @@ from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.document import StatesOnLink
+from specbench_kit.studies.training.medusa_training import new_medusa
 
 PROMPTS = random_prompts([5, 9, 17], VOCABULARY)
 REQUESTS = make_requests(PROMPTS, 14)
@@ -73,6 +74,18 @@ def test_the_output_is_that_with_the_target_beside_the_head(method, head: HeadMo
     assert sum(map(sum, accepted(remote).values())) > len(REQUESTS)
     states = StatesOnLink(list(LAYERS), BYTES_PER_TOKEN)
     assert connection.states == summarise_states(list(remote.values()), states)["bytes"]
+
+
+def test_medusa_heads_on_the_device_draft_blocks_as_beside_the_target() -> None:
+    """The heads say what the target's own head says; the output does not depend on what they are right about."""
+    heads = new_medusa(TARGET, torch.arange(VOCABULARY), 3).eval().requires_grad_(False)
+    method = parse_method("fixed-k:k=3,drafter=medusa.size=3")
+    local = decode_here(method, REQUESTS)
+    models = {"head:auto:medusa": Runner(make_executor(heads, 3, CAPACITY, VOCABULARY))}
+    with serving() as (_, address):
+        remote = decode_remotely(method, Connection(address, CALLER), REQUESTS, models=models, batch_size=2)
+    assert outputs(remote) == outputs(local)
+    assert {step.drafted for record in remote.values() for step in record.rounds[1:-2]} == {3}
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,25 @@
-"""What pearl sends and drafts ahead: nothing after an unforeseen token, the rest of a draft whose first was right."""
+"""What pearl and decoupled send: nothing after an unforeseen token, the rest of a draft whose first was right."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from environments import DEPLOYMENT
-from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RoundRecord
+from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 
@@ -69,6 +80,49 @@ def test_drafting_hides_behind_verification_on_the_modelled_clock() -> None:
     for before, step in pairwise(rounds[1:-2]):
         assert step.end_s - before.end_s == pytest.approx(step.verify_s + step.link_s)
         assert step.draft_s > 0
+
+
+def slow_link(rtt_s: float) -> Deployment:
+    return replace(DEPLOYMENT, link=Link(rtt_s=rtt_s))
+
+
+def test_chunks_in_flight_hide_the_link() -> None:
+    """A perfect draft: k = 4 tokens take 4.04 ms to draft, less than the 10.4 ms of their verification.
+
+    Answers thus come as fast as the server verifies, once the pipeline is full, though a round trip takes 30 ms. With
+    one chunk in flight every round waits for its own.
+    """
+    runners = make_runner(tiny_llama(0), 4, 200), make_runner(tiny_llama(0), 4, 200)
+    for spec, hidden in (("decoupled:k=4,in_flight=9", True), ("pearl:k=4", False)):
+        method = parse_method(spec)
+        records = decode(method, runners, make_requests([[1, 2, 3]], 120), deployment=slow_link(0.03))
+        (rounds,) = [record.rounds for record in records.values()]
+        for before, step in list(pairwise(rounds))[8:-10]:
+            assert step.committed == 4
+            wait_s = step.end_s - before.end_s
+            assert wait_s == pytest.approx(step.verify_s if hidden else step.verify_s + step.link_s)
+
+
+def test_a_draft_that_is_always_wrong_is_as_fast_as_the_server_alone() -> None:
+    runners = make_runner(tiny_llama(0), 4, 200), make_runner(tiny_llama(3), 4, 200)
+    method = parse_method("decoupled:k=4")
+    (record,) = decode(method, runners, make_requests([[1, 2, 3]], 40), deployment=slow_link(0.03)).values()
+    misses = [(before, step) for before, step in pairwise(record.rounds) if not (before.aligned or step.aligned)]
+    assert len(misses) > 20
+    for before, step in misses:
+        assert (step.submitted, step.committed) == (0, 1)
+        # A forward of the device that has begun when the answer arrives is finished: 1.02 ms at most.
+        assert step.end_s - before.end_s == pytest.approx(step.verify_s, abs=1.02e-3)
+
+
+def test_what_is_in_flight_loses_nothing_and_is_bounded(runners: Runners) -> None:
+    method, requests = parse_method("decoupled:k=3,in_flight=2"), make_requests(random_prompts([5, 9, 3], 64), 40)
+    plain = decode(AUTOREGRESSIVE, runners, requests)
+    found = decode(method, runners, requests, deployment=slow_link(0.1), batch_size=2)
+    assert outputs(found) == outputs(plain)
+    rounds = [step for record in found.values() for step in record.rounds]
+    assert any(step.aligned for step in rounds)
+    assert max(step.drafted + step.reused for step in rounds) <= 6
 
 
 def test_options_that_make_no_sense() -> None:
