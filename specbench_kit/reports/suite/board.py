@@ -283,7 +283,7 @@ def _tasks_by_acceptance(board: Scoreboard, cell: SuiteCell) -> list[str]:
 def _mean_by_task(tasks: Sequence[str], rounds: Sequence[int]) -> dict[str, float]:
     """Return the mean number of rounds of each task's prompts."""
     by_task: dict[str, list[int]] = {}
-    for task, count in zip(tasks, rounds, strict=True):
+    for task, count in zip(tasks, rounds, strict=False):
         by_task.setdefault(task, []).append(count)
     return {task: sum(counts) / len(counts) for task, counts in by_task.items()}
 
