@@ -30,7 +30,8 @@ def resumption_changes(run: RunDocument) -> list[str]:
 
 def environment_changes(run: JsonObject, environment: JsonObject) -> list[str]:
     """Return a line such as `versions.torch 2.11 then, 2.12 now` for every field that differs."""
-    before, after = (flat({name: source.get(name) for name in ENVIRONMENT}) for source in (run, environment))
+    before = flat({name: run.get(name) for name in ENVIRONMENT})
+    after = flat({name: environment.get(name) for name in ENVIRONMENT})
     names = dict.fromkeys([*before, *after])
     return [
         f"{name} {_short(before.get(name))} then, {_short(after.get(name))} now"

@@ -199,14 +199,11 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
     labels = [series.label for series in comparison.series if not series.is_baseline]
     blocks: list[Block] = [Heading("By category")]
     for title, column in (("Speedup (95%)", SPEEDUP), ("Acceptance length", COLUMNS["acceptance length"])):
-        rows: list[list[Cell]] = [
-            [
-                part.name,
-                max(row.finished or 0 for row in part.rows.values()),
-                *(column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT for label in labels),
-            ]
-            for part in parts
-        ]
+        rows: list[list[Cell]] = []
+        for part in parts:
+            finished = max(row.finished or 0 for row in part.rows.values())
+            cells = [column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT for label in labels]
+            rows.append([part.name, finished, *cells])
         header: list[Column | str] = ["category", Column("requests", "count")]
         header += [Column(code(label), column.unit) for label in labels]
         blocks += [Paragraph(f"{title}:"), Table(header, rows)]

@@ -96,7 +96,8 @@ def duration(wall_s: float) -> str:
 
 def totals(results: Sequence[Summary]) -> str:
     """Return in a sentence how many numbers of some experiments are predicted, and how many of these come out."""
-    within, compared = (sum(result[name] for result in results) for name in ("within", "compared"))
+    within = sum(result["within"] for result in results)
+    compared = sum(result["compared"] for result in results)
     if not compared:
         return "no number is predicted"
     return f"{within} of {compared} predicted numbers come out"

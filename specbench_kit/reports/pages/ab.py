@@ -347,7 +347,8 @@ def outputs_sentence(summary: AbSummary) -> str:
             return f"**Sampled outputs have different distributions** ({', '.join(shown)})."
         samples = count(sum(test.samples for test in tests))
         return f"The distributions of {samples} sampled outputs of each server show no difference."
-    compared, identical = (sum(getattr(check.both, name) for check in checks) for name in ("compared", "identical"))
+    compared = sum(check.both.compared for check in checks)
+    identical = sum(check.both.identical for check in checks)
     if not compared:
         return "Outputs were not compared."
     if identical == compared:

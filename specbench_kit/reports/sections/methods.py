@@ -59,11 +59,12 @@ def proposal_notes(runs: Sequence[RunDocument]) -> list[str]:
 
 def pause_notes(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> list[str]:
     """Return one line on how often drafts are right that follow a round without a draft, beside all drafts."""
-    shares = [
-        f"{_name(run)} {_percent(after)} ({_percent(overall.acceptance_at_conditional[0])})"
-        for run, overall in ((run, summary.overall) for run, summary in zip(runs, summaries, strict=True))
-        if (after := overall.acceptance_after_pause) is not None and overall.acceptance_at_conditional
-    ]
+    shares = []
+    for run, summary in zip(runs, summaries, strict=True):
+        after = summary.overall.acceptance_after_pause
+        anywhere = summary.overall.acceptance_at_conditional
+        if after is not None and anywhere:
+            shares.append(f"{_name(run)} {_percent(after)} ({_percent(anywhere[0])})")
     if not shares:
         return []
     return [

@@ -273,17 +273,19 @@ def _matrix(
 def _tasks_by_acceptance(board: Scoreboard, cell: SuiteCell) -> list[str]:
     """Return the tasks of a cell from the one that takes the oracle the fewest rounds down."""
     oracle = board.oracle(cell.name)
-    rounds = oracle.result.rounds if oracle else ()
-    mean = {
-        task: sum(rounds[n] for n, name in enumerate(cell.tasks) if name == task) / cell.tasks.count(task)
-        for task in (dict.fromkeys(cell.tasks) if rounds else ())
-    }
-    baseline = board.policies[BASELINE].cells[cell.name].rounds if rounds else ()
-    plain = {
-        task: sum(baseline[n] for n, name in enumerate(cell.tasks) if name == task) / cell.tasks.count(task)
-        for task in mean
-    }
+    if oracle is None or not oracle.result.rounds:
+        return []
+    mean = _mean_by_task(cell.tasks, oracle.result.rounds)
+    plain = _mean_by_task(cell.tasks, board.policies[BASELINE].cells[cell.name].rounds)
     return sorted(mean, key=lambda task: mean[task] / plain[task])
+
+
+def _mean_by_task(tasks: Sequence[str], rounds: Sequence[int]) -> dict[str, float]:
+    """Return the mean number of rounds of each task's prompts."""
+    by_task: dict[str, list[int]] = {}
+    for task, count in zip(tasks, rounds, strict=False):
+        by_task.setdefault(task, []).append(count)
+    return {task: sum(counts) / len(counts) for task, counts in by_task.items()}
 
 
 def _claims(board: Scoreboard, policy: PolicyResult) -> Iterator[Block]:

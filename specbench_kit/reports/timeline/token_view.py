@@ -96,7 +96,8 @@ def render_index(run: RunDocument, shown: Sequence[TokenPage], finished: int) ->
 
 def _index_row(page: TokenPage) -> str:
     record = page.record
-    sent, accepted = (sum(getattr(step, name) for step in record.rounds) for name in ("submitted", "accepted"))
+    sent = sum(step.submitted for step in record.rounds)
+    accepted = sum(step.accepted for step in record.rounds)
     cells = [
         f'<a href="{page.name}">{escape(record.request_id)}</a>',
         escape(record.category),

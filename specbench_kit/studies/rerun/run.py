@@ -160,9 +160,8 @@ def _times(ratio: float | None) -> str:
 
 def _pair(first: Records, second: Records) -> tuple[RecordPairs, int]:
     """Return the records of requests that finished in both runs, and the number that finished in one only."""
-    before, after = (
-        {record.key: record for record in records if record.finish_reason != "error"} for records in (first, second)
-    )
+    before = {record.key: record for record in first if record.finish_reason != "error"}
+    after = {record.key: record for record in second if record.finish_reason != "error"}
     return [(record, after[key]) for key, record in before.items() if key in after], len(before.keys() ^ after.keys())
 
 
