@@ -70,7 +70,7 @@ class ServingOptions:
         tuple[str, ...],
         Option(
             "Verification servers: how many with the deployment's verifier, or one deployment for each verifier, as in "
-            f"wisp-roofline=2,vllm-rtx4090. {EACH}",
+            f"adaspec-7b-a100=2,adaspec-7b-l40. {EACH}",
             DEPLOYMENT,
         ),
     ] = ("1",)

@@ -31,7 +31,10 @@ class Outage:
 
 
 def parse_servers(text: str) -> int | list[str]:
-    """Return the number of equal servers that a text states, or the names of unequal ones, as in `wisp=2,vllm`."""
+    """Return the number of equal servers that a text states, or the names of unequal ones.
+
+    These are as in `adaspec-7b-a100=2,adaspec-7b-l40`.
+    """
     if text.strip().lstrip("-").isdigit():
         number = int(text)
         require(1 <= number <= MOST_SERVERS, f"--servers takes from 1 to {MOST_SERVERS} servers, not {number}")
@@ -43,7 +46,7 @@ def parse_servers(text: str) -> int | list[str]:
         if not name or not count:
             raise SkitError(
                 f"--servers takes a number of equal servers, or deployments with their verifiers and how many of each, "
-                f"as in wisp-roofline=2,vllm-rtx4090, not '{text}'"
+                f"as in adaspec-7b-a100=2,adaspec-7b-l40, not '{text}'"
             )
         names += [name] * count
     require(len(names) <= MOST_SERVERS, f"--servers takes from 1 to {MOST_SERVERS} servers, not {len(names)}")

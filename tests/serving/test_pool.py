@@ -1,6 +1,7 @@
 """Several servers behind a router: what routers choose, what a move costs, and what an outage leaves behind."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,13 @@ from specbench_kit.serving.pool import ServerPool
 from specbench_kit.serving.pool_spec import Outage, PoolServer, parse_outage, parse_servers
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.routers.base import RoutedServer, parse_router, routers
+from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import Simulation, simulate
+from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
+from specbench_kit.studies.serving.serving_run import ServingRun
+from specbench_kit.studies.serving.settings import ServingSettings
 
 ALL_ROUTERS = (*sorted(routers.all()), "round-robin:per_round=true", "shortest-expected-time:per_round=true")
 
@@ -219,3 +225,92 @@ def test_other_texts_are_no_outages(text: str) -> None:
 def test_outages_that_cannot_be_are_refused(outages: tuple[Outage, ...], line: str) -> None:
     with pytest.raises(SkitError, match=line):
         scenario("wisp", servers=2, outages=outages)
+
+
+def built(**changes: Any) -> list[Scenario]:
+    """Return the scenario of every point of some settings."""
+    plain: dict[str, Any] = {
+        "acceptance": ("iid:alpha=0.8",),
+        "deployment": ("adaspec-7b-a100",),
+        "prompt_tokens": "60",
+        "output_tokens": "40",
+        "duration_s": 40.0,
+        "warmup_s": 5.0,
+    }
+    settings = ServingSettings(recording=BenchSettings(methods=("autoregressive",)), **{**plain, **changes})
+    builder = ScenarioBuilder(settings)
+    return [builder.scenario(point) for point in settings.points()]
+
+
+def test_named_servers_have_their_own_verifiers_and_memory() -> None:
+    (scene,) = built(servers=("adaspec-7b-a100=2,adaspec-7b-l40",), router=("round-robin",), outage=("3:10:20",))
+    first, second, third = scene.pool
+    assert [server.name for server in scene.pool] == [
+        "1 (adaspec-7b-a100)",
+        "2 (adaspec-7b-a100)",
+        "3 (adaspec-7b-l40)",
+    ]
+    assert first.deployment.verifier == second.deployment.verifier != third.deployment.verifier
+    assert third.deployment.verifier.device == "NVIDIA L40"
+    assert third.deployment.drafter == scene.deployment.drafter
+    assert first.memory.tokens < third.memory.tokens
+    assert scene.outages == (Outage(2, 10.0, 20.0),)
+
+
+def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
+    (scene,) = built(system=("adaspec",), servers=("adaspec-7b-a100,adaspec-7b-l40",))
+    assert [server.deployment.drafter.device for server in scene.pool] == ["NVIDIA A100 40 GB", "NVIDIA L40"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"servers": ("adaspec-7b-a100,wisp",)}, "wisp runs qwen3-32b, and adaspec-7b-a100 vicuna-7b"),
+        ({"servers": ("2", "3"), "outage": ("3:1:2",)}, "there is no server 3 of 2"),
+        ({"servers": ("2",), "router": ("nonsense",)}, "unknown router 'nonsense'"),
+        ({"servers": ("2",), "outage": ("3",)}, "--outage takes SERVER:FROM:TO"),
+        ({"servers": ("nowhere,wisp",)}, "nowhere"),
+    ],
+)
+def test_pools_that_cannot_be_are_refused(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(SkitError, match=line):
+        built(**changes)
+
+
+def test_labels_say_what_sets_pools_apart() -> None:
+    settings = ServingSettings(
+        recording=BenchSettings(methods=("autoregressive",)),
+        acceptance=("iid:alpha=0.8",),
+        servers=("1", "2", "2"),
+        router=("least-work", "least-work", "round-robin"),
+    )
+    assert [series.label for series in settings.series()] == [
+        "wisp, 1 server, least-work",
+        "wisp, 2 servers, least-work",
+        "wisp, 2 servers, round-robin",
+    ]
+
+
+def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
+    options = {"devices": (8,), "duration_s": 12.0, "warmup_s": 2.0, "seeds": 1, "jobs": 1}
+    settings = ServingSettings(
+        recording=BenchSettings(methods=("autoregressive",)),
+        acceptance=("iid:alpha=0.8",),
+        prompt_tokens="60",
+        output_tokens="20",
+        servers=("1", "2"),
+        outage=("1:4:6",),
+        out=tmp_path,
+        **options,  # type: ignore[arg-type]
+    )
+    outcome = ServingRun(settings=settings, report=lambda *_: None).simulate()
+    alone, pool = (row["figures"]["pool"] for row in outcome.summary["rows"])
+    assert list(alone) == ["1"]
+    assert alone["1"]["rounds_share"]["mean"] == 1
+    assert pool["1"]["away_s"]["mean"] == 2
+    assert pool["1"]["tokens_share"]["mean"] + pool["2"]["tokens_share"]["mean"] == pytest.approx(1)
+    report = (outcome.folder / "report.md").read_text(encoding="utf-8")
+    lines = report.partition("## Servers of the pool (modelled)")[2].partition("##")[0].strip().splitlines()
+    assert len(lines) == 2 + 3
+    assert "| `wisp, 2 servers` | 8 | 2 |" in lines[-1]
+    assert "1:4:6" in report

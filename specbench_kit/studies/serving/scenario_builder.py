@@ -204,8 +204,15 @@ class ScenarioBuilder:
         if self.settings.estimator_profile:
             raise SkitError("--estimator-profile is of one card: it cannot go with --servers that names deployments")
         own = self.deployment(series)
+        model = _verified_model(self._definition(series))
         pool = []
         for number, name in enumerate(servers, 1):
+            other_model = _verified_model(self._definition_of(name))
+            if model and other_model and model != other_model:
+                raise SkitError(
+                    f"--servers {series.servers}: {name} runs {other_model}, and {series.deployment} {model}: all "
+                    "servers of a pool have to verify with one model"
+                )
             other = self._definition_of(name).build()
             drafter = other.drafter if series.serves.drafting == "server" else own.drafter
             deployment = replace(own, verifier=other.verifier, drafter=drafter)
@@ -258,6 +265,12 @@ class ScenarioBuilder:
                 )
             model = estimate_with_profile(loading.load(name), served).model
         return EstimatorError(point.estimator_factor, point.estimator_noise, model)
+
+
+def _verified_model(definition: Definition) -> str:
+    """Return the model that a deployment's verifier runs, or nothing where its profile does not say."""
+    profile = verifier_profile(definition)
+    return profile.model if profile else ""
 
 
 def parse_arrivals(text: str, scale: float) -> ArrivalProcess:
