@@ -298,6 +298,11 @@ class Method(ABC):
         return longest if self.uses_drafter else 0
 
     @property
+    def longest_chain(self) -> int | None:
+        """Return the largest number of drafted tokens behind a text, with those that no verdict was asked for yet."""
+        return self.longest_draft
+
+    @property
     def pipeline(self) -> Pipeline | None:
         """Return the pipeline that the method fills step by step; None if it decodes in rounds."""
         return None

@@ -48,6 +48,10 @@ class Decoupled(Method):
         environment.require_deployment("decoupled")
         return self
 
+    @property
+    def longest_chain(self) -> int:
+        return self.k * self.in_flight
+
     def policy(self) -> Policy:
         return _DecoupledPolicy(self.k, self.in_flight)
 

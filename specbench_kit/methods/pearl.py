@@ -40,6 +40,10 @@ class Pearl(Method):
     def __post_init__(self) -> None:
         self.require_at_least(2, "k")
 
+    @property
+    def longest_chain(self) -> int:
+        return 2 * self.k - 1 if self.pre_verify else 2 * self.k
+
     def policy(self) -> Policy:
         return PearlPolicy(self.k, self.pre_verify)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import TypedDict
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.traces.trace import TraceHeader
 
@@ -32,9 +33,20 @@ def lowered_limit(spec: str, header: TraceHeader) -> LoweredLimit | None:
     stated = {item.partition("=")[0] for item in spec.partition(":")[2].split(",")}
     default = next((field.default for field in fields(method) if field.name == option), None)
     # Looked-up tokens do not come from the trace's drafts, and may be more.
-    if option in stated or not method.drafting.models or not isinstance(default, int) or default <= header.max_draft:
+    if option in stated or not method.drafting.models or not isinstance(default, int):
         return None
-    return {"option": option, "default": default, "lowered": header.max_draft}
+    if default <= header.max_draft and (method.longest_chain or 0) <= header.max_draft:
+        return None
+    shorter = range(min(default, header.max_draft), 0, -1)
+    fitting = (value for value in shorter if _fits(with_option(spec, option, value), header))
+    return {"option": option, "default": default, "lowered": next(fitting, header.max_draft)}
+
+
+def _fits(spec: str, header: TraceHeader) -> bool:
+    try:
+        return (parse_method(spec).longest_chain or 0) <= header.max_draft
+    except SkitError:  # shorter than the method drafts at least
+        return False
 
 
 def lowered_limits(specs: Iterable[str], header: TraceHeader) -> dict[str, dict[str, LoweredLimit]]:

@@ -51,6 +51,13 @@ def test_a_limit_that_the_spec_states_is_left_to_be_refused() -> None:
     assert fit_spec("fixed-k", TraceHeader(2, DRAFT_S, VERIFY_S, {})) == "fixed-k:k=2"
 
 
+def test_what_is_drafted_ahead_counts_too() -> None:
+    assert fit_spec("pearl", HEADER) == "pearl:k=3"
+    assert fit_spec("pearl:pre_verify=false", HEADER) == "pearl:pre_verify=false,k=3"
+    assert fit_spec("decoupled", HEADER) == "decoupled:k=2"
+    assert fit_spec("decoupled:in_flight=2", HEADER) == "decoupled:in_flight=2,k=3"
+
+
 def test_a_replay_says_in_run_and_report_which_draft_it_shortened(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = skit_here("bench", "--replay", trace, "--method", "threshold", "--out", out)

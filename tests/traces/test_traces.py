@@ -53,6 +53,8 @@ VARIANTS = {
     "block-verification": ["block-verification:k=6"],
     "rest": ["rest:corpus={corpus}"],
     "adaspec": ["adaspec:max_draft=6", "adaspec:max_draft=6,elimination=false,slo_tpot=0.02"],
+    "pearl": ["pearl:k=3", "pearl:k=3,pre_verify=false"],
+    "decoupled": ["decoupled:k=3,in_flight=2", "decoupled:k=2"],
 }
 """Specs to try besides the methods as they come; no draft goes deeper than the trace's, where the method can say so."""
 
