@@ -277,8 +277,9 @@ def test_bad_input_is_one_line(arguments: list[str], line: str, tmp_path: Path) 
     assert not (tmp_path / "o").exists()
 
 
-def test_responses_of_unknown_length_are_refused_before_the_simulation(tmp_path: Path) -> None:
-    done = skit_here("simulate", "--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, "--out", tmp_path)
+@pytest.mark.parametrize("command", ["simulate", "capacity"])
+def test_responses_of_unknown_length_are_refused_before_any_work(command: str, tmp_path: Path) -> None:
+    done = skit_here(command, "--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, "--out", tmp_path)
     assert error_line(done).endswith("give --prompt-tokens and --output-tokens, such as 200 and 128")
     assert len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())

@@ -86,11 +86,6 @@ class ScenarioBuilder:
         settings = self.settings
         series = point.series
         method = parse_method(series.method)
-        fleet = self._fleet(series)
-        sources = [kind.source for kind in fleet] or [self.source(series)]
-        are_given = settings.prompt_tokens is not None and settings.output_tokens is not None
-        are_recorded = self.arrivals.states_lengths or all(source.shortest_output for source in sources)
-        require(are_given or are_recorded, NO_LENGTHS)
         return Scenario(
             self.deployment(series),
             series.serves,
@@ -109,13 +104,21 @@ class ScenarioBuilder:
             longest_draft=method.longest_draft,
             duration_s=settings.duration_s,
             warmup_s=settings.warmup_s,
-            fleet=fleet,
+            fleet=self._fleet(series),
             network=self.network,
             verify_cv=settings.verify_cv,
             servers=self._servers(series),
             router=series.router,
             outages=tuple(map(parse_outage, settings.outage)),
         )
+
+    def require_lengths(self, series: ServingSeries) -> None:
+        """Raise SkitError if nothing says how long the responses of a series are, what is to be recorded included."""
+        settings = self.settings
+        if self.arrivals.states_lengths or None not in (settings.prompt_tokens, settings.output_tokens):
+            return
+        sources = [kind.source for kind in self._fleet(series)] or [self.source(series)]
+        require(all(source is PLACEHOLDER or source.shortest_output for source in sources), NO_LENGTHS)
 
     def deployment(self, series: ServingSeries) -> Deployment:
         """Return the series' deployment with the fields that were replaced and the link that the network has."""

@@ -118,12 +118,12 @@ class ServingRun:
         defining = {**settings.described(), **arguments, "digest": digest}
         folder = unused_folder(settings.out, command, subject, defining)
         builder = ScenarioBuilder(settings)
+        for entry in series:
+            builder.require_lengths(entry)
         if self.dataset is None:
             return folder, builder
         # Anything wrong is reported before the recording, which takes minutes. A search for capacity may find that a
         # scenario cannot be served, which is a result.
-        for entry in series:
-            builder.source(entry)
         for point in settings.points():
             try:
                 scenario = builder.scenario(point)
