@@ -91,10 +91,10 @@ SMOLLM2 = Links(
 KNOWN_PAIR = Links(
     name="pair",
     target="qwen2.5-coder",
-    pair="Qwen2.5-Coder-1.5B-Instruct with Qwen2.5-Coder-0.5B-Instruct, three answers of 48 tokens, one core each",
-    methods=("fixed-k:k=4", "threshold", "adaspec", "svip", "prompt-lookup"),
+    pair="Qwen2.5-Coder-1.5B-Instruct with Qwen2.5-Coder-0.5B-Instruct, two answers of 48 tokens, one core each",
+    methods=("fixed-k:k=4", "threshold", "adaspec", "prompt-lookup"),
     rtt_s=(0.02, 0.04, 0.08),
-    limit=3,
+    limit=2,
     max_new_tokens=48,
 )
 DEPLOYMENT = """
