@@ -70,6 +70,8 @@ class Links:
     rtt_s: tuple[float, ...]
     limit: int
     max_new_tokens: int
+    profile_s: int
+    """How long profiling the draft model may take."""
     drafts_ahead: tuple[str, ...] = ()
     slots: int = 4
 
@@ -86,6 +88,7 @@ SMOLLM2 = Links(
     rtt_s=(0.0, 0.02, 0.08),
     limit=4,
     max_new_tokens=32,
+    profile_s=60,
     drafts_ahead=("specedge", "ssd"),
 )
 KNOWN_PAIR = Links(
@@ -96,6 +99,7 @@ KNOWN_PAIR = Links(
     rtt_s=(0.02, 0.04, 0.08),
     limit=2,
     max_new_tokens=48,
+    profile_s=240,
 )
 DEPLOYMENT = """
 name = "{name}"
@@ -149,11 +153,11 @@ def profile(name: str, *target: object, slots: int = 24) -> Path:
     return path
 
 
-def drafter_profile(name: str, *target: object) -> None:
+def drafter_profile(name: str, budget_s: int, *target: object) -> None:
     """Profile the draft model on the core that it drafts on, unless that was done."""
     if not (BUILD / f"{name}-drafter.toml").exists():
         runs = ("--runs", 2, "--out", BUILD / "profiles")
-        skit("profile-drafter", *target, "--budget", 60, *runs, "--name", name, "--save-to", _made(BUILD))
+        skit("profile-drafter", *target, "--budget", budget_s, *runs, "--name", name, "--save-to", _made(BUILD))
 
 
 def validation(out: Path) -> None:
@@ -201,7 +205,7 @@ def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
 
 def links(out: Path, of: Links) -> None:
     """Benchmark methods over emulated links, and with modelled time."""
-    drafter_profile(of.name, *of.model)
+    drafter_profile(of.name, of.profile_s, *of.model)
     wire_s = loading.load(str(profile(of.name, *of.model, slots=of.slots))).fit["wire_s"]
     named = [word for method in of.methods for word in ("--method", method)]
     offered = [word for method in of.methods if method not in of.drafts_ahead for word in ("--method", method)]
