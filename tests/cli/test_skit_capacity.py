@@ -149,6 +149,13 @@ def test_a_run_too_short_for_its_promise_is_refused_before_anything_is_recorded(
     assert not list(tmp_path.glob("**/trace.parquet"))
 
 
+def test_a_method_that_no_recording_serves_is_refused_before_it(tmp_path: Path) -> None:
+    done = skit_here("capacity", "--target", "bundled", "--method", "specinfer", *LENGTHS, *SHORT, "--out", tmp_path)
+    assert "cannot be replayed" in error_line(done)
+    assert "recording  " not in done.stderr
+    assert not list(tmp_path.glob("**/trace.parquet"))
+
+
 def test_the_best_two_are_searched_at_the_ends_of_derived_times(tmp_path: Path) -> None:
     """A slower verifier serves no more devices, and the line says whether the best one stays ahead."""
     systems = ["--system", "wisp", "--system", "sled", "--system", "centralized"]

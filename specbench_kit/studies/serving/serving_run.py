@@ -124,6 +124,8 @@ class ServingRun:
             return folder, builder
         # Anything wrong is reported before the recording, which takes minutes. A search for capacity may find that a
         # scenario cannot be served, which is a result.
+        for entry in series:
+            builder.source(entry)
         for point in settings.points():
             try:
                 scenario = builder.scenario(point)

@@ -456,7 +456,7 @@ class LlamaDecoder final : public Decoder {
     for (int k = mine.first; k < mine.end; k++) {
       float* logits = batch.logits + size_t(k) * padded(shape.outputs);
       const int best = batch.best[k] = best_number(logits, batch.computed);
-      // Their probability is 0 in fp32, and no logarithm of theirs is infinite.
+      // So far below the best one that they are next to impossible, and yet no logarithm of theirs is infinite.
       std::fill(logits + batch.computed, logits + batch.vocabulary, best < 0 ? NAN : logits[best] - kFarBelow);
     }
   }
