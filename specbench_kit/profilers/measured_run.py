@@ -41,7 +41,7 @@ from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.workload import Configuration
-from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import run_key, to_json, unfinished_folder, unused_folder, write_text
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 
@@ -95,12 +95,14 @@ def run_measured(
             rigs.append(TimingRig(loaded, clock, settings.seed, settings.runs))
         folder, run = _open_folder(settings, profiled, parts, rigs, models)
         results = []
+        # Loading does not count: the budget is for what a longer one measures better.
+        started_s = clock.now_s()
         for number, (part, rig) in enumerate(zip(parts, rigs, strict=True), 1):
             profile = profile_without_fit(settings, profiled, part, run)
             samples = Samples.open(folder / str(profile.samples))
             factor = convert(_StartedRun, run).workload[part.role].factor
             # The deadline of a part is its share of the budget after the deadline of the part before it.
-            deadline_s = settings.budget_s * number / len(parts)
+            deadline_s = started_s + settings.budget_s * number / len(parts)
             with machine_recorded(probe, rig, part, samples, partial(_add_readings, folder, run)):
                 gaps = measure_part(rig, part, factor, samples, deadline_s, progress)
             try:
@@ -163,15 +165,12 @@ def _open_folder(
 
 def _unfinished(out: Path, command: str, key: str) -> tuple[Path, dict[str, object]]:
     """Return the newest folder of such a run that has no summary yet, and the content of its `run.json`."""
-    folders = sorted(file.parent for file in out.glob(f"*-{command}-*-{key}*/run.json"))
-    unfinished = [folder for folder in folders if not (folder / "summary.json").exists()]
-    if not unfinished:
-        raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
-    path = unfinished[-1] / "run.json"
+    folder = unfinished_folder(out, command, key, "run.json")
+    path = folder / "run.json"
     try:
         text = path.read_text(encoding="utf-8")
         decode(_StartedRun, text)
-        return unfinished[-1], json.loads(text)
+        return folder, json.loads(text)
     except ValueError as error:
         raise SkitError(f"{path}: {error}; start a new run without --resume") from error
 

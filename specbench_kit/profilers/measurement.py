@@ -22,7 +22,7 @@ from specbench_kit.models.executors.base import Executor, make_executor
 from specbench_kit.models.memory import free_bytes
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.profilers.fit import non_negative
+from specbench_kit.profilers.fit import MIN_TEST, MIN_TRAIN, non_negative
 from specbench_kit.profilers.workload import FACTORS, Configuration
 from specbench_kit.runs.provenance import hardware
 
@@ -79,6 +79,8 @@ class Samples:
 WARM_UPS = 10
 RUNS = 3
 """Untimed forwards before the first timed one, and passes through the workload (WISP, Appendix C)."""
+WARM_UP_S = 1.0
+"""Seconds of untimed forwards after which a slow model needs no more of them."""
 REPEATS = 10
 ENOUGH_S = 0.2
 """Most forwards of one configuration in a run, and the seconds in all after which fewer are enough."""
@@ -118,7 +120,10 @@ class TimingRig:
     def warm_up(self) -> None:
         """Forward some prompts, so that thread pools, caches and clock rates settle."""
         length = min(PILOT_LENGTHS[1], self._runner.capacity)
+        started_s = self.clock.now_s()
         for number in range(WARM_UPS):
+            if self.clock.now_s() - started_s > WARM_UP_S:
+                break
             self.time(Configuration(f"warm-up-{number}", "train", "mixed", ((length, 0),)), run=-1, repeats=1)
 
     def time(self, configuration: Configuration, run: int, repeats: int = REPEATS) -> list[float]:
@@ -226,8 +231,8 @@ def _time(rig: TimingRig, configuration: Configuration, run: int, samples: Sampl
 def choose_factor(rig: TimingRig, configurations: Sequence[Configuration], budget_s: float) -> float:
     """Return the largest factor for the lengths that fits context, memory and budget.
 
-    If none fits the budget, return the smallest that fits context and memory; raise SkitError if none does. Wide
-    batches need not fit: those that do not are skipped.
+    If none fits the budget, return the smallest that fits context and memory; raise SkitError if none does, or if the
+    budget ends before there is enough for a fit. Wide batches need not fit: those that do not are skipped.
     """
     pilot = _pilot(rig, budget_s)
     narrow = [configuration for configuration in configurations if configuration.regime != "batched"]
@@ -241,7 +246,19 @@ def choose_factor(rig: TimingRig, configurations: Sequence[Configuration], budge
         scaled = [configuration.scaled(factor) for configuration in configurations]
         if planned_s(scaled, pilot) * rig.runs <= SPARE * budget_s:
             return factor
+    enough_s = _least_share(narrow) * planned_s([one.scaled(fitting[-1]) for one in narrow], pilot) / SPARE
+    if enough_s > budget_s:
+        raise SkitError(
+            f"the budget ends before there is enough for a fit: {rig.loaded.source.label} takes about {enough_s:.0f} s "
+            f"here, and may take {budget_s:.0f}; give a --budget at least {enough_s / budget_s:.1f} times as long"
+        )
     return fitting[-1]
+
+
+def _least_share(configurations: Sequence[Configuration]) -> float:
+    """Return the share of a workload, timed in any order, that is enough for a fit."""
+    train = sum(configuration.part == "train" for configuration in configurations)
+    return max(MIN_TRAIN / train, MIN_TEST / (len(configurations) - train))
 
 
 def planned_s(configurations: Sequence[Configuration], latency: InteractionModel) -> float:

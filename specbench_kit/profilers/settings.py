@@ -31,7 +31,8 @@ AUTO, SILICON, DATA_SHEET = get_args(Origin)
 """Sources of derived times: measured kernels if the kit has them, measured kernels, or the law from a data sheet."""
 
 Budget = Annotated[
-    float, Option("Seconds that the measurement may take; requests get shorter to fit.", RUN, flag="budget")
+    float,
+    Option("Seconds of timing after the models are loaded; requests get shorter to fit.", RUN, flag="budget"),
 ]
 
 

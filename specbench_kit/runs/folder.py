@@ -38,6 +38,18 @@ def folder_candidates(out: Path, *name_parts: str) -> Iterator[Path]:
     yield from (out / f"{name}-{number}" for number in count(2))
 
 
+def unfinished_folder(out: Path, command: str, key: str, holding: str) -> Path:
+    """Return the newest folder of a command's runs with this key that holds a file and no summary yet.
+
+    Raise SkitError if there is none.
+    """
+    folders = sorted(file.parent for file in out.glob(f"*-{command}-*-{key}*/{holding}"))
+    unfinished = [folder for folder in folders if not (folder / "summary.json").exists()]
+    if not unfinished:
+        raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
+    return unfinished[-1]
+
+
 def slug(text: str) -> str:
     """Return the text in lower case with everything but letters, digits and dots replaced by hyphens."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")

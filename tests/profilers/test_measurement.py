@@ -23,6 +23,7 @@ from specbench_kit.profilers.measurement import (
     RUNS,
     Samples,
     TimingRig,
+    _pilot,
     choose_factor,
     measure,
     planned_s,
@@ -174,7 +175,11 @@ def test_lengths_shrink_to_the_context(rig: TimingRig) -> None:
 
 
 def test_lengths_shrink_to_the_budget(rig: TimingRig) -> None:
-    assert choose_factor(rig, verification(), budget_s=1e-6) == 1 / 32
+    """The smallest factor is the last resort, as long as a part of the workload is enough for a fit."""
+    whole_s = planned_s([one.scaled(1 / 32) for one in verification()], _pilot(rig, FOREVER_S))
+    assert choose_factor(rig, verification(), budget_s=whole_s) == 1 / 32
+    with pytest.raises(SkitError, match=r"the budget ends before .* give a --budget at least"):
+        choose_factor(rig, verification(), budget_s=1e-6)
 
 
 def test_the_plan_counts_prompts_and_repeats() -> None:
