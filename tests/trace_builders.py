@@ -54,7 +54,12 @@ def statistics(confidence: NDArray[Any], random: np.random.Generator) -> NDArray
 
 
 def write_trace(
-    path: Path, traces: list[RequestTrace], models: Any = MODELS, dataset: dict[str, Any] | None = None
+    path: Path,
+    traces: list[RequestTrace],
+    models: Any = MODELS,
+    dataset: dict[str, Any] | None = None,
+    draft_s: float = DRAFT_S,
+    verify_s: tuple[float, ...] = VERIFY_S,
 ) -> TraceFile:
     run = {
         "models": models,
@@ -62,7 +67,7 @@ def write_trace(
         "config": {"max_new_tokens": 40, "dtype": "float32"},
     }
     max_draft = traces[0].drafted.shape[1] if traces else MAX_DRAFT
-    with TraceWriter(path, TraceHeader(max_draft, DRAFT_S, VERIFY_S[: max_draft + 1], run)) as writer:
+    with TraceWriter(path, TraceHeader(max_draft, draft_s, verify_s[: max_draft + 1], run)) as writer:
         for trace in traces:
             writer.append(trace)
     return TraceFile(path)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions(TuningOptions):
-    """The methods to tune, the trace that they replay, and the file of the result."""
+    """The methods to tune, the traces that they replay, and the file of the result."""
 
     out: Annotated[Path, Option("File to write, for `skit bench --tuned`.", OUTPUT)] = Path("results/tuned.json")
 
@@ -56,10 +56,13 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
 
 def _print_gains(console: "Console", tuned: "TunedOptions") -> None:
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.document import Paragraph, caution
+    from specbench_kit.reports.document import Block, Paragraph, caution
     from specbench_kit.reports.pages import tuning
 
     opening = [Paragraph(f"**{tuning.headline(tuned)}**")] if tuned.methods else []
+    drafts: list[Block] = []
+    if tuned.drafts:
+        drafts = [tuning.draft_table(tuned), Paragraph(f"**{tuning.draft_headline(tuned)}**")]
     render_terminal.show(
-        console, [tuning.table(tuned), *tuning.notes(tuned), *opening, *caution(tuning.cautions(tuned))]
+        console, [tuning.table(tuned), *tuning.notes(tuned), *opening, *drafts, *caution(tuning.cautions(tuned))]
     )

@@ -92,7 +92,7 @@ def test_a_sweep_and_a_simulation_replay_the_same_shortened_draft(trace: Path, t
 
 
 def test_tuning_tries_the_default_with_the_drafts_that_the_trace_holds(trace: Path) -> None:
-    tuned, left_out = tune(TuningSettings(methods=("threshold",), trace=trace, budget=1), lambda *_: None)
+    tuned, left_out = tune(TuningSettings(methods=("threshold",), traces=(trace,), budget=1), lambda *_: None)
     assert left_out == {}
     assert tuned.methods["threshold"].spec == "threshold:max_draft=6"
 

@@ -48,6 +48,19 @@ class Choice(Protocol):
     def gain_interval(self) -> Sequence[float] | None: ...
 
 
+class ComparedDraft(Protocol):
+    """One draft of several, and the method that is fastest with it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def spec(self) -> str: ...
+    @property
+    def tokens_per_s(self) -> float: ...
+
+
 class Tuning(Protocol):
     """The content of a file of `skit tune`."""
 
@@ -61,6 +74,8 @@ class Tuning(Protocol):
     def budget(self) -> int: ...
     @property
     def run(self) -> Mapping[str, object]: ...
+    @property
+    def drafts(self) -> Sequence[ComparedDraft]: ...
 
 
 def gain(choice: Choice) -> Estimate:
@@ -103,6 +118,23 @@ def table(tuned: Tuning) -> Table:
     return Table(columns, rows)
 
 
+def draft_headline(tuned: Tuning) -> str:
+    """Return in a sentence which draft of several was chosen, and how it does on requests that chose nothing."""
+    chosen, *others = tuned.drafts
+    best = max(others, key=lambda draft: draft.tokens_per_s)
+    return (
+        f"Of {len(tuned.drafts)} drafts, {chosen.name} is chosen: {code(chosen.spec)} decodes "
+        f"{times(chosen.tokens_per_s / best.tokens_per_s)} as fast with it as {code(best.spec)} with {best.name}, on "
+        "requests that chose nothing."
+    )
+
+
+def draft_table(tuned: Tuning) -> Table:
+    """Return a row per draft, the chosen one first."""
+    columns = ("draft", Column("step", "seconds"), Column("tokens/s", "number"), "fastest method")
+    return Table(columns, [[draft.name, draft.step_s, draft.tokens_per_s, code(draft.spec)] for draft in tuned.drafts])
+
+
 def notes(tuned: Tuning) -> list[Block]:
     """Return what the figures of the table rest on."""
     requests = f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
@@ -141,6 +173,7 @@ def build(tuned: Tuning, left_out: Mapping[str, str]) -> Document:
         opening,
         caution(cautions(tuned)),
         figure,
+        [Paragraph(draft_headline(tuned)), draft_table(tuned)] if tuned.drafts else [],
         [table(tuned), *notes(tuned)],
         [Heading("What was run"), facts(rows)],
     )

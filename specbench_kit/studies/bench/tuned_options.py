@@ -34,14 +34,33 @@ class TunedMethod:
 
 
 @dataclass(frozen=True, slots=True)
+class TunedDraft:
+    """One draft of several that were compared, and the method that is fastest with it, on the test requests.
+
+    `step_s` are the seconds of a draft step when `trace` was recorded.
+    """
+
+    name: str
+    trace: str
+    step_s: float
+    method: str
+    spec: str
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TunedOptions:
-    """The chosen methods by name, and the deployment, batch size, budget and run that they were chosen with."""
+    """The chosen methods by name, and the deployment, batch size, budget and run that they were chosen with.
+
+    `drafts` are those that were compared, the chosen one first; empty if there was one trace alone.
+    """
 
     methods: Mapping[str, TunedMethod]
     deployment: str
     batch_size: int
     budget: int
     run: Mapping[str, object] = field(default_factory=dict)
+    drafts: list[TunedDraft] = field(default_factory=list)
 
     def spec(self, spec: str) -> str:
         """Return the tuned spec of a method; a spec with options of its own is returned unchanged."""

@@ -1,7 +1,7 @@
 """Choose each method's options on half of a trace's requests, and measure on the other half what that gains."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from random import Random
 
@@ -14,7 +14,7 @@ from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.metrics.statistics import interval_of_ratio
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.choice import expand
-from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
+from specbench_kit.studies.bench.tuned_options import TunedDraft, TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.options import TuningOptions
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay, takes_recorded_drafter
@@ -23,7 +23,7 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettings(TuningOptions):
-    """The options of a tuning run; every other request of the trace is kept for the test."""
+    """The options of a tuning run; every other request of a trace is kept for the test."""
 
     deployment: Deployment | None = None
     argv: tuple[str, ...] = ()
@@ -31,21 +31,69 @@ class TuningSettings(TuningOptions):
     def __post_init__(self) -> None:
         require(self.budget >= 1, f"--budget must be at least 1, not {self.budget}")
         require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
+        require(bool(self.traces), "--replay names no trace: record one with skit record")
+        require(
+            self.deployment is None or len(self.traces) == 1,
+            "several traces are compared by the times of the machine that recorded them: leave out --deployment, or "
+            "tune on one trace",
+        )
 
 
 def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptions, dict[str, str]]:
     """Return the fastest candidate of every method, and the reasons why methods have none.
 
+    Of several traces it is those of the draft with which the fastest method was fastest on the requests that choose.
     `report` is called with the method and the number of its candidates.
     """
-    trace = TraceFile(settings.trace)
-    requests = list(trace)
-    if len(requests) < 2:
-        raise SkitError(
-            f"the trace {settings.trace} holds {len(requests)} requests: tuning needs at least 2, half to choose the "
-            "options and half to test them"
-        )
-    tuner = _Tuner(settings, trace, requests[::2], requests[1::2])
+    tuners = _tuners(settings)
+    outcomes = [_tune(settings, tuner, report) for tuner in tuners]
+    best = max(range(len(tuners)), key=lambda number: tuners[number].fastest)
+    tuned, left_out = outcomes[best]
+    if len(tuners) > 1:
+        order = sorted(range(len(tuners)), key=lambda number: number != best)
+        drafts = [_of_draft(tuners[number], outcomes[number][0]) for number in order if outcomes[number][0].methods]
+        tuned = replace(tuned, drafts=drafts if len(drafts) > 1 else [])
+    return tuned, left_out
+
+
+def _tuners(settings: TuningSettings) -> list["_Tuner"]:
+    """Return a tuner per trace; raise SkitError for traces that cannot be compared."""
+    tuners: list[_Tuner] = []
+    for path in settings.traces:
+        trace = TraceFile(path)
+        requests = list(trace)
+        if len(requests) < 2:
+            raise SkitError(
+                f"the trace {path} holds {len(requests)} requests: tuning needs at least 2, half to choose the options "
+                "and half to test them"
+            )
+        answers = [_answer(request) for request in requests]
+        tuner = _Tuner(settings, trace, requests[::2], requests[1::2], answers)
+        if tuners:
+            require(
+                answers == tuners[0].answers,
+                f"{path} and {settings.traces[0]} do not hold the same answers to the same prompts: record both with "
+                "the same target and prompts, so that their speeds can be compared",
+            )
+            # The machine may have been faster at one recording than at the other, so that verification has one time.
+            tuner.deployment = replace(tuner.deployment, verifier=tuners[0].deployment.verifier)
+        tuners.append(tuner)
+    return tuners
+
+
+def _answer(request: RequestTrace) -> tuple[str, list[int], list[int]]:
+    return request.request_id, list(request.prompt_ids), list(request.output_ids)
+
+
+def _of_draft(tuner: "_Tuner", tuned: TunedOptions) -> TunedDraft:
+    spec, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
+    return TunedDraft(
+        tuner.draft, tuner.trace.path.name, tuner.trace.header.draft_s, spec, best.spec, best.tokens_per_s
+    )
+
+
+def _tune(settings: TuningSettings, tuner: "_Tuner", report: ProgressCallback) -> tuple[TunedOptions, dict[str, str]]:
+    trace = tuner.trace
     tuned: dict[str, TunedMethod] = {}
     left_out: dict[str, str] = {}
     for spec, named in expand(settings.methods, baseline=True).items():
@@ -60,7 +108,7 @@ def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptio
     run = {
         "dataset": trace.provenance("dataset"),
         "models": trace.provenance("models"),
-        "requests": len(requests),
+        "requests": len(tuner.choosing) + len(tuner.test),
         "trace": provenance.hash_file(trace.path),
         "seed": settings.seed,
         "argv": provenance.shareable(settings.argv),
@@ -93,8 +141,18 @@ class _Tuner:
     choosing: Sequence[RequestTrace]
     test: Sequence[RequestTrace]
 
+    answers: list[tuple[str, list[int], list[int]]]
+    """The recorded answers of all requests, in which traces that are compared must not differ."""
+    fastest: float = 0.0
+    """The tokens per second of the fastest candidate of all methods on the choosing requests."""
+
     def __post_init__(self) -> None:
         self.deployment = self.settings.deployment or recording_deployment(self.trace.header)
+
+    @property
+    def draft(self) -> str:
+        """The name of the draft model, which says how it is computed if not as its file has it."""
+        return str(self.trace.provenance("models", "draft", "name"))
 
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
         """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
@@ -116,6 +174,7 @@ class _Tuner:
         if not speeds:
             raise errors[0]
         best = max(speeds, key=speeds.__getitem__)
+        self.fastest = max(self.fastest, speeds[best])
         size = self.settings.batch_size
         tuned = self._replayed(best, self.test, size)
         default = self._replayed(specs[0], self.test, size) if specs[0] in speeds else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from environments import DEPLOYMENT
-from trace_builders import MODELS, made_requests, write_trace
+from trace_builders import MODELS, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
@@ -30,7 +30,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(trace: Path, *names: str, budget: int = 5) -> TuningSettings:
-    return TuningSettings(methods=names, trace=trace, deployment=FAR, budget=budget)
+    return TuningSettings(methods=names, traces=(trace,), deployment=FAR, budget=budget)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in methods.all().items() if kind.grid])
@@ -55,6 +55,48 @@ def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
     assert k > 4
     assert choice.tokens_per_s != choice.default_tokens_per_s
     assert (tuned.deployment, tuned.budget, tuned.run["requests"]) == ("test", 9, 6)
+
+
+def lighter(path: Path, draft_s: float, *, wrong: bool = False, verify_s: tuple[float, ...] = VERIFY_S) -> Path:
+    """A trace of the same answers, whose draft takes another time, and is wrong from its first token on if asked."""
+    requests = made_requests(6)
+    if wrong:
+        requests = [replace(request, drafted=request.drafted + 1) for request in requests]
+    models = {**MODELS, "draft": {"name": f"light {draft_s:g}", "hash": "c" * 64}}
+    return write_trace(path, requests, models, draft_s=draft_s, verify_s=verify_s).path
+
+
+@pytest.mark.parametrize(
+    ("draft_s", "wrong", "chosen"),
+    [(0.001, False, "light 0.001"), (0.004, False, "small"), (0.001, True, "small")],
+)
+def test_the_draft_is_chosen_by_what_it_costs_and_by_what_is_accepted(
+    draft_s: float, wrong: bool, chosen: str, trace: Path, tmp_path: Path
+) -> None:
+    """Its machine was slow when it verified, which must decide nothing."""
+    slow = tuple(3 * seconds for seconds in VERIFY_S)
+    other = lighter(tmp_path / "light.parquet", draft_s, wrong=wrong, verify_s=slow)
+    names = ("fixed-k", "threshold")
+    tuned, left_out = tune(TuningSettings(methods=names, traces=(trace, other), budget=4), lambda *_: None)
+    assert not left_out
+    assert [draft.name for draft in tuned.drafts] == [chosen, *({"small", f"light {draft_s:g}"} - {chosen})]
+    assert tuned.run["models"]["draft"]["name"] == chosen  # type: ignore[index]
+    best = max(tuned.methods.values(), key=lambda method: method.tokens_per_s)
+    assert (tuned.drafts[0].spec, tuned.drafts[0].tokens_per_s) == (best.spec, best.tokens_per_s)
+    page = render(tuned, left_out)
+    assert f"Of 2 drafts, {chosen} is chosen" in page
+    save(tuned, tmp_path / "tuned.json")
+    assert load(tmp_path / "tuned.json") == tuned
+
+
+def test_traces_of_other_answers_or_times_are_not_compared(trace: Path, tmp_path: Path) -> None:
+    other = write_trace(tmp_path / "other.parquet", made_requests(6, length=30), MODELS).path
+    with pytest.raises(SkitError, match="do not hold the same answers to the same prompts"):
+        tune(TuningSettings(methods=("fixed-k",), traces=(trace, other)), lambda *_: None)
+    with pytest.raises(SkitError, match="leave out --deployment"):
+        TuningSettings(methods=("fixed-k",), traces=(trace, trace), deployment=FAR)
+    with pytest.raises(SkitError, match="--replay names no trace"):
+        TuningSettings(methods=("fixed-k",), traces=())
 
 
 def test_what_is_stored_names_no_folder_of_the_machine(trace: Path) -> None:
