@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specbench_kit.core.common_options import DatasetOptions, Draft, Dtype, MaxNewTokens, Out, Target, TorchDevice
+from specbench_kit.core.common_options import (
+    DatasetOptions,
+    Draft,
+    Dtype,
+    MaxNewTokens,
+    Out,
+    Resume,
+    Target,
+    TorchDevice,
+)
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
 from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
@@ -18,6 +27,10 @@ Objective = Literal["speed", "tpot"]
 """What a promised speed is measured by: tokens over the whole response, or time per token after the first."""
 Eviction = Literal["newest", "lru"]
 Backend = Literal["processes", "ray"]
+Jobs = Annotated[int, Option("Number of processes; -1 uses every core.", SIMULATION)]
+OnBackend = Annotated[
+    Backend, Option("Where simulations run: processes of this machine, or a running ray cluster.", SIMULATION)
+]
 OWN = "own"
 """Names a system's own scheduler or method."""
 DEFAULT_ROUTER = "least-work"
@@ -222,10 +235,9 @@ class ServingOptions:
             SIMULATION,
         ),
     ] = FEWEST_SEEDS
-    jobs: Annotated[int, Option("Number of processes; -1 uses every core.", SIMULATION)] = -1
-    backend: Annotated[
-        Backend, Option("Where simulations run: processes of this machine, or a running ray cluster.", SIMULATION)
-    ] = "processes"
+    jobs: Jobs = -1
+    backend: OnBackend = "processes"
+    resume: Resume = False
     max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", RECORDING)] = 8
     out: Out = Path("results")
 

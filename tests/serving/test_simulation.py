@@ -20,7 +20,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
-from specbench_kit.serving.parallel import map_in_order, simulate_and_measure
+from specbench_kit.serving.parallel import Workers, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
@@ -196,7 +196,7 @@ def test_random_arrivals_at_a_constant_server_wait_as_md1_says() -> None:
 def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
     work = [(scenario(devices=8, duration_s=10.0, warmup_s=1.0), seed) for seed in range(4)]
     work = [(*scene_and_seed, keep) for scene_and_seed in work]
-    alone, together = (list(map_in_order(simulate_and_measure, work, jobs)) for jobs in (1, 2))
+    alone, together = (list(Workers(jobs).map(simulate_and_measure, work)) for jobs in (1, 2))
     assert all(equal_results(one, other) for one, other in zip(alone, together, strict=True))
     assert not equal_results(alone[0], alone[1])
 

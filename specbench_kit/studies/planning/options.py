@@ -7,14 +7,14 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.core.common_options import Out
+from specbench_kit.core.common_options import Out, Resume
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DEPLOYMENT, MODELS, RUN, Option
 from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
+from specbench_kit.serving.options import SIMULATION, Jobs, OnBackend
 
 LOAD = "Load"
 SEARCH = "Search"
-SIMULATION = "Simulation"
 METHODS = (
     "fixed-k:k=1",
     "fixed-k:k=2",
@@ -156,7 +156,9 @@ class PlanOptions:
     )
     seed: Annotated[int, Option("Seed of the first simulation.", SIMULATION)] = 0
     seeds: Annotated[int, Option("Number of seeds behind the verdict; at least 5.", SIMULATION)] = FEWEST_SEEDS
-    jobs: Annotated[int, Option("Number of processes; -1 uses every core.", SIMULATION)] = -1
+    jobs: Jobs = -1
+    backend: OnBackend = "processes"
+    resume: Resume = False
     out: Out = Path("results")
 
     def __post_init__(self) -> None:

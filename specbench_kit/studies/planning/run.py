@@ -36,8 +36,9 @@ from specbench_kit.metrics.plan_summary import (
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.serving.parallel import map_in_order
+from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.parts import KeptParts, unfinished_parts
+from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.planning.assumptions import by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
 from specbench_kit.studies.planning.options import PlanOptions
@@ -110,6 +111,8 @@ PLACEMENTS: tuple[Placement, ...] = ("edge", "server", "none")
 SCALES = (0.5, 1.0, 2.0, 3.0)
 """Factors on the promise in the Pareto figure."""
 MOVED = 3
+WITHOUT_EFFECT = ("out", "jobs", "backend", "resume")
+"""Options that change no result."""
 COARSE = 0.1
 """Relative precision of loads at other promises."""
 
@@ -134,9 +137,11 @@ class PlanRun:
     def run(self) -> PlanOutcome:
         """Search, judge, move the assumptions, and write the folder."""
         market = Market(self.options)
-        search = Search(market, self._step)
         ranked = {placement: rank(market, placement) for placement in PLACEMENTS}
         require_possible(market, ranked)
+        parts = self._parts()
+        workers = Workers(self.options.jobs, self.options.backend, parts)
+        search = Search(market, self._step, workers)
         found = {
             placement: search.best(ranked[placement], placement, f"trying {NAMES[placement]}")
             for placement in PLACEMENTS
@@ -159,7 +164,7 @@ class PlanRun:
                 for placement, fleet in fleets.items()
             },
             assumptions=self._moved(market, search, plan, by_seed[0]),
-            pareto=self._pareto(market, found),
+            pareto=self._pareto(market, workers, found),
             candidates=[_candidate(entry) for placement in PLACEMENTS for entry in found[placement].simulated],
             searched={
                 placement: SearchCounts(
@@ -181,7 +186,16 @@ class PlanRun:
                 for server in market.servers()
             },
         )
-        return self._write(market, plan, summary)
+        return self._write(parts, market, plan, summary)
+
+    def _parts(self) -> KeptParts:
+        """Return the parts of a new run or of the one that is resumed."""
+        options = self.options
+        if options.backend == "ray":
+            require_cluster()
+        if options.resume:
+            return unfinished_parts(options.out, "plan", run_key(_config(options)))
+        return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", _config(options)))
 
     def _step(self, step: str) -> CountCallback:
         return lambda done, planned: self.report(step, done, planned)
@@ -219,7 +233,7 @@ class PlanRun:
                 ends[end] = 0
                 continue
             work.append((end, (scenario, search.trials(self.options.seed), first)))
-        served = map_in_order(most_devices, [arguments for _, arguments in work], self.options.jobs)
+        served = search.workers.map(most_devices, [arguments for _, arguments in work], int)
         return ends | {end: devices for (end, _), devices in zip(work, served, strict=True)}
 
     def _moved(self, market: Market, search: Search, plan: Fleet, first: int) -> list[MovedAssumption]:
@@ -232,7 +246,7 @@ class PlanRun:
             for assumption in moved
         ]
         rows: list[MovedAssumption] = []
-        for assumption, served in zip(moved, map_in_order(most_devices, work, self.options.jobs), strict=True):
+        for assumption, served in zip(moved, search.workers.map(most_devices, work, int), strict=True):
             after = plan.with_load(self.options.devices, served)
             rows.append(
                 MovedAssumption(
@@ -248,7 +262,7 @@ class PlanRun:
             report(len(rows), len(moved))
         return rows
 
-    def _pareto(self, market: Market, found: dict[Placement, Found]) -> list[ParetoPoint]:
+    def _pareto(self, market: Market, workers: Workers, found: dict[Placement, Found]) -> list[ParetoPoint]:
         """Return what a million tokens costs at stricter and at laxer promises, with one seed.
 
         At each promise that is the replica that the law prefers, with the scheduler that was best at the plan's.
@@ -259,7 +273,7 @@ class PlanRun:
         searches = []
         for scale in SCALES:
             scaled = market.promising(tuple((speed * scale, share) for speed, share in self.options.classes))
-            trials = Search(scaled, lambda _: lambda *_: None).trials(self.options.seed, COARSE)
+            trials = Search(scaled, lambda _: lambda *_: None, workers).trials(self.options.seed, COARSE)
             for placement in PLACEMENTS:
                 candidate, first = _preferred(scaled, placement, found[placement], scale)
                 if candidate is not None:
@@ -267,9 +281,8 @@ class PlanRun:
                     searches.append((scaled.scenario(candidate), trials, first))
                 points.append(ParetoPoint(placement, scale, scaled.slo.mean_speed))
         done = 0
-        for (index, candidate), outcome in zip(
-            preferred, map_in_order(served_at, searches, self.options.jobs), strict=True
-        ):
+        outcomes = workers.map(served_at, searches, tuple[int, float])
+        for (index, candidate), outcome in zip(preferred, outcomes, strict=True):
             done += 1
             report(done, len(searches))
             devices, throughput = outcome
@@ -286,12 +299,11 @@ class PlanRun:
             )
         return points
 
-    def _write(self, market: Market, plan: Fleet, summary: PlanSummary) -> PlanOutcome:
+    def _write(self, parts: KeptParts, market: Market, plan: Fleet, summary: PlanSummary) -> PlanOutcome:
         from specbench_kit.reports.pages.plan import write_reports
 
         options = self.options
-        identity = {"slo": options.slo, **structs.asdict(plan.candidate.described())}
-        folder = unused_folder(options.out, "plan", f"{options.devices}-devices", identity)
+        folder = parts.folder
         check = write_deployment(folder, market, plan)
         run = {
             "command": "plan",
@@ -306,6 +318,7 @@ class PlanRun:
         write_text(folder / "summary.json", to_json(to_builtins(summary)))
         write_text(folder / "candidates.csv", csv_text(to_builtins(summary.candidates)))
         write_reports(folder, run, summary)
+        parts.remove()
         return PlanOutcome(folder, run, summary)
 
 
@@ -387,7 +400,7 @@ def _candidate(entry: Simulated) -> SimulatedCandidate:
 def _config(options: PlanOptions) -> JsonObject:
     from dataclasses import asdict
 
-    return {name: _shareable(value) for name, value in asdict(options).items() if name not in ("out", "jobs")}
+    return {name: _shareable(value) for name, value in asdict(options).items() if name not in WITHOUT_EFFECT}
 
 
 def _shareable(value: object) -> object:

@@ -13,7 +13,7 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.serving.metrics import ServingMetrics, compute_metrics, slo_violations
 from specbench_kit.serving.options import CapacityRule
-from specbench_kit.serving.parallel import map_in_order
+from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_metrics import is_drifting
 from specbench_kit.serving.simulation import Simulation, simulate
@@ -230,6 +230,7 @@ class Search:
 
     market: Market
     report: Callable[[str], CountCallback]
+    workers: Workers
 
     def trials(self, seed: int, resolution: float = RESOLUTION) -> Trials:
         """Return how loads are tried with a seed."""
@@ -247,7 +248,7 @@ class Search:
             first = max(round(entry.law.devices), ceil(STEP * least), 1)
             work.append((self.market.scenario(entry.candidate), trials, first, least))
         simulated = []
-        for entry, devices in zip(entries, map_in_order(most_devices, work, options.jobs), strict=True):
+        for entry, devices in zip(entries, self.workers.map(most_devices, work, int), strict=True):
             simulated.append(Simulated(entry, devices))
             report(done + len(simulated), done + len(entries))
         return simulated
@@ -321,7 +322,7 @@ class Search:
         for _ in range(MORE_REPLICAS):
             load = ceil(options.devices / replicas)
             at_load = self.trials(options.seed).at(scenario, load, JUDGED)
-            outcomes = list(map_in_order(measure, [(at_load, seed) for seed in seeds], options.jobs))
+            outcomes = list(self.workers.map(measure, [(at_load, seed) for seed in seeds], tuple[ServingMetrics, bool]))
             rate = estimate([metrics["overall"]["violation_rate"] or 0.0 for metrics, _ in outcomes], 0.0, 1.0)
             if rate.high is not None and rate.high <= options.epsilon and all(steady for _, steady in outcomes):
                 figures = over_seeds([dict(metrics) for metrics, _ in outcomes])
@@ -336,7 +337,7 @@ class Search:
         seeds = range(options.seed, options.seed + options.seeds)
         work = [(scenario, self.trials(seed), fleet.devices_per_replica) for seed in seeds]
         by_seed: list[int] = []
-        for devices in map_in_order(most_devices, work, options.jobs):
+        for devices in self.workers.map(most_devices, work, int):
             by_seed.append(devices)
             report(len(by_seed), len(work))
         return by_seed

@@ -19,6 +19,7 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.serving.options import CapacityRule
+from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.reproduction.averages import Rows
@@ -98,14 +99,17 @@ def _estimates(overall: JsonObject) -> dict[str, dict[str, float]]:
 AN_SLO = "1/s"
 """Any promise; plain decoding takes as long whatever is promised."""
 RULE = {field.name for field in fields(CapacityRule)}
-OPTIONS = {field.name for field in fields(ServingSettings)} - {"recording", "argv"} | {"slo_of"}
+OPTIONS = {field.name for field in fields(ServingSettings)} - {"recording", "argv", "backend", "resume"} | {"slo_of"}
 """Options of a serving experiment; `slo_of` sets the SLO to a quantile of another system's time per token."""
 
 
 def simulate(options: JsonObject, report: CountCallback) -> Rows:
     """Return the rows of a grid of simulations."""
     settings = _settings(_with_slo(options))
-    grid = simulation_grid.simulate_grid(settings, ScenarioBuilder(settings), lambda *_: False, lambda *_: None, report)
+    builder = ScenarioBuilder(settings)
+    grid = simulation_grid.simulate_grid(
+        settings, builder, Workers(settings.jobs), lambda *_: False, lambda *_: None, report
+    )
     summary = simulation_grid.summarise(grid)
     rows = [*summary["rows"], *summary["against_first"], *derived_rows(summary["rows"])]
     if reference := options.get("slo_of"):
@@ -130,7 +134,8 @@ def _with_slo(options: JsonObject) -> JsonObject:
         several = {name: column[counted] for name, column in responses.items()}
         tpot_s.extend((several["end_s"] - several["first_s"]) / (several["tokens"] - 1))
 
-    simulation_grid.simulate_grid(settings, ScenarioBuilder(settings), lambda *_: True, collect, lambda *_: None)
+    builder = ScenarioBuilder(settings)
+    simulation_grid.simulate_grid(settings, builder, Workers(settings.jobs), lambda *_: True, collect, lambda *_: None)
     return {**rest, "slo": [f"{1 / float(np.quantile(tpot_s, reference['quantile'])):.4g}/s"]}
 
 
@@ -138,7 +143,9 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
     """Return the capacity of every series under every SLO."""
     settings = _settings(options)
     rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
-    return [row.describe() for row in capacities.find_capacities(settings, rule, ScenarioBuilder(settings), report)]
+    builder = ScenarioBuilder(settings)
+    found = capacities.find_capacities(settings, rule, builder, Workers(settings.jobs), report)
+    return [row.describe() for row in found]
 
 
 def _settings(options: JsonObject) -> ServingSettings:

@@ -19,7 +19,7 @@ from specbench_kit.metrics.statistics import student
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.metrics import ALL, LatencyMetrics, due_lateness, latencies_by_class
 from specbench_kit.serving.options import CapacityRule
-from specbench_kit.serving.parallel import map_in_order
+from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_metrics import Distribution, is_drifting
 from specbench_kit.serving.simulation import Simulation
@@ -79,7 +79,7 @@ class LoadTrial:
     responses together and, where several speeds are promised, by class.
     """
 
-    load: float
+    load: int | float
     rate: float
     low: float
     high: float
@@ -105,7 +105,7 @@ class LoadTrial:
 class SeedCapacity:
     """The capacity with one seed, and the loads tried; `bounded` if even the highest load was served."""
 
-    load: float
+    load: int | float
     trials: tuple[LoadTrial, ...]
     bounded: bool = False
 
@@ -272,7 +272,7 @@ class CapacityRow:
 
 
 def find_capacities(
-    settings: ServingSettings, rule: CapacityRule, builder: ScenarioBuilder, report: CountCallback
+    settings: ServingSettings, rule: CapacityRule, builder: ScenarioBuilder, workers: Workers, report: CountCallback
 ) -> list[CapacityRow]:
     """Return the capacity of every series under every SLO and estimator, seed by seed."""
     points = settings.points()
@@ -291,7 +291,7 @@ def find_capacities(
     runs = [(point, seed) for point in scenarios for seed in seeds]
     capacities: Mapping[GridPoint, list[SeedCapacity]] = {point: [] for point in points}
     report(0, len(runs))
-    searches = map_in_order(find_capacity, [(scenarios[point], seed, rule) for point, seed in runs], settings.jobs)
+    searches = workers.map(find_capacity, [(scenarios[point], seed, rule) for point, seed in runs], SeedCapacity)
     for done, ((point, _), capacity) in enumerate(zip(runs, searches, strict=True), 1):
         capacities[point].append(capacity)
         report(done, len(runs))

@@ -22,15 +22,16 @@ from specbench_kit.metrics.serving_rows import AXES, mean_of
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import run_key, slug, to_json, unused_folder, write_text
+from specbench_kit.runs.parts import KeptParts, unfinished_parts
 from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.metrics import ServingMetrics, compute_metrics
 from specbench_kit.serving.options import CapacityRule, Objective
-from specbench_kit.serving.parallel import map_in_order, parallel_backend, simulate_and_measure
+from specbench_kit.serving.parallel import Workers, require_cluster, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving import capacity, simulation_grid
-from specbench_kit.studies.serving.capacity import CapacityRow, find_capacity
+from specbench_kit.studies.serving.capacity import CapacityRow, SeedCapacity, find_capacity
 from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
@@ -69,7 +70,9 @@ class ServingRun:
 
     def simulate(self, events: bool = False, window: Window | None = None) -> ServingOutcome:
         """Simulate a grid; store all `events`, and for a `window` a timeline of each series' first point."""
-        folder, builder = self._begin("simulate", {"events": events, "window": window})
+        parts, builder = self._begin("simulate", {"events": events, "window": window})
+        workers = Workers(self.settings.jobs, self.settings.backend, parts)
+        folder = parts.folder
         # The last one of equal keys stays, so that reversed points leave each series' first.
         first_points = {point.series: point for point in reversed(self.settings.points())}
 
@@ -85,43 +88,48 @@ class ServingRun:
             if window is not None and in_timeline(point, seed):
                 _write_timeline(folder, point, result, window)
 
-        with parallel_backend(self.settings.backend):
-            rows = simulation_grid.simulate_grid(
-                self.settings,
-                builder,
-                lambda point, seed: events or in_timeline(point, seed),
-                sink,
-                self._step("simulating"),
-            )
-            ranges = simulate_ranges(self.settings, builder, self._step("simulating the range of derived times"))
+        rows = simulation_grid.simulate_grid(
+            self.settings,
+            builder,
+            workers,
+            lambda point, seed: events or in_timeline(point, seed),
+            sink,
+            self._step("simulating"),
+        )
+        ranges = simulate_ranges(self.settings, builder, workers, self._step("simulating the range of derived times"))
         summary = {**simulation_grid.summarise(rows), "ranges": ranges}
         write_text(folder / "simulate.csv", simulation_grid.to_csv(summary["rows"]))
-        return self._finish("simulate", folder, builder, summary)
+        return self._finish("simulate", parts, builder, summary)
 
     def capacity(self, rule: CapacityRule) -> ServingOutcome:
         """Search the capacity of every series under every SLO."""
-        folder, builder = self._begin("capacity", asdict(rule))
-        with parallel_backend(self.settings.backend):
-            rows = capacity.find_capacities(self.settings, rule, builder, self._step("searching"))
-            report = self._step("searching the range of derived times")
-            ranges = search_ranges(self.settings, rule, builder, rows, report)
+        parts, builder = self._begin("capacity", asdict(rule))
+        workers = Workers(self.settings.jobs, self.settings.backend, parts)
+        rows = capacity.find_capacities(self.settings, rule, builder, workers, self._step("searching"))
+        report = self._step("searching the range of derived times")
+        ranges = search_ranges(self.settings, rule, builder, rows, workers, report)
         summary = {**capacity.summarise(rows, rule), "ranges": ranges}
-        write_text(folder / "capacity.csv", capacity.to_csv(summary["rows"]))
-        return self._finish("capacity", folder, builder, summary)
+        write_text(parts.folder / "capacity.csv", capacity.to_csv(summary["rows"]))
+        return self._finish("capacity", parts, builder, summary)
 
-    def _begin(self, command: str, arguments: JsonObject) -> tuple[Path, ScenarioBuilder]:
-        """Return a new folder and a builder, after recording a trace if there has to be one."""
+    def _begin(self, command: str, arguments: JsonObject) -> tuple[KeptParts, ScenarioBuilder]:
+        """Return the parts of a new or a resumed run and a builder, after recording a trace if there has to be one."""
         settings = self.settings
         series = settings.series()
         subject = self.chosen.name if self.chosen else "-".join(dict.fromkeys(entry.system for entry in series))
         digest = self.dataset.digest if self.dataset else None
         defining = {**settings.described(), **arguments, "digest": digest}
-        folder = unused_folder(settings.out, command, subject, defining)
+        if settings.backend == "ray":
+            require_cluster()
         builder = ScenarioBuilder(settings)
         for entry in series:
             builder.require_lengths(entry)
+        if settings.resume:
+            parts = unfinished_parts(settings.out, command, run_key(defining))
+        else:
+            parts = KeptParts(unused_folder(settings.out, command, subject, defining))
         if self.dataset is None:
-            return folder, builder
+            return parts, builder
         # Anything wrong is reported before the recording, which takes minutes. A search for capacity may find that a
         # scenario cannot be served, which is a result.
         for entry in series:
@@ -141,9 +149,12 @@ class ServingRun:
         # Recording loads models; a stated acceptance needs none.
         from specbench_kit.studies.recording.trace import record
 
-        path = folder / "trace.parquet"
-        record(settings.recording, self.dataset, path, settings.max_draft, self._step("recording"))
-        return folder, ScenarioBuilder(settings, TraceFile(path))
+        path = parts.folder / "trace.parquet"
+        if not path.exists():
+            parts.begin()
+            report = self._step("recording")
+            record(settings.recording, self.dataset, path, settings.max_draft, report, resume=settings.resume)
+        return parts, ScenarioBuilder(settings, TraceFile(path))
 
     def _require_predictors(self, series: Sequence[ServingSeries], builder: ScenarioBuilder) -> None:
         """Raise SkitError for methods that are to replay the recording and lack what they need of its pair."""
@@ -157,10 +168,11 @@ class ServingRun:
     def _step(self, step: str) -> CountCallback:
         return lambda done, planned: self.report(step, done, planned)
 
-    def _finish(self, command: str, folder: Path, builder: ScenarioBuilder, summary: JsonObject) -> ServingOutcome:
+    def _finish(self, command: str, parts: KeptParts, builder: ScenarioBuilder, summary: JsonObject) -> ServingOutcome:
         """Write all files of the run; `deployment` in `run.json` is that of the first series."""
         from specbench_kit.reports.serving.plots import write_reports
 
+        folder = parts.folder
         preset = None
         if self.chosen:
             preset = describe_preset(self.chosen.name, self.chosen.preset)
@@ -187,6 +199,7 @@ class ServingRun:
         write_text(folder / "run.json", to_json(run))
         write_text(folder / "summary.json", to_json(summary))
         write_reports(folder, run, summary)
+        parts.remove()
         return ServingOutcome(folder, run, summary)
 
 
@@ -268,7 +281,9 @@ COARSE = 0.03
 """Relative precision of a capacity at an end, which takes fewer simulations than a finer one."""
 
 
-def simulate_ranges(settings: ServingSettings, builder: ScenarioBuilder, report: CountCallback) -> list[JsonObject]:
+def simulate_ranges(
+    settings: ServingSettings, builder: ScenarioBuilder, workers: Workers, report: CountCallback
+) -> list[JsonObject]:
     """Return the range of every point whose deployment has derived times, by the first seed; empty if none has.
 
     The slowest device may be unable to keep the promise at all: such an end serves nothing.
@@ -282,7 +297,7 @@ def simulate_ranges(settings: ServingSettings, builder: ScenarioBuilder, report:
             except SkitError:
                 work.append((point, end, None))
     runs = [(scenario, settings.seed, partial(_measure, settings.objective)) for *_, scenario in work if scenario]
-    outcomes = map_in_order(simulate_and_measure, runs, settings.jobs)
+    outcomes = workers.map(simulate_and_measure, runs, ServingMetrics)
     ends: dict[GridPoint, dict[str, JsonObject]] = {}
     for done, (point, end, attainable) in enumerate(work, 1):
         figures = dict(next(outcomes)["overall"]) if attainable else {"throughput": 0.0, "violation_rate": 1.0}
@@ -308,6 +323,7 @@ def search_ranges(
     rule: CapacityRule,
     builder: ScenarioBuilder,
     rows: Sequence[CapacityRow],
+    workers: Workers,
     report: CountCallback,
 ) -> list[JsonObject]:
     """Return the range of the best series' capacities in the first settings of a search; empty if times have none.
@@ -325,7 +341,7 @@ def search_ranges(
                 work.append((row, end, None))
     coarse = replace(rule, resolution=max(rule.resolution, COARSE))
     searches = [(scenario, settings.seed, coarse) for *_, scenario in work if scenario]
-    capacities = map_in_order(find_capacity, searches, settings.jobs)
+    capacities = workers.map(find_capacity, searches, SeedCapacity)
     ends: dict[GridPoint, dict[str, float]] = {}
     for done, (row, end, attainable) in enumerate(work, 1):
         ends.setdefault(row.point, {})[end] = next(capacities).load if attainable else 0.0

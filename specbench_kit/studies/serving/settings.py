@@ -135,7 +135,7 @@ class ServingSettings(SimulationOptions):
 
     def described(self) -> dict[str, object]:
         """Return all settings that the results depend on, besides models and data."""
-        without_effect = {"recording", "out", "argv", "jobs", "backend"}
+        without_effect = {"recording", "out", "argv", "jobs", "backend", "resume"}
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in without_effect}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

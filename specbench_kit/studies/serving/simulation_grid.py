@@ -11,7 +11,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
 from specbench_kit.serving.metrics import ServingMetrics, compute_metrics
 from specbench_kit.serving.options import Objective
-from specbench_kit.serving.parallel import map_in_order, simulate_and_measure
+from specbench_kit.serving.parallel import Workers, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
@@ -48,6 +48,7 @@ class GridRow:
 def simulate_grid(
     settings: ServingSettings,
     builder: ScenarioBuilder,
+    workers: Workers,
     keeps_result: Callable[[GridPoint, int], bool],
     sink: Callable[[GridPoint, int, SimulationResult], None],
     report: CountCallback,
@@ -60,9 +61,11 @@ def simulate_grid(
     work = [(scenarios[point], seed, partial(measure, keeps_result(point, seed))) for point, seed in runs]
     metrics: dict[GridPoint, list[JsonObject]] = {point: [] for point in points}
     report(0, len(runs))
-    # A result leaves its process only if it is kept: event logs are large, metrics small.
+    # A result leaves its process only if it is kept: event logs are large, metrics small. A study that keeps results
+    # simulates all of its points again when it is resumed.
+    kind = None if any(keeps_result(*run) for run in runs) else tuple[ServingMetrics, None]
     outcomes: Iterator[tuple[ServingMetrics, SimulationResult | None]]
-    outcomes = map_in_order(simulate_and_measure, work, settings.jobs)
+    outcomes = workers.map(simulate_and_measure, work, kind)
     for done, ((point, seed), (of_seed, result)) in enumerate(zip(runs, outcomes, strict=True), 1):
         metrics[point].append(dict(of_seed))
         if result is not None:

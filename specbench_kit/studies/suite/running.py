@@ -45,7 +45,7 @@ from specbench_kit.serving.acceptance_spec import recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import GroupMetrics, compute_metrics
-from specbench_kit.serving.parallel import map_in_order
+from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
@@ -157,7 +157,7 @@ def run_suite(
     parts = [*suite.cells, *suite.fleets]
     work = [(suite.table.name, suite.quick, spec, part) for spec in specs for part in parts]
     report(0, len(work))
-    runs = map_in_order(_run_part, work, jobs)
+    runs = Workers(jobs).map(_run_part, work)
     machine = {"platform": platform.platform(), **provenance.versions()}
     for number, spec in enumerate(specs):
         by_part = {}

@@ -8,6 +8,7 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.options import CapacityRule
+from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.planning import run, search
 from specbench_kit.studies.planning.candidates import Candidate, Market
@@ -81,7 +82,7 @@ def test_the_law_is_close_to_the_simulator_where_all_responses_are_alike() -> No
     candidate = Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16)
     scenario = market.scenario(candidate)
     law = Law(scenario, draw_responses(scenario), 0.05).estimate()
-    served = most_devices(scenario, Search(market, lambda _: lambda *_: None).trials(0), round(law.devices))
+    served = most_devices(scenario, Search(market, lambda _: lambda *_: None, Workers()).trials(0), round(law.devices))
     assert 0.7 * served < law.devices < 1.4 * served
     assert served <= law.bound
 
@@ -104,7 +105,7 @@ def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypat
         raise AssertionError("simulated")
 
     monkeypatch.setattr(search, "simulate", refuse)
-    monkeypatch.setattr(search, "map_in_order", refuse)
+    monkeypatch.setattr(Workers, "map", refuse)
     with pytest.raises(SkitError, match="no fleet of l40s, h100 keeps a promise of 900 tokens/s") as error:
         run.PlanRun(options("900"), lambda *_: None).run()
     assert "promise at most" in str(error.value)

@@ -1,0 +1,110 @@
+"""The parts of a study on disk, each as soon as it is done, so that an interrupted study goes on where it ended."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from specbench_kit import __version__
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.typed_json import Count, decode
+from specbench_kit.runs.directory import lock, unlock
+from specbench_kit.runs.folder import unfinished_folder
+
+T = TypeVar("T")
+NAME = "parts.jsonl"
+
+
+class _Head(Struct, forbid_unknown_fields=True):
+    """The first line of the file: another version of the kit may come to other results."""
+
+    kit: str
+
+
+class _Part(Struct, forbid_unknown_fields=True):
+    """Any other line: the result of part number `part` of a step."""
+
+    step: Count
+    part: Count
+    result: Raw
+
+
+class KeptParts:
+    """The parts that are done, in a file of the study's folder until the study is whole.
+
+    The same settings ask for the same parts in the same order, so that numbers name them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / NAME
+        self._results: dict[tuple[int, int], Raw] = {}
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @classmethod
+    def resumed(cls, folder: Path) -> "KeptParts":
+        """Return the parts that a folder holds; raise SkitError for a file that is not whole or of another version."""
+        parts = cls(folder)
+        lock(folder)
+        # The last line has no end if the process was killed while writing it; it is dropped.
+        text = parts.path.read_text(encoding="utf-8")
+        lines = text.split("\n")[:-1]
+        try:
+            head = decode(_Head, lines[0] if lines else "{}")
+            require(
+                head.kit == __version__,
+                f"{folder} was begun with version {head.kit} of the kit, and this is {__version__}: start a new run "
+                "without --resume",
+            )
+            for line in lines[1:]:
+                part = decode(_Part, line)
+                parts._results[part.step, part.part] = part.result
+        except ValueError as error:
+            raise SkitError(f"{parts.path}: {error}; start a new run without --resume") from error
+        parts._write("".join(f"{line}\n" for line in lines), "w")
+        return parts
+
+    def begin(self) -> None:
+        """Make the file, unless it is there, before the first part is done."""
+        if not self.path.exists():
+            self._write(_line(_Head(__version__)), "w")
+            lock(self.folder)
+
+    def results(self, step: int, kind: type[T]) -> dict[int, T]:
+        """Return the results, which are of type `kind`, of those parts of a step that are done."""
+        try:
+            return {part: decode(kind, bytes(raw)) for (of, part), raw in self._results.items() if of == step}
+        except ValueError as error:
+            raise SkitError(f"{self.path}: {error}; start a new run without --resume") from error
+
+    def add(self, step: int, part: int, result: Any) -> None:
+        """Keep the result of a part."""
+        self.begin()
+        self._results[step, part] = Raw(msgspec.json.encode(result))
+        self._write(_line(_Part(step, part, self._results[step, part])), "a")
+
+    def remove(self) -> None:
+        """Remove the file of a study that is whole."""
+        self.path.unlink(missing_ok=True)
+        unlock(self.folder)
+
+    def _write(self, text: str, mode: str) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open(mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            reason = error.strerror or error
+            raise SkitError(f"cannot write {self.path}: {reason}; make room, then go on with --resume") from error
+
+
+def _line(record: Struct) -> str:
+    return f"{msgspec.json.encode(record).decode()}\n"
+
+
+def unfinished_parts(out: Path, command: str, key: str) -> KeptParts:
+    """Return the parts of the newest unfinished run of a command with these settings; SkitError if there is none."""
+    return KeptParts.resumed(unfinished_folder(out, command, key, NAME))

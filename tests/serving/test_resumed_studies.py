@@ -1,0 +1,220 @@
+"""Simulations and searches that are interrupted, killed or lose a node of a cluster go on where they ended."""
+
+import json
+import operator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SKIT, environment, error_line, skit_here
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.runs.parts import NAME, KeptParts
+from specbench_kit.serving.parallel import Workers
+from specbench_kit.studies.planning import search
+from specbench_kit.studies.serving import capacity, simulation_grid
+
+ODDS = ("--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, "--output-tokens", 30)
+SHORT = ("--duration", 12, "--warm-up", 2, "--jobs", 1)
+SEARCH = (
+    "capacity",
+    "--deployment",
+    "wisp",
+    "--system",
+    "sled",
+    "--slo",
+    "4",
+    *ODDS,
+    *SHORT,
+    "--seeds",
+    3,
+    "--most",
+    16,
+)
+GRID = ("simulate", "--system", "wisp", "--system", "sled", *ODDS, *SHORT, "--devices", "2,4", "--seeds", 2)
+PLAN = (
+    *("plan", "--devices", 60, "--class", 6, "--link", "40ms", "--gpus", "l40s", "--cards", 1, "--bits", 4),
+    *("--method", "fixed-k:k=2", "--scheduler", "fcfs", "--max-batch", 16, "--acceptance", "iid:alpha=0.8,length=2"),
+    *("--prompt-tokens", 200, "--output-tokens", 24, "--jobs", 1),
+)
+COMMANDS = [
+    pytest.param(SEARCH, capacity, "find_capacity", 3, id="capacity"),
+    pytest.param(GRID, simulation_grid, "simulate_and_measure", 8, id="simulate"),
+    pytest.param(PLAN, search, "most_devices", None, id="plan", marks=[pytest.mark.slow, pytest.mark.nightly]),
+]
+
+
+def summary_of(out: Path) -> bytes:
+    (path,) = out.glob("*/summary.json")
+    assert not path.with_name(NAME).exists()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(("command", "module", "function", "parts"), COMMANDS)
+def test_what_was_done_is_not_done_again(
+    command: tuple[object, ...],
+    module: Any,
+    function: str,
+    parts: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = tmp_path / "whole"
+    cut = tmp_path / "cut"
+    calls = []
+    real: Callable[..., object] = getattr(module, function)
+
+    def counted(*arguments: Any) -> object:
+        calls.append(arguments)
+        return real(*arguments)
+
+    def interrupted(*arguments: Any) -> object:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return counted(*arguments)
+
+    monkeypatch.setattr(module, function, counted)
+    assert skit_here(*command, "--out", whole).returncode == 0
+    needed = len(calls)
+    assert parts in (None, needed)
+    calls.clear()
+    monkeypatch.setattr(module, function, interrupted)
+    done = skit_here(*command, "--out", cut)
+    (folder,) = cut.iterdir()
+    assert error_line(done) == f"interrupted; what is done is kept in {folder}: go on with --resume"
+    assert len((folder / NAME).read_text().splitlines()) == 1 + 2
+    calls.clear()
+    monkeypatch.setattr(module, function, counted)
+    resumed = skit_here(*command, "--out", cut, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(calls) == needed - 2
+    assert summary_of(cut) == summary_of(whole)
+    assert error_line(skit_here(*command, "--out", cut, "--resume")).endswith(
+        "holds no unfinished run with these settings: start one without --resume"
+    )
+
+
+def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """The process gets no chance to say or to write anything, and leaves half a line behind."""
+    out = tmp_path / "out"
+    with subprocess.Popen(
+        [SKIT, *map(str, SEARCH), "--out", str(out)], env=environment(), stderr=subprocess.PIPE
+    ) as run:
+        while not (kept := list(out.glob(f"*/{NAME}"))) or kept[0].read_text().count("\n") < 2:
+            assert run.poll() is None, run.stderr and run.stderr.read()
+            time.sleep(0.01)
+        run.send_signal(signal.SIGKILL)
+    with kept[0].open("a") as file:
+        file.write('{"step":1,"part":2,"resu')
+    assert skit_here(*SEARCH, "--out", out, "--resume").returncode == 0
+    assert skit_here(*SEARCH, "--out", tmp_path / "whole").returncode == 0
+    assert summary_of(out) == summary_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"kit":"0.0.1"}\n', "was begun with version 0.0.1 of the kit"),
+        ("", "kit is missing"),
+        ("{\n", "start a new run without --resume"),
+        (
+            '{"kit":"KIT"}\n{"step":1,"part":0,"result":{"load":"many","trials":[]}}\n',
+            "load must be a whole",
+        ),
+        ('{"kit":"KIT"}\n{"step":-1,"part":0,"result":1}\n', "step must be"),
+    ],
+)
+def test_a_damaged_or_older_file_is_one_line(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench_kit import __version__
+
+    def interrupted(*_: object) -> Iterator[tuple[int, capacity.SeedCapacity]]:
+        yield 0, capacity.SeedCapacity(1.0, ())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Workers, "_as_they_end", interrupted)
+        assert "interrupted" in error_line(skit_here(*SEARCH, "--out", tmp_path))
+    (path,) = tmp_path.glob(f"*/{NAME}")
+    path.write_text(text.replace("KIT", __version__))
+    assert said in error_line(skit_here(*SEARCH, "--out", tmp_path, "--resume"))
+
+
+RESUME = "import sys; from pathlib import Path; from specbench_kit.runs.parts import KeptParts; "
+RESUME += "KeptParts.resumed(Path(sys.argv[1]))"
+
+
+def test_only_one_process_writes_to_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", RESUME, str(folder)]
+    parts = KeptParts(folder)
+    parts.add(1, 0, 7)
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert f"{folder} is being written by another skit" in refused.stderr
+    parts.remove()
+    assert not list(folder.iterdir())
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Any]:
+    """A cluster of two nodes of two processors each on this machine."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    second = cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        yield cluster, second
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.timeout(300)
+def test_a_lost_node_of_a_cluster_loses_nothing(two_nodes: Any, tmp_path: Path) -> None:
+    """Each node runs one part at a time, so that the second one has begun a part when two are under way."""
+    cluster, second = two_nodes
+    begun, ended = (tmp_path / name for name in ("begun", "ended"))
+    command = "echo {0} >> {1}; sleep 2; echo {0} >> {2}; echo {0}"
+    work = [(["sh", "-c", command.format(part, begun, ended)],) for part in range(6)]
+    results = iter(Workers(backend="ray").map(subprocess.check_output, work))
+    first = next(results)
+    while len(begun.read_text().split()) - len(ended.read_text().split()) < 2:
+        time.sleep(0.05)
+    cluster.remove_node(second, allow_graceful=False)
+    assert [first, *results] == [f"{part}\n".encode() for part in range(6)]
+    assert len(begun.read_text().split()) > 6  # what the lost node had begun
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("two_nodes")
+def test_an_error_of_a_part_is_that_error_on_a_cluster_too() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(Workers(backend="ray").map(operator.truediv, [(1, 1), (1, 0)]))
+    with pytest.raises(SkitError, match=r"lacks this version of the kit: .*No module named"):
+        list(Workers(backend="ray").map(of_this_file, [(1,)]))
+
+
+def of_this_file(number: int) -> int:
+    """A function that no node of the cluster can import."""
+    return number
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("two_nodes")
+def test_a_search_on_a_cluster_comes_to_the_same(tmp_path: Path) -> None:
+    assert skit_here(*SEARCH, "--out", tmp_path / "here").returncode == 0
+    assert skit_here(*SEARCH, "--backend", "ray", "--out", tmp_path / "there").returncode == 0
+    assert summary_of(tmp_path / "here") == summary_of(tmp_path / "there")
+
+
+def test_results_come_in_the_order_of_the_work() -> None:
+    work = [(json.dumps(number),) for number in range(20)]
+    assert list(Workers(2).map(json.loads, work)) == list(range(20))
