@@ -213,7 +213,10 @@ def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
 
     Raise SkitError where the experiment gives one of the world's inputs another value and does not say why.
     """
-    content = {**content, "options": _with_names(name, content["options"], world, content.get("differs", {}))}
+    if content["command"] in world.commands:
+        _require_named(name, content["options"], world, content.get("differs", {}))
+    options = {key: _named(name, value, world) for key, value in content["options"].items()}
+    content = {**content, "options": options}
     if content["command"] not in world.commands:
         return content
     unsaid = (content["options"].keys() & world.options.keys()) - content.get("differs", {}).keys()
@@ -227,21 +230,24 @@ def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
     }
 
 
-def _with_names(name: str, options: JsonObject, world: World, differs: Mapping[str, str]) -> JsonObject:
-    """Return options with the world's values in place of their names; raise SkitError for a value of an own series."""
-    if "series" not in options:
-        return options
-    for label, series in options["series"].items():
-        own = {key for key in world.named & series.keys() - differs.keys() if not str(series[key]).startswith(NAME)}
+def _require_named(name: str, options: JsonObject, world: World, differs: Mapping[str, str]) -> None:
+    """Raise SkitError for a value of an experiment or of one of its series that is not one of the world's, unsaid."""
+    for label, entry in [*options.get("series", {}).items(), ("its systems", options)]:
+        own = {key for key in world.named & entry.keys() - differs.keys() if not _is_named(entry[key])}
         require(not own, f"{name} has its own {', '.join(sorted(own))} for {label}, unlike the paper's world")
-    series = {
-        label: {key: _named(name, value, world) for key, value in entry.items()}
-        for label, entry in options["series"].items()
-    }
-    return {**options, "series": series}
+
+
+def _is_named(value: object) -> bool:
+    """Return whether a value, or all values of a list, are names of the world's values."""
+    return all(str(part).startswith(NAME) for part in (value if isinstance(value, list) else [value]))
 
 
 def _named(name: str, value: object, world: World) -> object:
+    """Return a value with the world's values in place of their names, which may stand in a list or a table."""
+    if isinstance(value, list):
+        return [_named(name, part, world) for part in value]
+    if isinstance(value, dict):
+        return {key: _named(name, part, world) for key, part in value.items()}
     if not (isinstance(value, str) and value.startswith(NAME)):
         return value
     key = value.removeprefix(NAME)

@@ -272,6 +272,19 @@ def test_one_pair_drafts_wherever_a_pair_of_models_decodes() -> None:
         in_world("x/y", {**named, "options": {"series": {"a": {"draft": "@32B/1.6B"}}}}, world)
 
 
+def test_lists_and_tables_of_an_experiment_name_the_worlds_values_too() -> None:
+    named = frozenset({"acceptance"})
+    world = World(frozenset({"simulate"}), {}, (), (), names={"pair": "iid:alpha=0.6,length=8"}, named=named)
+    content = {"command": "simulate", "options": {"acceptance": ["@pair", "iid:alpha=0.7,length=8"]}}
+    with pytest.raises(SkitError, match="x/y has its own acceptance for its systems, unlike the paper's world"):
+        in_world("x/y", content, world)
+    said = in_world("x/y", {**content, "differs": {"acceptance": "The second pair."}}, world)
+    assert said["options"]["acceptance"] == ["iid:alpha=0.6,length=8", "iid:alpha=0.7,length=8"]
+    options = {"acceptance": ["@pair"], "slo_of": {"acceptance": "@pair", "quantile": 0.9}}
+    held = in_world("x/y", {"command": "simulate", "options": options}, world)["options"]
+    assert held["slo_of"] == {"acceptance": "iid:alpha=0.6,length=8", "quantile": 0.9}
+
+
 def test_both_sides_of_specedge_have_one_pair_and_a_device_each() -> None:
     for name in ("table-1", "figure-11", "figure-9"):
         series = ALL[f"specedge/{name}"].options["series"]
