@@ -44,7 +44,7 @@ class SuiteCell(Struct, frozen=True):
     batch_size: int
     tasks: tuple[str, ...]
     is_recorded: bool
-    """True if the pair's answers are recorded, false if the pair is synthetic."""
+    """True for the recorded pair by which policies are ranked, false for others beside it."""
 
 
 class CellResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -133,7 +133,7 @@ class Suite:
 
     @property
     def recorded_pair(self) -> str:
-        """The name of the recorded pair."""
+        """The name of the recorded pair by which policies are ranked, the first one."""
         return next(name for name, pair in self.table.pairs.items() if pair.trace)
 
     def trace(self, pair: str) -> TraceFile:
@@ -189,17 +189,17 @@ class Suite:
     def _cells(self) -> Iterator[SuiteCell]:
         for group in self.table.cells:
             for pair in group.pairs:
-                recorded = bool(self.table.pairs[pair].trace)
                 tasks = (
                     tuple(request.category for request in self.requests(pair))
-                    if recorded
+                    if self.table.pairs[pair].trace
                     else ("synthetic",) * self.prompts(pair, 1).requests
                 )
                 for name in group.deployments:
                     words = self.table.deployments[name].words
                     rtt_s = self.deployment(name).link.rtt_s
                     for size in group.batch_sizes:
-                        yield SuiteCell(f"{pair}/{name}/{size}", pair, name, words, rtt_s, size, tasks, recorded)
+                        is_main = pair == self.recorded_pair
+                        yield SuiteCell(f"{pair}/{name}/{size}", pair, name, words, rtt_s, size, tasks, is_main)
 
 
 @cache

@@ -18,7 +18,7 @@ IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "specpipe"}
 
 def test_every_cell_can_be_set_up() -> None:
     suite = load("v1")
-    assert len(suite.cells) == 21
+    assert len(suite.cells) == 24
     assert {len(cell.tasks) for cell in suite.cells.values() if cell.is_recorded} == {135}
     assert len({task for cell in suite.cells.values() if cell.is_recorded for task in cell.tasks}) == 8
 
@@ -47,6 +47,8 @@ def test_every_policy_of_the_kit_has_its_row() -> None:
         ("wisp", "coder/phone-160/1"),
         ("adaspec", "coder/colocated/8"),
         ("svip", "small/edge-14/1"),
+        ("opt-tree", "coder-trees/edge-40/1"),
+        ("specedge", "coder-trees/edge-14/1"),
         ("block-verification", "large-sampled/edge-14/1"),
     ],
 )
@@ -54,6 +56,20 @@ def test_the_numbers_that_ship_come_out_again(spec: str, cell: str) -> None:
     found, policy = run_cell("v1", False, spec, cell), shipped()[spec]
     assert found.result == policy.cells[cell]
     assert found.predictor in (None, policy.predictor)
+
+
+def test_trees_have_rows_on_a_part_of_the_recorded_pair() -> None:
+    """Cells of the same prompts cut shorter, so that they count in no rank among the cells of the recorded pair."""
+    suite = load("v1")
+    cells = [cell for cell in suite.cells.values() if cell.pair == "coder-trees"]
+    assert [cell.deployment for cell in cells] == ["colocated", "edge-14", "edge-40"]
+    assert not any(cell.is_recorded for cell in cells)
+    whole = {request.request_id: request for request in suite.requests("coder")}
+    for request in suite.requests("coder-trees"):
+        assert request.output_ids == whole[request.request_id].output_ids[: len(request.output_ids)]
+    rows = shipped()
+    for spec in ("opt-tree", "eagle2-tree", "sequoia", "specinfer", "reachable", "autoregressive"):
+        assert all(rows[spec].cells[cell.name].seconds for cell in cells)
 
 
 @pytest.mark.parametrize(("spec", "fleet"), [("fixed-k", "phones"), ("specinfer", "gpus")])
