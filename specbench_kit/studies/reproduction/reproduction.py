@@ -12,6 +12,7 @@ from math import exp, log
 from pathlib import Path
 
 import numpy as np
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
@@ -278,7 +279,7 @@ def profile(options: JsonObject, report: CountCallback) -> Rows:
         for seed in range(options["seeds"]):
             fitted = NoisyProfile(**entry).fit(seed)
             widths = {name: high - low for name, (low, high) in fitted.intervals.items()}
-            described = fitted.describe()
+            described = to_builtins(fitted.describe())
             parts = ("coefficients", "train", "test", "cross_validation", "shares")
             descriptions.append({**{part: described[part] for part in parts}, "widths": widths})
         rows.append({"series": label, **averaged(descriptions)})
