@@ -136,7 +136,7 @@ def sweep(
     if settings.trace is None and not settings.synthetic:
         prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed)
     outcome = run_sweep(settings, prompts, progress or _silent)
-    return Study(outcome.folder, outcome.run, outcome.summary)
+    return Study(outcome.folder, outcome.run, outcome.content)
 
 
 @_with_effect("simulate")

@@ -16,6 +16,7 @@ from specbench_kit.core.plain_text import one_line, wrapped
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from msgspec import Struct
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
@@ -39,12 +40,15 @@ def say(console: "Console", line: str, style: str = "") -> None:
 
 
 def tell_report(
-    console: "Console", folder: Path, summary: "Mapping[str, object]", as_json: bool, name: str = "report.md"
+    console: "Console", folder: Path, summary: "Mapping[str, object] | Struct", as_json: bool, name: str = "report.md"
 ) -> None:
     """Print the path of the report and, if asked for, the summary as JSON on the last line of stdout."""
     say(console, f"report: {folder / name}")
     if as_json:
-        print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
+        from msgspec import to_builtins
+
+        content = {"run_dirs": [str(folder)], "summary": summary}
+        print(json.dumps(content, allow_nan=False, default=to_builtins))
 
 
 def say_left_out(console: "Console", left_out: "Mapping[str, str]") -> None:

@@ -28,9 +28,8 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     from rich.progress import TimeRemainingColumn
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.profilers.base import DERIVED
     from specbench_kit.reports.profile.report import print_profiles
-    from specbench_kit.reports.sections.profiles import analytic_line
+    from specbench_kit.reports.sections.profiles import ProfilingDescription, analytic_line
     from specbench_kit.studies.profiling import run_profiling
 
     console = Console(stderr=as_json)
@@ -38,12 +37,12 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     kept = "the timings so far are kept, --resume continues with the others"
     with kept_when_interrupted(lambda: kept), stepping_bar(TimeRemainingColumn()) as report:
         outcome = run_profiling(settings, report)
-    for profile in outcome.summary["profiles"].values():
-        if profile["source"] in DERIVED:
+    for profile in outcome.summary.profiles.values():
+        if profile.is_derived:
             say(console, analytic_line(profile), style="bold black on yellow")
             if settings.target in MODELS_AT_HAND:
                 say(console, LARGER_MODELS)
-    print_profiles(console, outcome.run, outcome.summary)
+    print_profiles(console, ProfilingDescription.read(outcome.run), outcome.summary)
     for role, path in outcome.saved.items():
         say(console, f"saved: {role} profile in {path}")
     tell_report(console, outcome.folder, outcome.summary, as_json)

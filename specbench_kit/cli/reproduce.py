@@ -34,6 +34,7 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Run the experiments and print ours next to the published numbers."""
+    from msgspec import to_builtins
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
@@ -45,9 +46,10 @@ def reproduce(
     kept = "the numbers of finished experiments are kept, --to with their folder adds the others"
     with kept_when_interrupted(lambda: kept), stepping_bar() as report:
         outcome = run(names, parse_changes(changed), sensitivity, out, to, report, command_line())
-    for experiment in outcome.summary["experiments"]:
+    for experiment in outcome.experiments:
         print_experiment(console, experiment)
-    print_totals(console, outcome.summary["experiments"])
+    print_totals(console, outcome.experiments)
     say(console, f"report: {outcome.folder / 'README.md'}")
     if as_json:
-        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+        content = {"run_dirs": [str(outcome.folder)], "summary": {"experiments": outcome.experiments}}
+        print(json.dumps(content, allow_nan=False, default=to_builtins))

@@ -16,7 +16,7 @@ def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOp
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.reports.sweep.report import SweepDescription, print_sweep
+    from specbench_kit.reports.pages.sweep import SweepDescription, print_sweep
     from specbench_kit.studies.sweep.settings import SweepSettings
 
     settings = options.into(SweepSettings, argv=command_line())
@@ -31,4 +31,4 @@ def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOp
     with stepping_bar() as report:
         outcome = run_sweep(settings, prompts, report)
     print_sweep(console, SweepDescription.read(outcome.run), outcome.summary)
-    tell_report(console, outcome.folder, outcome.summary, as_json)
+    tell_report(console, outcome.folder, outcome.content, as_json)

@@ -5,22 +5,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics.serving_rows import Interval
 
 
-class Interval(Struct):
-    """A mean over seeds with its 95% interval, which a single seed does not have."""
-
-    mean: float
-    low: float | None
-    high: float | None
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """Return both ends of the interval."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-
-class Served(Interval):
+class Served(Interval, frozen=True, kw_only=True):
     """The devices that a replica serves."""
 
     by_seed: list[int]

@@ -199,11 +199,22 @@ class MethodRow(MetricValues, kw_only=True):
 
 def method_row(metrics: Metrics) -> MethodRow:
     """Return computed metrics as a row."""
+    values = _with_parts(metrics)
+    if values.get("lossless"):
+        values["lossless"] = OutputCounts(**values["lossless"])
+    return MethodRow(**values)
+
+
+def metric_values(metrics: Metrics) -> MetricValues:
+    """Return the computed metrics of a group of requests as a typed record."""
+    return MetricValues(**_with_parts(metrics))
+
+
+def _with_parts(metrics: Metrics) -> Metrics:
+    """Return metrics with typed records in place of distributions and of numbers by phase."""
     values = dict(metrics)
     for distribution in DISTRIBUTIONS:
         values[distribution.name] = DistributionValues(**values[distribution.name])
     for name in ("phase_seconds", "phase_share"):
         values[name] = PhaseValues(**values[name])
-    if values.get("lossless"):
-        values["lossless"] = OutputCounts(**values["lossless"])
-    return MethodRow(**values)
+    return values

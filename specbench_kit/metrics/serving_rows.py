@@ -3,7 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from specbench_kit.core.typed_json import JsonObject
+
+
+class Interval(Struct, frozen=True):
+    """A mean over seeds with its 95% interval, which neither a single seed nor a figure derived from others has."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Return both ends of the interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 AXES = ("devices", "slo", "slo_scale", "estimator_factor", "estimator_noise", "guard_s")
 """Settings besides the series that may take several values; a search for capacity has no devices."""

@@ -2,26 +2,55 @@
 
 from collections.abc import Sequence
 
+from msgspec import Struct, structs
+
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import look_up
-from specbench_kit.papers.experiment import PREDICTED, Experiment, Published
+from specbench_kit.metrics.serving_rows import Interval, look_up
+from specbench_kit.papers.experiment import BOUNDS, PREDICTED, Experiment, Published
 
 
-def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> list[dict[str, object]]:
-    """Return every published number with the simulated one and the ratio of both, as reports show them.
+class RatioOfRatios(Struct, frozen=True):
+    """The advantage of a reference series over another one, published and simulated, and the second over the first."""
 
-    `ratio_of_ratios` compares the advantage of the series `experiment.against` over this series: simulated advantage
-    over published advantage, or None where a number is missing.
+    published: float
+    simulated: float
+    ratio: float
+
+
+class ComparedNumber(Published, frozen=True, kw_only=True):
+    """A published number next to the simulated one, where there is one.
+
+    A bound holds or does not; of a number, `score` is the simulated over the published effect. `counted` says whether
+    it is a prediction that could have failed: only these make up the verdict. `ratio_of_ratios` compares the advantage
+    of the experiment's reference series over this series: simulated over published.
     """
+
+    simulated: Interval | None
+    simulated_over_published: float | None
+    score: float | None
+    holds: bool | None
+    within: bool | None
+    passed_by_no_effect: bool
+    counted: bool
+    ratio_of_ratios: RatioOfRatios | None = None
+
+    @property
+    def error(self) -> float:
+        """Return the distance of the score from 1; 0 of a number without a score."""
+        return 0.0 if self.score is None else abs(self.score - 1)
+
+
+def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> list[ComparedNumber]:
+    """Return every published number with the simulated one and the ratio of both, as reports show them."""
     pairs = [_pair(published, rows, experiment.goal) for published in experiment.published]
-    bases: dict[object, JsonObject] = {}
-    for published, pair in zip(experiment.published, pairs, strict=True):
-        if published.series == experiment.against:
-            bases.setdefault(_point(published), pair)
-    compared: list[dict[str, object]] = []
-    for published, pair in zip(experiment.published, pairs, strict=True):
-        base = bases.get(_point(published)) if published.series != experiment.against else None
-        compared.append({**pair, "ratio_of_ratios": base and _ratio_of_ratios(pair, base)})
+    bases: dict[object, ComparedNumber] = {}
+    for pair in pairs:
+        if pair.series == experiment.against:
+            bases.setdefault(_point(pair), pair)
+    compared = []
+    for pair in pairs:
+        base = bases.get(_point(pair)) if pair.series != experiment.against else None
+        compared.append(structs.replace(pair, ratio_of_ratios=base and _ratio_of_ratios(pair, base)))
     return compared
 
 
@@ -29,39 +58,64 @@ def _point(published: Published) -> tuple[str, frozenset[tuple[str, object]]]:
     return published.metric, frozenset(published.where.items())
 
 
-def _pair(published: Published, rows: Sequence[JsonObject], goal: float) -> JsonObject:
-    """Return one published number with the figure of the first simulated row that has it.
-
-    `counted` says whether it is a prediction that could have failed: only these make up the verdict.
-    """
+def _pair(published: Published, rows: Sequence[JsonObject], goal: float) -> ComparedNumber:
+    """Return one published number with the figure of the first simulated row that has it."""
     figures = (
         look_up(row, published.metric)
         for row in rows
         if row["series"] == published.series and all(row.get(axis) == value for axis, value in published.where.items())
     )
-    simulated = next((figure for figure in figures if figure is not None), None)
-    mean = None if simulated is None else simulated["mean"]
-    # A published bound is no number that a ratio could be taken to; `holds` judges it.
+    found = next((figure for figure in figures if figure is not None), None)
+    simulated = None if found is None else Interval(found["mean"], found.get("low"), found.get("high"))
+    mean = None if simulated is None else simulated.mean
+    # A published bound is no number that a ratio could be taken to.
     ratio = mean / published.value if mean is not None and published.value and not published.bound else None
-    return {
-        **published._asdict(),
-        "where": dict(published.where),
-        "simulated": simulated,
-        "simulated_over_published": ratio,
-        "score": published.score(mean),
-        "holds": published.holds(mean),
-        "within": (within := published.within(mean, goal)),
-        "passed_by_no_effect": (shows_nothing := published.passed_by_no_effect(goal)),
-        "counted": published.role == PREDICTED and within is not None and not shows_nothing,
-    }
+    within = _within(published, mean, goal)
+    # A result without any effect that would be near enough too shows that the number means nothing.
+    shows_nothing = published.null is not None and bool(_within(published, published.null, goal))
+    return ComparedNumber(
+        **structs.asdict(published),
+        simulated=simulated,
+        simulated_over_published=ratio,
+        score=_score(published, mean),
+        holds=holds(published, mean),
+        within=within,
+        passed_by_no_effect=shows_nothing,
+        counted=published.role == PREDICTED and within is not None and not shows_nothing,
+    )
 
 
-def _ratio_of_ratios(pair: JsonObject, base: JsonObject) -> dict[str, float] | None:
-    """Return the published and the simulated ratio of the base series to this one, and the second over the first."""
-    values = [pair["value"], base["value"], *((side["simulated"] or {}).get("mean") for side in (pair, base))]
-    if any(not value for value in values):
+def holds(published: Published, simulated: float | None) -> bool | None:
+    """Return whether a simulated number keeps a published bound, or None without a bound or a number."""
+    if simulated is None or published.value is None or not published.bound:
         return None
-    value, base_value, simulated_value, simulated_base = map(float, values)
-    published = base_value / value
-    simulated = simulated_base / simulated_value
-    return {"published": published, "simulated": simulated, "ratio": simulated / published}
+    return simulated >= published.value if published.bound == BOUNDS[0] else simulated <= published.value
+
+
+def _score(published: Published, simulated: float | None) -> float | None:
+    """Return the simulated over the published effect, or None without one of them."""
+    null = published.null or 0.0
+    if simulated is None or published.value is None or published.bound or published.value == null:
+        return None
+    return (simulated - null) / (published.value - null)
+
+
+def _within(published: Published, simulated: float | None, goal: float) -> bool | None:
+    """Return whether a simulated number is as near as it should be, or keeps the bound; None without a number."""
+    if published.bound:
+        return holds(published, simulated)
+    if published.points is not None and simulated is not None and published.value is not None:
+        return abs(simulated - published.value) <= published.points
+    score = _score(published, simulated)
+    return None if score is None else abs(score - 1) <= goal
+
+
+def _ratio_of_ratios(pair: ComparedNumber, base: ComparedNumber) -> RatioOfRatios | None:
+    """Return the published and the simulated ratio of the base series to this one, and the second over the first."""
+    if not (pair.value and base.value and pair.simulated and base.simulated):
+        return None
+    if not (pair.simulated.mean and base.simulated.mean):
+        return None
+    published = base.value / pair.value
+    simulated = base.simulated.mean / pair.simulated.mean
+    return RatioOfRatios(published, simulated, simulated / published)

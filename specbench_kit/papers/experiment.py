@@ -8,6 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.typed_json import JsonObject
 
@@ -29,7 +31,7 @@ GRID = frozenset({"over", "ratios", "differences", "averages", "means", "picks"}
 """Options of an experiment beyond those of its command: axes of a grid, and figures derived from the rows."""
 
 
-class Assumed(NamedTuple):
+class Assumed(Struct, frozen=True):
     """An input that the paper does not give: the assumed value, and how the result depends on it.
 
     `key` names the option or the field of the deployment, and `values` are further plausible values of it.
@@ -42,7 +44,7 @@ class Assumed(NamedTuple):
     values: tuple[object, ...] = ()
 
 
-class Published(NamedTuple):
+class Published(Struct, frozen=True):
     """A published number: its series, its point of the grid (`where`), and the figure of a row that it is compared to.
 
     `value` is None if the kit's authors do not have the number. Where the paper states a bound instead of a number,
@@ -62,35 +64,9 @@ class Published(NamedTuple):
     bound: str = ""
     role: str = PREDICTED
     fitted_to: str = ""
-    null: float | None = None
-    points: float | None = None
+    null: int | float | None = None
+    points: int | float | None = None
     measured: str = ""
-
-    def holds(self, simulated: float | None) -> bool | None:
-        """Return whether a simulated number keeps the bound, or None without a bound or a number."""
-        if simulated is None or self.value is None or not self.bound:
-            return None
-        return simulated >= self.value if self.bound == BOUNDS[0] else simulated <= self.value
-
-    def score(self, simulated: float | None) -> float | None:
-        """Return the simulated over the published effect, or None without one of them."""
-        null = self.null or 0.0
-        if simulated is None or self.value is None or self.bound or self.value == null:
-            return None
-        return (simulated - null) / (self.value - null)
-
-    def within(self, simulated: float | None, goal: float) -> bool | None:
-        """Return whether a simulated number is as near as it should be, or keeps the bound; None without a number."""
-        if self.bound:
-            return self.holds(simulated)
-        if self.points is not None and simulated is not None and self.value is not None:
-            return abs(simulated - self.value) <= self.points
-        score = self.score(simulated)
-        return None if score is None else abs(score - 1) <= goal
-
-    def passed_by_no_effect(self, goal: float) -> bool:
-        """Return whether a result without any effect would be near enough too, so that this number shows nothing."""
-        return self.null is not None and bool(self.within(self.null, goal))
 
 
 class Contradiction(NamedTuple):

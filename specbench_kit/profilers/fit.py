@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from specbench_kit.core.errors import SkitError
@@ -34,6 +35,47 @@ class Observation:
     variation: float | None = None
 
 
+class Accuracy(Struct):
+    """How far `count` predictions are off; nothing else is known of none, and no R2 of equal times."""
+
+    count: int
+    r2: float | None = None
+    adjusted_r2: float | None = None
+    rmse_s: float | None = None
+    mae_s: float | None = None
+    mape: float | None = None
+    bias_s: float | None = None
+    max_error_s: float | None = None
+    mean_s: float | None = None
+
+
+class CrossValidation(Struct, omit_defaults=True):
+    """R2 of the folds that were left out of the fit in turn; nothing of a profile that was derived."""
+
+    folds: int = 0
+    mean_r2: float | None = None
+    std_r2: float | None = None
+    min_r2: float | None = None
+
+
+class FitDescription(Struct):
+    """A fit as files hold it: its coefficients and their intervals, its errors, and the parts of predicted times.
+
+    `regimes` are the errors by regime and part of the workload, `shares` the parts of the predicted time by regime.
+    """
+
+    form: Form
+    coefficients: dict[str, float]
+    estimates: dict[str, float]
+    intervals: dict[str, list[float]]
+    train: Accuracy
+    test: Accuracy
+    generalisation_gap: float | None
+    cross_validation: CrossValidation
+    regimes: dict[str, dict[str, Accuracy]]
+    shares: dict[str, dict[str, float]]
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A fitted latency model: seconds by the name of each coefficient.
@@ -46,7 +88,7 @@ class Fit:
     estimates: Mapping[str, float]
     coefficients: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
-    cross_validation: Mapping[str, float]
+    cross_validation: CrossValidation
     observations: Sequence[Observation]
     derived: RoundedModel | KernelModel | None = None
 
@@ -61,7 +103,7 @@ class Fit:
             return self.derived.parts(sums)
         return dict(zip(self.coefficients, map(float, terms(self.form, self.coefficients, sums)), strict=True))
 
-    def accuracy(self, part: str, regime: str | None = None) -> dict[str, float | None]:
+    def accuracy(self, part: str, regime: str | None = None) -> Accuracy:
         """Return the metrics on the configurations of a part, or only on those of one regime."""
         chosen = [
             observation
@@ -85,27 +127,26 @@ class Fit:
         means = (seconds / seconds.sum(axis=1, keepdims=True)).mean(axis=0)
         return dict(zip(parts[0], map(float, means), strict=True))
 
-    def describe(self) -> dict[str, object]:
-        """Return the whole fit for JSON."""
-        parts = ("train", "test")
-        train, test = (self.accuracy(part) for part in parts)
-        train_r2 = train.get("r2")
-        test_r2 = test.get("r2")
-        return {
-            "form": self.form,
-            "coefficients": dict(self.coefficients),
-            "estimates": dict(self.estimates),
-            "intervals": {name: list(bounds) for name, bounds in self.intervals.items()},
-            "train": train,
-            "test": test,
-            "generalisation_gap": None if train_r2 is None or test_r2 is None else train_r2 - test_r2,
-            "cross_validation": dict(self.cross_validation),
-            "regimes": {
-                name: {part: accuracy for part in parts if (accuracy := self.accuracy(part, name))["count"]}
-                for name in self.regimes
-            },
-            "shares": {name: self.shares(name) for name in self.regimes},
-        }
+    def describe(self) -> FitDescription:
+        """Return the whole fit for files."""
+        train = self.accuracy("train")
+        test = self.accuracy("test")
+        regimes: dict[str, dict[str, Accuracy]] = {}
+        for name in self.regimes:
+            by_part = {part: self.accuracy(part, name) for part in ("train", "test")}
+            regimes[name] = {part: accuracy for part, accuracy in by_part.items() if accuracy.count}
+        return FitDescription(
+            form=self.form,
+            coefficients=dict(self.coefficients),
+            estimates=dict(self.estimates),
+            intervals={name: list(bounds) for name, bounds in self.intervals.items()},
+            train=train,
+            test=test,
+            generalisation_gap=None if train.r2 is None or test.r2 is None else train.r2 - test.r2,
+            cross_validation=self.cross_validation,
+            regimes=regimes,
+            shares={name: self.shares(name) for name in self.regimes},
+        )
 
 
 def fit(form: Form, observations: Sequence[Observation], seed: int = 0) -> Fit:
@@ -139,7 +180,7 @@ def evaluated(
 ) -> Fit:
     """Return coefficients that were not fitted but derived, as a fit; the observations are their own predictions."""
     exact = {name: (value, value) for name, value in coefficients.items()}
-    return Fit(form, coefficients, coefficients, exact, {}, observations, derived)
+    return Fit(form, coefficients, coefficients, exact, CrossValidation(), observations, derived)
 
 
 def least_squares(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
@@ -172,25 +213,25 @@ def non_negative(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
     return best
 
 
-def metrics(actual: Matrix, predicted: Matrix, predictors: int) -> dict[str, float | None]:
-    """Return R2, adjusted R2, RMSE, MAE, MAPE, mean and largest error of `count` predictions."""
+def metrics(actual: Matrix, predicted: Matrix, predictors: int) -> Accuracy:
+    """Return R2, adjusted R2, RMSE, MAE, MAPE, mean and largest error of the predictions."""
     count = len(actual)
     if not count:
-        return {"count": 0}
+        return Accuracy(0)
     error = predicted - actual
     r2 = _r2(actual, predicted)
     freedom = count - predictors - 1
-    return {
-        "count": count,
-        "r2": r2,
-        "adjusted_r2": 1 - (1 - r2) * (count - 1) / freedom if r2 is not None and freedom > 0 else None,
-        "rmse_s": float(np.sqrt((error**2).mean())),
-        "mae_s": float(np.abs(error).mean()),
-        "mape": float((np.abs(error) / actual).mean()),
-        "bias_s": float(error.mean()),
-        "max_error_s": float(np.abs(error).max()),
-        "mean_s": float(actual.mean()),
-    }
+    return Accuracy(
+        count=count,
+        r2=r2,
+        adjusted_r2=1 - (1 - r2) * (count - 1) / freedom if r2 is not None and freedom > 0 else None,
+        rmse_s=float(np.sqrt((error**2).mean())),
+        mae_s=float(np.abs(error).mean()),
+        mape=float((np.abs(error) / actual).mean()),
+        bias_s=float(error.mean()),
+        max_error_s=float(np.abs(error).max()),
+        mean_s=float(actual.mean()),
+    )
 
 
 def _r2(actual: Matrix, predicted: Matrix) -> float | None:
@@ -198,7 +239,7 @@ def _r2(actual: Matrix, predicted: Matrix) -> float | None:
     return 1 - float(((predicted - actual) ** 2).sum()) / spread if spread else None
 
 
-def _cross_validate(matrix: Matrix, seconds: Matrix, seed: int) -> dict[str, float]:
+def _cross_validate(matrix: Matrix, seconds: Matrix, seed: int) -> CrossValidation:
     """Return the R2 of folds that were left out of the fit; the folds are drawn once."""
     order = np.random.default_rng(seed).permutation(len(seconds))
     scores = []
@@ -207,7 +248,7 @@ def _cross_validate(matrix: Matrix, seconds: Matrix, seed: int) -> dict[str, flo
         score = _r2(seconds[fold], matrix[fold] @ non_negative(matrix[fitted], seconds[fitted]))
         if score is not None:
             scores.append(score)
-    return {"folds": FOLDS, "mean_r2": float(np.mean(scores)), "std_r2": float(np.std(scores)), "min_r2": min(scores)}
+    return CrossValidation(FOLDS, float(np.mean(scores)), float(np.std(scores)), min(scores))
 
 
 def _bootstrap(matrix: Matrix, seconds: Matrix, seed: int) -> Matrix:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import Count, JsonObject, Number, convert, decode
+from specbench_kit.core.typed_json import JsonObject, convert, decode
 from specbench_kit.decoding.clock import MeasuringClock, read_processor_time
 from specbench_kit.models.memory import free_bytes
 from specbench_kit.predictors import artefact, library
@@ -35,8 +35,16 @@ from specbench_kit.profilers.measurement import (
     hardware_text,
     measure,
 )
-from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
-from specbench_kit.profilers.saving import describe_run
+from specbench_kit.profilers.parts import (
+    MeasurementFacts,
+    ProfiledDevice,
+    ProfiledPart,
+    ProfileResult,
+    Steadiness,
+    WorkloadScale,
+    name_profile,
+)
+from specbench_kit.profilers.saving import PolicyCosts, describe_run
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
@@ -47,13 +55,6 @@ from specbench_kit.runs.machine.watch import LaneTimes, Watch
 
 STEADY = 0.05
 """Coefficient of variation over runs that a timing should stay below (WISP, Appendix C)."""
-
-
-class WorkloadScale(Struct, frozen=True):
-    """The number of configurations of a part, and the factor that their lengths are multiplied by."""
-
-    configurations: Count
-    factor: Number
 
 
 class _StartedRun(Struct):
@@ -72,7 +73,7 @@ class FinishedMeasurement:
     folder: Path
     run: JsonObject
     results: Sequence[ProfileResult]
-    policy: JsonObject = field(default_factory=dict)
+    policy: PolicyCosts = field(default_factory=PolicyCosts)
 
 
 def run_measured(
@@ -109,7 +110,7 @@ def run_measured(
                 results.append(ProfileResult(profile, *fit_part(part, factor, samples, gaps, settings.seed)))
             except TooFewConfigurations as error:
                 raise SkitError(f"{error}; give a longer --budget, and keep what there is with --resume") from error
-        policy: JsonObject = {}
+        policy = PolicyCosts()
         if settings.draft is not None:
             hashes = [models[role].get("hash") for role in ("target", "draft")]
             pair = PairHashes(*map(str, hashes)) if all(hashes) else None
@@ -215,18 +216,18 @@ def measure_part(
 
 def fit_part(
     part: ProfiledPart, factor: float, samples: Samples, gaps: MeasurementGaps, seed: int
-) -> tuple[Fit, dict[str, object]]:
+) -> tuple[Fit, MeasurementFacts]:
     """Return the fit of a part, and facts on the measurement: how steady the timings were, and what was left out."""
     scaled = [configuration.scaled(factor) for configuration in part.configurations]
     fitted = fit(part.form, observe(scaled, samples), seed)
     variations = sorted(
         observation.variation for observation in fitted.observations if observation.variation is not None
     )
-    steadiness: dict[str, object] = {"count": len(variations)}
+    steadiness = Steadiness()
     if variations:
         unsteady = sum(variation > STEADY for variation in variations)
-        steadiness |= {"median": median(variations), "worst": variations[-1], "above_limit": unsteady}
-    return fitted, {"variation": steadiness, "skipped": gaps.skipped, "cut_off": gaps.cut_off}
+        steadiness = Steadiness(len(variations), median(variations), variations[-1], unsteady)
+    return fitted, MeasurementFacts(steadiness, gaps.skipped, gaps.cut_off)
 
 
 def observe(configurations: Sequence[Configuration], samples: Samples) -> list[Observation]:
@@ -244,22 +245,17 @@ def observe(configurations: Sequence[Configuration], samples: Samples) -> list[O
 SAMPLES = 64
 
 
-def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> dict[str, object]:
+def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> PolicyCosts:
     """Return the seconds per token; without `predictor` and its time if none was trained for the pair."""
     statistics_s = measure_statistics(vocabulary, device)
     folders = library.find(pair) if pair is not None else []
     if not folders:
-        return {"statistics_s": statistics_s, "per_token_s": statistics_s}
+        return PolicyCosts(statistics_s=statistics_s, per_token_s=statistics_s)
     predictor = artefact.load(folders[0], pair=pair)
     random = Random(0)
     rows = [[random.random() for _ in predictor.features] for _ in range(SAMPLES)]
     predictor_s = time_scores(predictor.scorer, rows)["median"]
-    return {
-        "statistics_s": statistics_s,
-        "predictor": predictor.family,
-        "predictor_s": predictor_s,
-        "per_token_s": statistics_s + predictor_s,
-    }
+    return PolicyCosts(statistics_s, predictor.family, predictor_s, statistics_s + predictor_s)
 
 
 @contextmanager

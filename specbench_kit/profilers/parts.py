@@ -3,11 +3,14 @@
 Also here: the device that is profiled: one of this machine, or the data sheet of one that this machine lacks.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.base import Form, Profile, Role
 from specbench_kit.profilers.devices import CPU, Device, bundled_device, device_reported_as, find_device
@@ -91,13 +94,37 @@ class ProfiledPart:
         return "draft" if self.role == "drafter" else "target"
 
 
+class WorkloadScale(Struct, frozen=True):
+    """The number of configurations of a part, and the factor that their lengths are multiplied by."""
+
+    configurations: Count
+    factor: Number
+
+
+class Steadiness(Struct, omit_defaults=True):
+    """How much `count` timings vary from run to run, as coefficients of variation; nothing is known of none."""
+
+    count: int = 0
+    median: float | None = None
+    worst: float | None = None
+    above_limit: int | None = None
+
+
+class MeasurementFacts(Struct):
+    """How steady the timings of a measured profile were, and what it lacks: configurations, and timings cut off."""
+
+    variation: Steadiness = field(default_factory=Steadiness)
+    skipped: list[str] = []
+    cut_off: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileResult:
-    """A profile without its coefficients, the fit that has them, and further facts about the measurement."""
+    """A profile without its coefficients, the fit that has them, and facts about the measurement if there was one."""
 
     profile: Profile
     fit: Fit
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: MeasurementFacts | None = None
 
 
 def parts_of(settings: ProfileSettings) -> list[ProfiledPart]:

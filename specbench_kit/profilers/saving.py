@@ -1,4 +1,4 @@
-"""What a profiling run writes: the numbers of its profiles, and the profiles themselves."""
+"""What a profiling run writes: the summary with the numbers of its profiles, and the profiles themselves."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, field, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import sums_of
-from specbench_kit.profilers.base import DERIVED, Profile
-from specbench_kit.profilers.fit import Fit, Observation
+from specbench_kit.profilers.base import DERIVED, Profile, Role
+from specbench_kit.profilers.fit import Fit, FitDescription, Observation
 from specbench_kit.profilers.loading import data_folder, save
-from specbench_kit.profilers.parts import ProfiledDevice, ProfileResult
+from specbench_kit.profilers.parts import MeasurementFacts, ProfiledDevice, ProfileResult, Steadiness
 from specbench_kit.profilers.roofline import judge, roofline_of
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs import provenance
@@ -28,7 +28,97 @@ TIMED_NEW = (1, 2, 5, 9, 17)
 """The steps that a summary of a derived profile shows: cached tokens, requests, and new tokens of each request."""
 TYPICAL_NEW = {"drafter": 1, "verifier": 5}
 """New tokens of the forward that a profile's headline names, as near to it as one was measured."""
-NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference", "software")
+
+
+class PolicyCosts(Struct, omit_defaults=True):
+    """The seconds per drafted token of a stop rule, and of a predictor's score if one was trained for the pair.
+
+    They are known only where a drafter was measured.
+    """
+
+    statistics_s: float | None = None
+    predictor: str | None = None
+    predictor_s: float | None = None
+    per_token_s: float | None = None
+
+
+class LimitVerdict(Struct):
+    """The comparison of a profile with the physical limit of its device, as `RooflineVerdict` has it."""
+
+    kind: str
+    reason: str
+    regimes: dict[str, float]
+    short: float
+    coefficients: list[str]
+    slow: dict[str, float] = {}
+
+
+class MeasuredStep(Struct):
+    """The measured and the predicted seconds of a step of some requests."""
+
+    new: int
+    context: int
+    batch: int
+    seconds: float
+    predicted_s: float
+
+
+class DerivedTime(Struct):
+    """The seconds of a step by a derived profile, the ends of their range, and where they come from."""
+
+    requests: int
+    new: int
+    seconds: float
+    range_s: tuple[float, float] | None
+    origin: str
+
+
+class TypicalStep(Struct):
+    """A measured forward that is like a verification, or a draft step, of one request."""
+
+    new: int
+    cached: int
+    requests: int
+    seconds: float
+
+
+class ProfileSummary(FitDescription, kw_only=True):
+    """One profile: what was profiled, how well it was fitted, and what its device could do at best.
+
+    `limits` are the physical bounds of its coefficients. A derived profile has `times`, a measured one the facts of
+    its measurement and, if it is one of a pair, `steps`.
+    """
+
+    name: str
+    role: Role
+    device: str
+    model: str
+    dtype: str
+    source: str
+    hardware: str
+    reference: str
+    software: str = ""
+    variation: Steadiness = field(default_factory=Steadiness)
+    skipped: list[str] = field(default_factory=list)
+    cut_off: int = 0
+    limits: dict[str, float]
+    weight_bytes: float | None
+    verdict: LimitVerdict
+    steps: list[MeasuredStep]
+    times: list[DerivedTime]
+    typical: TypicalStep | None = None
+
+    @property
+    def is_derived(self) -> bool:
+        """Return whether nothing was measured."""
+        return self.source in DERIVED
+
+
+class ProfilingSummary(Struct):
+    """The content of a profiling run's `summary.json`: the profile of each role, and what a stop rule costs."""
+
+    profiles: dict[str, ProfileSummary]
+    policy: PolicyCosts
 
 
 def describe_run(
@@ -58,63 +148,69 @@ def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profi
     return structs.replace(profile, fit=fit)
 
 
-def complete_profile(result: ProfileResult, run: JsonObject, policy: JsonObject) -> Profile:
+def complete_profile(result: ProfileResult, run: JsonObject, policy: PolicyCosts) -> Profile:
     """Return the profile of a result with its coefficients, and with the quality of the fit if it was measured."""
     profile = result.profile
     coefficients = dict(result.fit.coefficients)
     if profile.source in DERIVED:
         return structs.replace(profile, coefficients=coefficients)
-    described = result.fit.describe()
-    facts = {**{name: described[name] for name in SAVED}, **run["workload"][profile.role], **result.facts}
-    costs = policy if profile.role == "drafter" else {}
+    described = to_builtins(result.fit.describe())
+    measurement = to_builtins(result.facts)
+    facts = {**{name: described[name] for name in SAVED}, **run["workload"][profile.role], **measurement}
+    costs = to_builtins(policy) if profile.role == "drafter" else {}
     return structs.replace(profile, coefficients=coefficients, fit=facts, policy=costs)
 
 
-def summarise_profile(profile: Profile, result: ProfileResult) -> dict[str, object]:
+def summarise_profile(profile: Profile, result: ProfileResult) -> ProfileSummary:
     """Return the numbers of one profile for `summary.json`."""
     verdict = judge(profile)
     roofline = roofline_of(profile)
-    return {
-        **{name: getattr(profile, name) for name in NAMED},
-        **result.fit.describe(),
-        **result.facts,
-        "limits": {} if isinstance(roofline, str) else roofline.bounds(profile.form),
-        "weight_bytes": None if isinstance(roofline, str) else roofline.weight_bytes,
-        "verdict": {
-            "kind": verdict.kind,
-            "reason": verdict.reason,
-            "regimes": dict(verdict.regimes),
-            "short": verdict.short,
-            "coefficients": sorted(verdict.coefficients),
-            "slow": dict(verdict.slow),
-        },
-        "steps": steps(result.fit) if profile.form == "context" else [],
-        "times": times(profile) if profile.source in DERIVED else [],
-        "typical": None if profile.source in DERIVED else typical_step(profile.role, result.fit),
-    }
+    facts = result.facts or MeasurementFacts()
+    return ProfileSummary(
+        **structs.asdict(result.fit.describe()),
+        name=profile.name,
+        role=profile.role,
+        device=profile.device,
+        model=profile.model,
+        dtype=profile.dtype,
+        source=profile.source,
+        hardware=profile.hardware,
+        reference=profile.reference,
+        software=profile.software,
+        variation=facts.variation,
+        skipped=facts.skipped,
+        cut_off=facts.cut_off,
+        limits={} if isinstance(roofline, str) else dict(roofline.bounds(profile.form)),
+        weight_bytes=None if isinstance(roofline, str) else roofline.weight_bytes,
+        verdict=LimitVerdict(
+            kind=verdict.kind,
+            reason=verdict.reason,
+            regimes=dict(verdict.regimes),
+            short=verdict.short,
+            coefficients=sorted(verdict.coefficients),
+            slow=dict(verdict.slow),
+        ),
+        steps=steps(result.fit) if profile.form == "context" else [],
+        times=times(profile) if profile.source in DERIVED else [],
+        typical=None if profile.source in DERIVED else typical_step(profile.role, result.fit),
+    )
 
 
-def times(profile: Profile) -> list[dict[str, object]]:
+def times(profile: Profile) -> list[DerivedTime]:
     """Return the seconds of some steps by a derived profile, the ends of their range, and where each comes from."""
     latency = profile.latency()
     ends = profile.range()
-    timed: list[dict[str, object]] = []
+    timed = []
     for requests in TIMED_REQUESTS:
         for new in TIMED_NEW:
             sums = sums_of([(new, TIMED_CONTEXT)] * requests)
-            timed.append(
-                {
-                    "requests": requests,
-                    "new": new,
-                    "seconds": latency.of_sums(sums),
-                    "range_s": [end.of_sums(sums) for end in ends] if ends else None,
-                    "origin": latency.origin(sums) if isinstance(latency, KernelModel) else "law",
-                }
-            )
+            range_s = (ends[0].of_sums(sums), ends[1].of_sums(sums)) if ends else None
+            origin = latency.origin(sums) if isinstance(latency, KernelModel) else "law"
+            timed.append(DerivedTime(requests, new, latency.of_sums(sums), range_s, origin))
     return timed
 
 
-def typical_step(role: str, fit: Fit) -> dict[str, object] | None:
+def typical_step(role: str, fit: Fit) -> TypicalStep | None:
     """Return the measured forward that is most like a verification, or a draft step, of one request."""
 
     def distance(observation: Observation) -> float:
@@ -126,22 +222,19 @@ def typical_step(role: str, fit: Fit) -> dict[str, object] | None:
         return None
     nearest = min(fit.observations, key=distance)
     new, cached = nearest.configuration.rows[0]
-    return {"new": new, "cached": cached, "requests": len(nearest.configuration.rows), "seconds": nearest.seconds}
+    return TypicalStep(new, cached, len(nearest.configuration.rows), nearest.seconds)
 
 
-def steps(fit: Fit) -> list[dict[str, object]]:
+def steps(fit: Fit) -> list[MeasuredStep]:
     """Return the measured and the predicted seconds by new tokens, context and batch size, on the grid of steps."""
-    return [
-        {
-            "new": observation.configuration.rows[0][0],
-            "context": observation.configuration.rows[0][1],
-            "batch": len(observation.configuration.rows),
-            "seconds": observation.seconds,
-            "predicted_s": fit.predict(observation.configuration),
-        }
-        for observation in fit.observations
-        if observation.configuration.part == "train"
-    ]
+    grid = [observation for observation in fit.observations if observation.configuration.part == "train"]
+    measured = []
+    for observation in grid:
+        rows = observation.configuration.rows
+        new, context = rows[0]
+        predicted_s = fit.predict(observation.configuration)
+        measured.append(MeasuredStep(new, context, len(rows), observation.seconds, predicted_s))
+    return measured
 
 
 def save_profile_as_chosen(profile: Profile, folder: Path, settings: ProfileSettings) -> Path:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
+from msgspec import Struct, to_builtins
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
 
@@ -55,9 +57,9 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
-def to_json(content: Mapping[str, object]) -> str:
+def to_json(content: Mapping[str, object] | Struct) -> str:
     """Return indented JSON; a number that is not finite raises ValueError."""
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=to_builtins) + "\n"
 
 
 def encode(text: str) -> bytes:

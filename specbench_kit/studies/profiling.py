@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
@@ -13,6 +12,7 @@ from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measured_run import FinishedMeasurement, run_measured
 from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, find_profiled_device, parts_of
 from specbench_kit.profilers.saving import (
+    ProfilingSummary,
     complete_profile,
     describe_run,
     marked,
@@ -34,7 +34,7 @@ class ProfilingOutcome:
 
     folder: Path
     run: JsonObject
-    summary: dict[str, Any]
+    summary: ProfilingSummary
     saved: Mapping[str, Path]
     doubts: Sequence[str] = ()
 
@@ -72,6 +72,7 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
     from specbench_kit.reports.profile.plots import write_plots
     from specbench_kit.reports.profile.report import build
     from specbench_kit.reports.render_html import write_page
+    from specbench_kit.reports.sections.profiles import ProfilingDescription
 
     folder = finished.folder
     run = finished.run
@@ -81,14 +82,11 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
         marked(complete_profile(result, run, policy), disturbed, forced=settings.force) for result in finished.results
     ]
     pairs = list(zip(profiles, finished.results, strict=True))
-    summary = {
-        "profiles": {profile.role: summarise_profile(profile, result) for profile, result in pairs},
-        "policy": policy,
-    }
+    summary = ProfilingSummary({profile.role: summarise_profile(profile, result) for profile, result in pairs}, policy)
     for profile, result in pairs:
         write_plots(folder / "plots", profile, result.fit)
         save(folder / f"{profile.name}.toml", profile)
     saved: dict[str, Path] = {profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles}
-    write_page(folder, build(run, summary))
+    write_page(folder, build(ProfilingDescription.read(run), summary))
     write_text(folder / "summary.json", to_json(summary))
     return ProfilingOutcome(folder, run, summary, saved, () if settings.force else disturbed)

@@ -274,9 +274,9 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
     )
     rows, _ = replay_grid(settings, settings.points(), None, lambda *_: None)
     found = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
-    assert found[1.0, "fixed-k:k=2"]["acceptance_rate"] == 1
-    assert found["0.5+0.4", "specinfer:branching=2"]["acceptance_length"] > 1.7
-    best = {one["place"]["draft.ranks"]: one["method"] for one in summarise(rows, settings.axes())["fastest"]}
+    assert found[1.0, "fixed-k:k=2"].acceptance_rate == 1
+    assert (found["0.5+0.4", "specinfer:branching=2"].acceptance_length or 0) > 1.7
+    best = {one.place["draft.ranks"]: one.method for one in summarise(rows, settings.axes()).fastest}
     assert best[1.0] == "fixed-k:k=2"
 
 

@@ -94,6 +94,7 @@ def test_cross_validation_learns_nothing_from_noise() -> None:
     random = np.random.default_rng(0)
     noise = [Observation(configuration, float(random.uniform(1, 2))) for configuration in verification()]
     fitted = fit("interactions", noise).cross_validation
-    assert fitted["mean_r2"] < 0
-    assert fitted["min_r2"] <= fitted["mean_r2"]
-    assert fitted["folds"] == 5
+    assert fitted.mean_r2 is not None
+    assert fitted.min_r2 is not None
+    assert fitted.min_r2 <= fitted.mean_r2 < 0
+    assert fitted.folds == 5

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.serving_rows import AXES
+from specbench_kit.metrics.serving_rows import AXES, Interval
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Published
 from specbench_kit.reports.document import Estimate
@@ -71,14 +71,15 @@ def test_ratios_of_ratios_are_over_the_reference_series() -> None:
         {"series": series, "slo": "1", "capacity": {"mean": mean, "low": None, "high": None}}
         for series, mean in ((REPAIRED, 300.0), ("sled", 100.0))
     ]
-    pairs = {(one["series"], one["where"]["slo"]): one for one in compare_published(preset, rows)}
-    ratios = pairs["sled", "1"]["ratio_of_ratios"]
-    assert ratios["published"] == 164 / 83
-    assert ratios["simulated"] == 3
-    assert ratios["ratio"] == pytest.approx(3 / (164 / 83))
-    assert pairs[REPAIRED, "1"]["ratio_of_ratios"] is None
-    assert pairs[REPAIRED, "1"]["simulated_over_published"] == 300 / 164
-    assert pairs["centralized", "1"]["simulated"] is None
+    pairs = {(one.series, one.where["slo"]): one for one in compare_published(preset, rows)}
+    ratios = pairs["sled", "1"].ratio_of_ratios
+    assert ratios is not None
+    assert ratios.published == 164 / 83
+    assert ratios.simulated == 3
+    assert ratios.ratio == pytest.approx(3 / (164 / 83))
+    assert pairs[REPAIRED, "1"].ratio_of_ratios is None
+    assert pairs[REPAIRED, "1"].simulated_over_published == 300 / 164
+    assert pairs["centralized", "1"].simulated is None
 
 
 def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
@@ -86,8 +87,8 @@ def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
     preset = replace(presets.get("wisp-figure-8"), published=(unknown,))
     row = {"series": "wisp", "devices": 120, "figures": {"violations": {"queue_dominant": {"mean": 2.0}}}}
     pair = compare_published(preset, [row])[-1]
-    assert pair["simulated"] == {"mean": 2.0}
-    assert pair["simulated_over_published"] is None
+    assert pair.simulated == Interval(2.0)
+    assert pair.simulated_over_published is None
 
 
 def test_an_unknown_preset_is_refused() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.files import replace_file
+from specbench_kit.papers.comparison import ComparedNumber, RatioOfRatios
 from specbench_kit.papers.experiment import PREDICTED, ROLES, worlds
 from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
@@ -21,13 +22,13 @@ from specbench_kit.reports.document import (
     Figure,
     Heading,
     Paragraph,
-    Summary,
     Table,
     code,
     link,
     paragraphs,
 )
 from specbench_kit.reports.experiments.wording import (
+    ReproducedExperiment,
     claim_verdict,
     duration,
     metric_in_words,
@@ -70,22 +71,22 @@ INTRODUCTION = (
 )
 
 
-def write(folder: Path, results: Sequence[Summary]) -> None:
+def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
     """Write `README.md` over all experiments, a page per paper, and a figure per experiment with varied inputs."""
-    by_paper: dict[str, list[Summary]] = {}
+    by_paper: dict[str, list[ReproducedExperiment]] = {}
     for result in results:
-        by_paper.setdefault(result["name"].partition("/")[0], []).append(result)
-        if result["sensitivity"]:
+        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
+        if result.sensitivity:
             replace_file(folder / _figure_path(result), sensitivity(result))
     rows = [
         (
-            link(result["name"], f"{paper}.md"),
-            *(result["summary"], f"{result['within']} / {result['compared']}", result["verdict"]),
+            link(result.name, f"{paper}.md"),
+            *(result.summary, f"{result.within} / {result.compared}", result.verdict),
         )
         for paper, members in by_paper.items()
         for result in members
     ]
-    numbers = [(result["name"], *row) for members in by_paper.values() for result in members for row in _rows(result)]
+    numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
     overview: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
         *_tally(folder, "README", {PAPERS.get(paper, paper): members for paper, members in by_paper.items()}),
@@ -102,7 +103,7 @@ def write(folder: Path, results: Sequence[Summary]) -> None:
         world = worlds()[paper]
         head: Blocks = [
             Paragraph(f"**{totals(members).capitalize()}.**"),
-            *_tally(folder, paper, {member["name"].partition("/")[2]: [member] for member in members}),
+            *_tally(folder, paper, {member.name.partition("/")[2]: [member] for member in members}),
             Table(CLAIM_COLUMNS, [row for member in members for row in _claim_rows(member)]),
             Table(EXPERIMENT_COLUMNS, [_experiment_row(member) for member in members]),
             *([Table(("claims that exclude each other", "why"), world.contradictions)] if world.contradictions else []),
@@ -117,10 +118,10 @@ TALLY_FRAME_IN = 0.8
 TALLY_NOTE = "Full bars: all predicted numbers; filled: those within the goal. Fitted numbers and inputs do not count."
 
 
-def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[Summary]]) -> Blocks:
+def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
     """Write the figure of how many predictions of each group come out, and return it; nothing without predictions."""
     counts = {
-        name: (sum(member["within"] for member in members), sum(member["compared"] for member in members))
+        name: (sum(member.within for member in members), sum(member.compared for member in members))
         for name, members in groups.items()
     }
     predicted = {name: pair for name, pair in counts.items() if pair[1]}
@@ -143,12 +144,13 @@ def _write_page(folder: Path, name: str, document: Document) -> None:
     write_text(folder / f"{name}.html", re.sub(r'(href="[a-z]+)\.md"', r'\1.html"', page))
 
 
-def _duration_of_all(results: Sequence[Summary]) -> Blocks:
+def _duration_of_all(results: Sequence[ReproducedExperiment]) -> Blocks:
     """Return how long all experiments took, if every one of them was timed."""
     command = code("skit reproduce all")
-    if not all("wall_s" in result for result in results):
+    wall_s = [result.wall_s for result in results if result.wall_s is not None]
+    if len(wall_s) < len(results):
         return [Paragraph(f"{command} runs all of them, with a line of progress.")]
-    took = duration(sum(result["wall_s"] for result in results))
+    took = duration(sum(wall_s))
     return [
         Paragraph(
             f"{command} runs all of them, with a line of progress; they took {took}, each as long as its page says."
@@ -156,88 +158,86 @@ def _duration_of_all(results: Sequence[Summary]) -> Blocks:
     ]
 
 
-def _claim_rows(result: Summary) -> list[tuple[Cell, ...]]:
+def _claim_rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
     """Return a row for every predicted number, and one for all numbers of another role."""
-    name = result["name"].partition("/")[2]
-    predicted = [pair for pair in result["published"] if pair["role"] == PREDICTED and pair["value"] is not None]
-    rows: list[tuple[Cell, ...]] = [
-        (
-            *(name, f"{series_and_point(pair)}: {metric_in_words(pair)}", role(pair)),
-            *(published(pair), with_interval(pair), claim_verdict(pair, result["goal"])),
-        )
-        for pair in predicted
-    ]
-    rows += [(name, *_relative_claim(pair, result)) for pair in predicted if pair["ratio_of_ratios"]]
+    name = result.name.partition("/")[2]
+    predicted = [pair for pair in result.published if pair.role == PREDICTED and pair.value is not None]
+    rows: list[tuple[Cell, ...]] = []
+    for pair in predicted:
+        claim = f"{series_and_point(pair)}: {metric_in_words(pair)}"
+        ours = (with_interval(pair), claim_verdict(pair, result.goal))
+        rows.append((name, claim, role(pair), published(pair), *ours))
+    rows += [(name, *_relative_claim(pair, pair.ratio_of_ratios, result)) for pair in predicted if pair.ratio_of_ratios]
     for kind in ROLES:
-        if kind != PREDICTED and (counts := result["roles"][kind])["compared"]:
-            numbers = f"{counts['compared']} {'number' if counts['compared'] == 1 else 'numbers'}"
-            rows.append((name, result["summary"], kind, numbers, "below", summary_of_role(result, kind)))
+        compared = result.roles[kind].compared
+        if kind != PREDICTED and compared:
+            numbers = f"{compared} {'number' if compared == 1 else 'numbers'}"
+            rows.append((name, result.summary, kind, numbers, "below", summary_of_role(result, kind)))
     return rows
 
 
-def _relative_claim(pair: Summary, result: Summary) -> tuple[Cell, ...]:
+def _relative_claim(pair: ComparedNumber, ratios: RatioOfRatios, result: ReproducedExperiment) -> tuple[Cell, ...]:
     """Return by how much the paper's own system leads another one, published and simulated."""
-    ratios = pair["ratio_of_ratios"]
-    claim = f"{result['against']} / {series_and_point(pair)}: {metric_in_words(pair)}"
-    is_met = abs(ratios["ratio"] - 1) <= result["goal"]
-    met = f"within {percent(result['goal'])}" if is_met else "not met"
-    published_ratio, simulated_ratio, ratio = (times(ratios[key]) for key in ("published", "simulated", "ratio"))
-    return claim, "follows from the numbers", published_ratio, simulated_ratio, f"{met}: {ratio}"
+    claim = f"{result.against} / {series_and_point(pair)}: {metric_in_words(pair)}"
+    is_met = abs(ratios.ratio - 1) <= result.goal
+    met = f"within {percent(result.goal)}" if is_met else "not met"
+    leads = (times(ratios.published), times(ratios.simulated))
+    return claim, "follows from the numbers", *leads, f"{met}: {times(ratios.ratio)}"
 
 
-def _experiment_row(result: Summary) -> tuple[Cell, ...]:
+def _experiment_row(result: ReproducedExperiment) -> tuple[Cell, ...]:
     return (
-        result["name"].partition("/")[2],
-        result["summary"],
-        f"{result['within']} / {result['compared']}" if result["compared"] else "nothing predicted",
-        result["verdict"],
+        result.name.partition("/")[2],
+        result.summary,
+        f"{result.within} / {result.compared}" if result.compared else "nothing predicted",
+        result.verdict,
     )
 
 
-def _paper_row(paper: str, members: Sequence[Summary]) -> tuple[Cell, ...]:
+def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cell, ...]:
     """Return how many numbers of a paper are predicted, how many of these come out, and what the others are."""
-    by_role = {
-        name: [sum(member["roles"][name][figure] for member in members) for figure in ("compared", "within")]
-        for name in ("identity", "fitted", "input")
-    }
-    idle = sum(member["roles"]["predicted"]["passed_by_no_effect"] for member in members)
+    met = []
+    for name in ("identity", "fitted", "input"):
+        counts = [member.roles[name] for member in members]
+        met.append(f"{sum(count.within for count in counts)} / {sum(count.compared for count in counts)}")
+    idle = sum(member.roles["predicted"].passed_by_no_effect for member in members)
     return (
         link(PAPERS.get(paper, paper), f"{paper}.md"),
-        str(sum(member["compared"] for member in members)),
-        str(sum(member["within"] for member in members)),
-        *(f"{within} / {compared}" for compared, within in by_role.values()),
+        str(sum(member.compared for member in members)),
+        str(sum(member.within for member in members)),
+        *met,
         str(idle),
     )
 
 
-def print_totals(console: "Console", results: Sequence[Summary]) -> None:
+def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
     """Print for every paper how many numbers are predicted and how many of these come out."""
-    by_paper: dict[str, list[Summary]] = {}
+    by_paper: dict[str, list[ReproducedExperiment]] = {}
     for result in results:
-        by_paper.setdefault(result["name"].partition("/")[0], []).append(result)
+        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
     lines = [f"**{PAPERS.get(paper, paper)}: {totals(members)}**" for paper, members in by_paper.items()]
     render_terminal.show(console, list(map(Paragraph, lines)))
 
 
-def print_experiment(console: "Console", result: Summary) -> None:
+def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
     # What a number was fitted to takes ten lines of a narrow column, and stands on the page.
     by_metric: dict[str, list[tuple[Cell, ...]]] = {}
-    for pair, (series, metric, _, *numbers) in zip(result["published"], _rows(result), strict=True):
+    for pair, (series, metric, _, *numbers) in zip(result.published, _rows(result), strict=True):
         by_metric.setdefault(str(metric), []).append((series, role(pair).partition(":")[0], *numbers))
-    blocks: list[Block] = [Paragraph(f"**{result['name']}: {result['summary']} ({result['source']})**")]
+    blocks: list[Block] = [Paragraph(f"**{result.name}: {result.summary} ({result.source})**")]
     for metric, rows in by_metric.items():
         blocks += [Paragraph(f"{metric}:"), Table((COLUMNS[0], *COLUMNS[2:]), rows)]
     blocks += [
-        *(Paragraph(f"assumed: {assumed['name']}: {assumed['value']}") for assumed in result["assumed"]),
-        Paragraph(f"**{result['verdict']}**"),
+        *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
+        Paragraph(f"**{result.verdict}**"),
     ]
     render_terminal.show(console, blocks)
 
 
-def _rows(result: Summary) -> list[tuple[Cell, ...]]:
+def _rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
-    for pair in result["published"]:
+    for pair in result.published:
         stated = published(pair) or "not in the text"
         rows.append(
             (series_and_point(pair), metric_in_words(pair), role(pair), stated, with_interval(pair), outcome(pair))
@@ -245,45 +245,47 @@ def _rows(result: Summary) -> list[tuple[Cell, ...]]:
     return rows
 
 
-def _section(result: Summary) -> Blocks:
+def _section(result: ReproducedExperiment) -> Blocks:
     blocks: list[Block] = [
-        Heading(f"{result['name']}: {result['summary']}"),
-        *paragraphs(f"{result['source']}. {result['reading']}".strip(), f"**{result['verdict']}**"),
+        Heading(f"{result.name}: {result.summary}"),
+        *paragraphs(f"{result.source}. {result.reading}".strip(), f"**{result.verdict}**"),
         _numbers(result),
     ]
-    if result["differs"]:
-        blocks.append(Table(("other than in the paper's world", "why"), list(result["differs"].items())))
-    if result["assumed"]:
-        assumed = [(entry["name"], entry["value"], entry["effect"]) for entry in result["assumed"]]
+    if result.differs:
+        blocks.append(Table(("other than in the paper's world", "why"), list(result.differs.items())))
+    if result.assumed:
+        assumed = [(entry.name, entry.value, entry.effect) for entry in result.assumed]
         blocks.append(Table(("assumed", "value", "effect of another value"), assumed))
-    if result["sensitivity"]:
+    if result.sensitivity:
         moves = []
-        for move in result["sensitivity"]:
-            largest = max((abs(after / before - 1) for before, after in move["ratios"].values()), default=0.0)
-            moves.append((move["name"], move["value"], move["effect"], percent(largest)))
+        for move in result.sensitivity:
+            largest = max((abs(after / before - 1) for before, after in move.ratios.values()), default=0.0)
+            moves.append((move.name, move.value, move.effect, percent(largest)))
         columns = ("input", "moved to", Column("mean change of the results", "times"), "largest change")
         figure = Figure("Effect of each assumed input on every number", _figure_path(result))
         blocks += [Table(columns, moves), figure]
-    took = f" took {duration(result['wall_s'])} here." if "wall_s" in result else ""
-    command = f"skit reproduce {result['name']}"
+    took = f" took {duration(result.wall_s)} here." if result.wall_s is not None else ""
+    command = f"skit reproduce {result.name}"
     return [*blocks, Paragraph(f"{code(command)}{took}")]
 
 
-def _numbers(result: Summary) -> Table:
+def _numbers(result: ReproducedExperiment) -> Table:
     """Return all numbers, with ratios of ratios if all series are compared with one of them."""
     rows = _rows(result)
-    against = result["against"]
+    against = result.against
     if not against:
         return Table(COLUMNS, rows)
     titles = (f"{against} / series, published", "simulated", "ratio of ratios")
-    ratios = [pair["ratio_of_ratios"] or {} for pair in result["published"]]
-    cells = [[ratio.get(key) for key in ("published", "simulated", "ratio")] for ratio in ratios]
+    cells: list[Sequence[Cell]] = []
+    for pair in result.published:
+        ratios = pair.ratio_of_ratios
+        cells.append((ratios.published, ratios.simulated, ratios.ratio) if ratios else (None, None, None))
     columns = (*COLUMNS, *(Column(title, "times") for title in titles))
     return Table(columns, [(*row, *more) for row, more in zip(rows, cells, strict=True)])
 
 
-def _figure_path(result: Summary) -> str:
-    return f"plots/{result['name'].replace('/', '-')}.svg"
+def _figure_path(result: ReproducedExperiment) -> str:
+    return f"plots/{result.name.replace('/', '-')}.svg"
 
 
 ROW_IN = 0.34
@@ -296,11 +298,11 @@ WIDE_SPAN = 3.0
 """Ticks per power of ten; the axis is wide if its largest ratio is over `WIDE_SPAN` times the smallest."""
 
 
-def sensitivity(result: Summary) -> bytes:
+def sensitivity(result: ReproducedExperiment) -> bytes:
     """Return an SVG with a row for each value of each input and an arrow for every published number."""
-    moves = result["sensitivity"]
-    names = list(dict.fromkeys(name for move in moves for name in move["ratios"]))
-    ratios = [ratio for move in moves for pair in move["ratios"].values() for ratio in pair if ratio > 0]
+    moves = result.sensitivity
+    names = list(dict.fromkeys(name for move in moves for name in move.ratios))
+    ratios = [ratio for move in moves for pair in move.ratios.values() for ratio in pair if ratio > 0]
     narrow = not ratios or max(ratios) / min(ratios) < WIDE_SPAN
 
     def paint(axes: "Axes") -> None:
@@ -308,10 +310,10 @@ def sensitivity(result: Summary) -> bytes:
             colour = COLOURS[index % len(COLOURS)]
             marker = MARKERS[index // len(COLOURS) % len(MARKERS)]
             for row, move in enumerate(moves):
-                if name in move["ratios"]:
+                if name in move.ratios:
                     y = row + 0.7 * ((index + 0.5) / len(names) - 0.5)
-                    axes.plot(move["ratios"][name], [y, y], color=colour, linewidth=1)
-                    axes.plot(move["ratios"][name][1], y, marker=marker, markersize=3, color=colour)
+                    axes.plot(move.ratios[name], [y, y], color=colour, linewidth=1)
+                    axes.plot(move.ratios[name][1], y, marker=marker, markersize=3, color=colour)
             axes.plot(
                 [],
                 [],
@@ -321,7 +323,7 @@ def sensitivity(result: Summary) -> bytes:
                 label=name.replace("figures.overall.", "").removesuffix(" value"),
             )
         axes.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
-        axes.set_yticks(range(len(moves)), [f"{move['name']}: {move['value']}"[:44] for move in moves], fontsize=7)
+        axes.set_yticks(range(len(moves)), [f"{move.name}: {move.value}"[:44] for move in moves], fontsize=7)
         axes.invert_yaxis()
         logarithmic(axes, "x", TICKS_OF_NARROW if narrow else TICKS_OF_WIDE)
         axes.tick_params(axis="x", labelsize=7)
@@ -329,9 +331,9 @@ def sensitivity(result: Summary) -> bytes:
         axes.figure.legend(loc="outside lower center", ncols=2, fontsize=6, frameon=False)
 
     height_in = 0.7 + max(ROW_IN, LINE_IN * len(names)) * len(moves) + LEGEND_IN * len(names) / 2
-    title = f"{result['name']}: effect of the assumed inputs"
-    picture = Picture(result["name"].replace("/", "-"), title, "", height_in, paint)
-    return draw(picture, result["source"], ("svg",))["svg"]
+    title = f"{result.name}: effect of the assumed inputs"
+    picture = Picture(result.name.replace("/", "-"), title, "", height_in, paint)
+    return draw(picture, result.source, ("svg",))["svg"]
 
 
 def _tally_picture(name: str, counts: Mapping[str, tuple[int, int]], setting: str) -> bytes:

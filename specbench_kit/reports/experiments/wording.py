@@ -2,8 +2,56 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.reports.document import Row, Summary
-from specbench_kit.reports.writing.formatting import significant, times
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.papers.comparison import ComparedNumber
+from specbench_kit.papers.experiment import Assumed, Published
+from specbench_kit.reports.writing.formatting import ABSENT, significant, times
+
+
+class RoleCounts(Struct):
+    """The numbers of a role that were compared, those within the goal, and those that no effect would meet too."""
+
+    compared: int
+    within: int
+    passed_by_no_effect: int
+
+
+class MovedInput(Struct):
+    """Another value of an assumed input: the ratio of each simulated to its published number before and after.
+
+    `effect` is the mean change of the ratios; None if no number was simulated both times.
+    """
+
+    name: str
+    value: str
+    ratios: dict[str, tuple[float, float]]
+    effect: float | None
+
+
+class ReproducedExperiment(Struct, kw_only=True):
+    """A reproduced experiment in `summary.json`, of which `compared` numbers are counted, `within` within the goal."""
+
+    name: str
+    command: str
+    summary: str
+    source: str
+    reading: str
+    against: str
+    goal: float
+    prevented: str
+    differs: dict[str, str]
+    published: list[ComparedNumber]
+    assumed: list[Assumed]
+    within: int
+    compared: int
+    roles: dict[str, RoleCounts]
+    options: JsonObject
+    sensitivity: list[MovedInput]
+    verdict: str
+    wall_s: float | None = None
+
 
 METRICS = {
     "throughput": "throughput (tokens/s)",
@@ -35,7 +83,7 @@ WHOLE = ("figures", "overall", "classes", "cost")
 """Parts of a metric's path that say nothing to a reader."""
 
 
-def verdict(result: Summary) -> str:
+def verdict(result: ReproducedExperiment) -> str:
     """Return how many predictions came out, what prevents the others, and what is no prediction."""
     parts = [part for part in (_judge_numbers(result), _judge_bounds(result)) if part]
     others = _not_predicted(result)
@@ -45,46 +93,46 @@ def verdict(result: Summary) -> str:
     also = f" Not counted: {others}." if others else ""
     if all(reached for reached, _ in parts):
         return f"Predicted: {sentence}.{also}"
-    return f"Not predicted: {sentence}. {result['prevented']}".strip() + also
+    return f"Not predicted: {sentence}. {result.prevented}".strip() + also
 
 
-def _not_predicted(result: Summary) -> str:
+def _not_predicted(result: ReproducedExperiment) -> str:
     """Return how many numbers are no predictions, by what they are."""
     words = {"input": "inputs", "fitted": "fitted", "identity": "identities"}
     parts = []
     for role, word in words.items():
-        counts = result["roles"][role]
-        if counts["compared"]:
-            parts.append(f"{counts['compared']} {word} ({counts['within']} within the goal)")
-    if idle := result["roles"]["predicted"]["passed_by_no_effect"]:
+        counts = result.roles[role]
+        if counts.compared:
+            parts.append(f"{counts.compared} {word} ({counts.within} within the goal)")
+    if idle := result.roles["predicted"].passed_by_no_effect:
         parts.append(f"{idle} that a result without any effect would meet too")
     return ", ".join(parts)
 
 
-def _judge_numbers(result: Summary) -> tuple[bool, str] | None:
+def _judge_numbers(result: ReproducedExperiment) -> tuple[bool, str] | None:
     """Return whether all predicted numbers lie within the goal, and a phrase that says so; None without numbers."""
-    counted = [pair for pair in result["published"] if pair["counted"] and pair["score"] is not None]
+    counted = [pair for pair in result.published if pair.counted and pair.score is not None]
     if not counted:
         return None
-    worst = max(counted, key=lambda pair: (not pair["within"], abs(pair["score"] - 1)))
-    if worst["within"]:
+    worst = max(counted, key=lambda pair: (not pair.within, pair.error))
+    if worst.within:
         numbers = f"all {len(counted)} numbers" if len(counted) > 1 else "the one number"
-        error = max(abs(pair["score"] - 1) for pair in counted)
+        error = max(pair.error for pair in counted)
         return True, f"{numbers} within {percent(error)}" if error else f"{numbers} to the digit"
-    within = sum(pair["within"] for pair in counted)
-    effect = "effect" if worst["null"] is not None else "one"
+    within = sum(bool(pair.within) for pair in counted)
+    effect = "effect" if worst.null is not None else "one"
     return False, (
-        f"{within} of {len(counted)} numbers lie within {percent(result['goal'])}; the farthest, "
-        f"{_full_name(worst, result)}, is {times(worst['score'])} the published {effect}"
+        f"{within} of {len(counted)} numbers lie within {percent(result.goal)}; the farthest, "
+        f"{_full_name(worst, result)}, is {times(worst.score)} the published {effect}"
     )
 
 
-def _judge_bounds(result: Summary) -> tuple[bool, str] | None:
+def _judge_bounds(result: ReproducedExperiment) -> tuple[bool, str] | None:
     """Return whether all bounds hold that the paper states instead of numbers, and a phrase; None without bounds."""
-    bounds = [pair for pair in result["published"] if pair["counted"] and pair["holds"] is not None]
+    bounds = [pair for pair in result.published if pair.counted and pair.holds is not None]
     if not bounds:
         return None
-    if broken := [_full_name(pair, result) for pair in bounds if not pair["holds"]]:
+    if broken := [_full_name(pair, result) for pair in bounds if not pair.holds]:
         return False, f"{len(bounds) - len(broken)} of {len(bounds)} statements hold, not {' and '.join(broken)}"
     return True, f"all {len(bounds)} statements hold" if len(bounds) > 1 else "the one statement holds"
 
@@ -94,90 +142,90 @@ def duration(wall_s: float) -> str:
     return f"{wall_s:.0f} s" if wall_s < 120 else f"{wall_s / 60:.0f} min"
 
 
-def totals(results: Sequence[Summary]) -> str:
+def totals(results: Sequence[ReproducedExperiment]) -> str:
     """Return in a sentence how many numbers of some experiments are predicted, and how many of these come out."""
-    within = sum(result["within"] for result in results)
-    compared = sum(result["compared"] for result in results)
+    within = sum(result.within for result in results)
+    compared = sum(result.compared for result in results)
     if not compared:
         return "no number is predicted"
     return f"{within} of {compared} predicted numbers come out"
 
 
-def role(pair: Row) -> str:
+def role(pair: ComparedNumber) -> str:
     """Return what a published number is to the experiment, and why a prediction is not counted."""
-    if pair["role"] == "fitted":
-        return f"fitted: {pair['fitted_to']}"
-    return f"{pair['role']}; no effect would do" if pair["passed_by_no_effect"] else str(pair["role"])
+    if pair.role == "fitted":
+        return f"fitted: {pair.fitted_to}"
+    return f"{pair.role}; no effect would do" if pair.passed_by_no_effect else str(pair.role)
 
 
-def published(pair: Row) -> str:
+def published(pair: Published) -> str:
     """Return the number or the bound as the paper states it, or nothing if its text has neither."""
-    return "" if pair["value"] is None else f"{pair['bound']} {significant(pair['value'], 4)}".strip()
+    return "" if pair.value is None else f"{pair.bound} {significant(pair.value, 4)}".strip()
 
 
-def with_interval(pair: Row) -> str:
+def with_interval(pair: ComparedNumber) -> str:
     """Return the simulated number with its 95% interval over seeds, or nothing without a number."""
-    simulated = pair["simulated"] or {}
-    text = significant(simulated.get("mean"), 4)
-    low = simulated.get("low")
-    high = simulated.get("high")
-    if low is None or high is None or low == high:
+    simulated = pair.simulated
+    if simulated is None:
+        return ABSENT
+    text = significant(simulated.mean, 4)
+    if simulated.low is None or simulated.high is None or simulated.low == simulated.high:
         return text
-    return f"{text} ({significant(low)} to {significant(high)})"
+    return f"{text} ({significant(simulated.low)} to {significant(simulated.high)})"
 
 
-def claim_verdict(pair: Row, goal: float) -> str:
+def claim_verdict(pair: ComparedNumber, goal: float) -> str:
     """Return whether a number is met, by how much it is missed, and whether it lies in the interval all the same."""
-    if pair["simulated"] is None:
+    if pair.simulated is None:
         return "no number of ours"
-    if pair["passed_by_no_effect"]:
+    if pair.passed_by_no_effect:
         return f"{outcome(pair) or 'compared in points'}; not counted, no effect would do"
-    if pair["holds"] is not None:
+    if pair.holds is not None:
         return outcome(pair)
-    how = times(pair["score"]) if pair["score"] is not None else "compared in points"
-    if pair["within"]:
-        return f"within {percent(goal)}: {how}" if pair["points"] is None else f"within {significant(pair['points'])}"
-    low, high = (pair["simulated"].get(end) for end in ("low", "high"))
-    inside = low is not None and high is not None and low <= pair["value"] <= high
+    how = times(pair.score) if pair.score is not None else "compared in points"
+    if pair.within:
+        return f"within {percent(goal)}: {how}" if pair.points is None else f"within {significant(pair.points)}"
+    bounds = pair.simulated.bounds
+    inside = bounds is not None and pair.value is not None and bounds[0] <= pair.value <= bounds[1]
     return f"not met: {how}" + (", though inside our interval" if inside else "")
 
 
-def summary_of_role(result: Summary, name: str) -> str:
+def summary_of_role(result: ReproducedExperiment, name: str) -> str:
     """Return how many numbers of an experiment have a role, and how many of them are within the goal."""
-    counts = result["roles"][name]
-    return f"{counts['within']} of {counts['compared']} within the goal"
+    counts = result.roles[name]
+    return f"{counts.within} of {counts.compared} within the goal"
 
 
-def outcome(pair: Row) -> str:
+def outcome(pair: ComparedNumber) -> str:
     """Return the simulated over the published number or effect, or whether the bound holds."""
-    if pair["holds"] is None:
-        return times(pair["score"])
-    return "holds" if pair["holds"] else "does not hold"
+    if pair.holds is None:
+        return times(pair.score)
+    return "holds" if pair.holds else "does not hold"
 
 
-def _full_name(pair: Row, result: Summary) -> str:
+def _full_name(pair: ComparedNumber, result: ReproducedExperiment) -> str:
     """Return the series with its point, and the figure if the experiment has several."""
-    several = len({pair["metric"] for pair in result["published"]}) > 1
+    several = len({pair.metric for pair in result.published}) > 1
     return f"{series_and_point(pair)}, {metric_in_words(pair)}" if several else series_and_point(pair)
 
 
-def metric_in_words(pair: Row) -> str:
+def metric_in_words(pair: Published) -> str:
     """Return the metric with its unit, and the class or part that it is of."""
-    *path, name = pair["metric"].split(".")
+    *path, name = pair.metric.split(".")
     if name == "mean" and path:
         *path, name = path
     words = METRICS.get(name, name.replace("_", " "))
     if name == "value":
         # The numbers of an experiment that computes one figure per series; older results do not say which.
-        return str(pair.get("measured") or words)
+        return pair.measured or words
     part = path[-1] if path and path[-1] not in WHOLE else ""
     return f"{words}, class {part}" if part.isdigit() else f"{words}, {part.replace('_', ' ')}" if part else words
 
 
-def series_and_point(pair: Row) -> str:
+def series_and_point(pair: Published) -> str:
     """Return the series of a number and its point of the grid."""
-    point = ", ".join(f"{name} {value}" for name, value in pair["where"].items())
-    return f"{pair['series']} ({point})" if point else str(pair["series"])
+    point = ", ".join(f"{name} {value}" for name, value in pair.where.items())
+    return f"{pair.series} ({point})" if point else str(pair.series)
 
 
 def percent(share: float) -> str:

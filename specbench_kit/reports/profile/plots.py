@@ -1,13 +1,13 @@
 """Plots of a latency profile, as PNG and SVG files that can be read without colour."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specbench_kit.profilers.base import DERIVED, Profile
-from specbench_kit.profilers.fit import Fit, Observation
+from specbench_kit.profilers.fit import Accuracy, Fit, Observation
 from specbench_kit.reports.sections.profiles import PARTS as TITLES
 from specbench_kit.reports.sections.profiles import SYMBOLS, UNITS
 from specbench_kit.reports.writing.drawing import logarithmic, plot
@@ -80,10 +80,13 @@ def _scatter(axes: "Axes", fit: Fit, *, residuals: bool) -> None:
 
 
 def _regimes(panels: "Iterable[Axes]", fit: Fit, title: str) -> None:
-    units = (("mae_s", 1e3, "mean absolute error (ms)"), ("mape", 1e2, "mean absolute percentage error (%)"))
-    for axes, (name, scale, label) in zip(panels, units, strict=True):
+    figures: tuple[tuple[Callable[[Accuracy], float | None], float, str], ...] = (
+        (lambda accuracy: accuracy.mae_s, 1e3, "mean absolute error (ms)"),
+        (lambda accuracy: accuracy.mape, 1e2, "mean absolute percentage error (%)"),
+    )
+    for axes, (of, scale, label) in zip(panels, figures, strict=True):
         for index, part in enumerate(PARTS):
-            heights = [(fit.accuracy(part, regime).get(name) or 0.0) * scale for regime in fit.regimes]
+            heights = [(of(fit.accuracy(part, regime)) or 0.0) * scale for regime in fit.regimes]
             x = np.arange(len(heights)) + (index - 0.5) * 0.38
             axes.bar(x, heights, 0.38, color=COLOURS[index], hatch=HATCHES[index], edgecolor="black", label=part)
         axes.set_xticks(range(len(fit.regimes)), fit.regimes)

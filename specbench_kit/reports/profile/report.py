@@ -3,22 +3,25 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specbench_kit.profilers.base import DERIVED
-from specbench_kit.profilers.saving import TIMED_CONTEXT
+from specbench_kit.profilers.saving import (
+    TIMED_CONTEXT,
+    DerivedTime,
+    PolicyCosts,
+    ProfileSummary,
+    ProfilingSummary,
+)
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
-    FORMATS,
     Block,
     Blocks,
     BulletList,
+    Cell,
     Column,
     Document,
     Figure,
     Folded,
     Heading,
     Paragraph,
-    RunFile,
-    Summary,
     Table,
     caution,
     code,
@@ -28,23 +31,13 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections import profiles as wording
 from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.reports.sections.profiles import ProfilingDescription
 from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
-from specbench_kit.reports.writing.formatting import ABSENT, seconds, share, significant
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-METRICS = {
-    "count": ("configurations", "count"),
-    "r2": ("R²", "score"),
-    "adjusted_r2": ("adjusted R²", "score"),
-    "rmse_s": ("RMSE", "seconds"),
-    "mae_s": ("MAE", "seconds"),
-    "mape": ("MAPE", "share"),
-    "max_error_s": ("largest error", "seconds"),
-}
-"""Title and unit of each metric of a fit."""
 RULE = "Lengths are multiplied by one factor: the largest of a fixed list that context, memory and time budget allow."
 ESTIMATES = {
     "roofline": "A forward takes the larger of the times of its operations and its bytes, at the shares of peak and "
@@ -77,96 +70,95 @@ DEFINITIONS = (
 )
 
 
-def build(run: RunFile, summary: Summary) -> Document:
+def build(run: ProfilingDescription, summary: ProfilingSummary) -> Document:
     """Return the report; its plots are expected in `plots/` beside it."""
-    described = RunDescription.read(run)
-    profiles = list(summary["profiles"].values())
+    profiles = list(summary.profiles.values())
     sentences = paragraphs(*(f"**{headlines.of_profile(profile)}**" for profile in profiles))
-    cautions = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
-    sections: list[Blocks] = [caution(machine.warnings(described), severe=True), sentences, caution(cautions)]
+    cautions = [f"{profile.role}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
+    sections: list[Blocks] = [caution(machine.warnings(run), severe=True), sentences, caution(cautions)]
     # The first screen shows what the sentence is about: times where they were derived, else how well they were fitted.
     for profile in profiles:
         sections += [[_first_figure(profile)], _coefficients(profile), _accuracy(profile), _limit(profile)]
-    sections.append(_setting(run, described, profiles))
-    sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(described)]
-    title = f"Latency profile: {' and '.join(profile['role'] for profile in profiles)}"
+    sections.append(_setting(run, profiles))
+    sections += [_policy(summary.policy), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(run)]
+    title = f"Latency profile: {' and '.join(profile.role for profile in profiles)}"
     return Document.of(title, *sections)
 
 
-def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
+def print_profiles(console: "Console", run: ProfilingDescription, summary: ProfilingSummary) -> None:
     """Print coefficients, accuracy and cautions of every profile."""
-    blocks: list[Block] = [*caution(machine.warnings(RunDescription.read(run)), severe=True)]
-    for profile in summary["profiles"].values():
-        derived = profile["source"] in DERIVED
+    blocks: list[Block] = [*caution(machine.warnings(run), severe=True)]
+    for profile in summary.profiles.values():
+        derived = profile.is_derived
         table = _times_table(profile, with_range=False) if derived else _coefficient_table(profile)
         blocks += [Paragraph(f"**{headlines.of_profile(profile)}**"), table]
-        if profile["source"] == "measured":
+        if profile.source == "measured":
             blocks.append(_regime_table(profile))
         blocks.append(Paragraph(f"physical limit: {wording.verdict_of(profile)}"))
         # The headline of a derived profile already says that it is analytic.
         blocks += caution(
             [line for line in wording.cautions(run, profile) if not line.startswith(("ANALYTIC", "FROM KERNELS"))]
         )
-    if summary["policy"]:
-        cost = seconds(summary["policy"]["per_token_s"])
+    if summary.policy.per_token_s is not None:
+        cost = seconds(summary.policy.per_token_s)
         blocks += paragraphs(f"A stopping criterion costs {cost} per drafted token.")
     render_terminal.show(console, blocks)
 
 
-def _setting(run: RunFile, described: RunDescription, profiles: Sequence[Summary]) -> Blocks:
-    measured = described.time_kind == "measured"
+def _setting(run: ProfilingDescription, profiles: Sequence[ProfileSummary]) -> Blocks:
+    measured = run.time_kind == "measured"
     rows = [
         (f"{role} model", model_sentence(model) + (", random weights" if model.weights == "random" else ""))
-        for role, model in described.models.items()
+        for role, model in run.models.items()
         if model is not None
     ]
     time = "measured by this machine's clock" if measured else "derived; nothing was run on the device"
-    rows += [("device", described.config.device or ABSENT), ("dtype", described.config.dtype or ABSENT), ("time", time)]
+    rows += [("device", run.config.device or ABSENT), ("dtype", run.config.dtype or ABSENT), ("time", time)]
     for profile in profiles:
-        factor = significant(run["workload"][profile["role"]]["factor"])
-        counts = f"{profile['train']['count']} configurations to fit and {profile['test']['count']} to test"
-        rows.append((f"workload of the {profile['role']}", f"{counts}, lengths x {factor}"))
+        factor = significant(run.workload[profile.role].factor)
+        counts = f"{profile.train.count} configurations to fit and {profile.test.count} to test"
+        rows.append((f"workload of the {profile.role}", f"{counts}, lengths x {factor}"))
     if not measured:
         return [
             Heading("What was run"),
             facts(rows),
-            *(Paragraph(ESTIMATES[profile["source"]]) for profile in profiles),
+            *(Paragraph(ESTIMATES[profile.source]) for profile in profiles),
         ]
-    rows.append(("hardware", hardware_sentence(described.hardware)))
-    runs = run["config"]["runs"]
+    rows.append(("hardware", hardware_sentence(run.hardware)))
+    runs = run.config.runs
     protocol = [
         f"Ten untimed forwards, then {runs} passes through the workload, each in its own order and with "
         "its own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and "
         f"their argmax; short forwards are repeated, after a first one that is not counted. {RULE}"
     ]
     for profile in profiles:
-        variation = profile["variation"]
-        if variation["count"]:
+        variation = profile.variation
+        if variation.count:
             protocol.append(
-                f"Coefficient of variation over the passes of the {profile['role']}: median "
-                f"{share(variation['median'])}, worst {share(variation['worst'])}; {variation['above_limit']} of "
-                f"{variation['count']} configurations exceed 5%."
+                f"Coefficient of variation over the passes of the {profile.role}: median "
+                f"{share(variation.median)}, worst {share(variation.worst)}; {variation.above_limit} of "
+                f"{variation.count} configurations exceed 5%."
             )
     return [Heading("What was run"), facts(rows), *paragraphs(*protocol)]
 
 
-def _coefficients(profile: Summary) -> Blocks:
-    terms = [(regime, *profile["shares"][regime].values()) for regime in profile["shares"]]
-    derived = profile["source"] in DERIVED
-    parts = next(iter(profile["shares"].values()))
+def _coefficients(profile: ProfileSummary) -> Blocks:
+    terms: list[list[Cell]] = [[regime, *shares.values()] for regime, shares in profile.shares.items()]
+    derived = profile.is_derived
+    parts = next(iter(profile.shares.values()))
     symbols = [Column(wording.PARTS[name] if derived else wording.SYMBOLS[name], "share") for name in parts]
-    role = profile["role"].capitalize()
+    role = profile.role.capitalize()
     blocks: list[Block] = [
         *([Heading(f"{role}: time of a step"), *_times(profile)] if derived else []),
         Heading(f"{role}: coefficients"),
         _derived_table(profile) if derived else _coefficient_table(profile),
-        Paragraph(f"`{wording.EQUATIONS[profile['form']]}`, summed over the batch."),
+        Paragraph(f"`{wording.EQUATIONS[profile.form]}`, summed over the batch."),
         Paragraph("Share of the predicted time:"),
         Table(("", *symbols), terms),
         *([] if derived else [_figure(profile, "shares")]),
     ]
-    if profile["steps"]:
-        times = {(step["new"], step["context"], step["batch"]): step["seconds"] for step in profile["steps"]}
+    if profile.steps:
+        times = {(step.new, step.context, step.batch): step.seconds for step in profile.steps}
         batches = sorted({batch for _, _, batch in times})
         points = sorted({(new, context) for new, context, _ in times})
         rows = [(new, context, *(times.get((new, context, batch)) for batch in batches)) for new, context in points]
@@ -175,29 +167,29 @@ def _coefficients(profile: Summary) -> Blocks:
     return blocks
 
 
-def _coefficient_table(profile: Summary) -> Table:
+def _coefficient_table(profile: ProfileSummary) -> Table:
     rows = [
         (
             code(wording.SYMBOLS[name]),
             wording.UNITS[name],
             value,
-            profile["estimates"][name],
-            " to ".join(map(seconds, profile["intervals"][name])),
-            profile["limits"].get(name),
+            profile.estimates[name],
+            " to ".join(map(seconds, profile.intervals[name])),
+            profile.limits.get(name),
         )
-        for name, value in profile["coefficients"].items()
+        for name, value in profile.coefficients.items()
     ]
     estimates = (Column("profile", "seconds"), Column("least squares", "seconds"))
     bounds = ("95% interval (1,000 resamples)", Column("physical bound", "seconds"))
     return Table(("", "seconds per", *estimates, *bounds), rows)
 
 
-def _derived_table(profile: Summary) -> Table:
+def _derived_table(profile: ProfileSummary) -> Table:
     """Return the coefficients that were derived; those without a symbol are no seconds."""
     rows = []
-    for name, value in profile["coefficients"].items():
+    for name, value in profile.coefficients.items():
         symbol = wording.SYMBOLS.get(name)
-        bound = profile["limits"].get(name)
+        bound = profile.limits.get(name)
         if symbol:
             rows.append((code(symbol), wording.UNITS[name], seconds(value), seconds(bound) if bound else ABSENT))
         else:
@@ -205,67 +197,74 @@ def _derived_table(profile: Summary) -> Table:
     return Table(("", "seconds per", "profile", "physical bound"), rows)
 
 
-def _times(profile: Summary) -> Blocks:
+def _times(profile: ProfileSummary) -> Blocks:
     return [Paragraph(TIMES), _times_table(profile), Paragraph(RANGE)]
 
 
-def _times_table(profile: Summary, *, with_range: bool = True) -> Table:
+def _times_table(profile: ProfileSummary, *, with_range: bool = True) -> Table:
     """Return the milliseconds of steps by requests and new tokens, each with its origin and, if wanted, its range."""
-    new = list(dict.fromkeys(time["new"] for time in profile["times"]))
-    cells = {(time["requests"], time["new"]): _time(time, with_range) for time in profile["times"]}
-    rows = [(requests, *(cells[requests, count] for count in new)) for requests in dict.fromkeys(r for r, _ in cells)]
-    titles = [f"{count} new token{'s' * (count > 1)}" for count in new]
+    new = list(dict.fromkeys(time.new for time in profile.times))
+    cells = {(time.requests, time.new): _time(time, with_range) for time in profile.times}
+    requests = dict.fromkeys(time.requests for time in profile.times)
+    rows: list[list[Cell]] = [[number, *(cells[number, tokens] for tokens in new)] for number in requests]
+    titles = [f"{tokens} new token{'s' * (tokens > 1)}" for tokens in new]
     return Table(("requests", *titles), rows)
 
 
-def _time(time: Summary, with_range: bool) -> str:
-    has_range = with_range and time["range_s"]
-    ends = f" ({' to '.join(f'{1e3 * end:.3g}' for end in time['range_s'])})" if has_range else ""
-    return f"{1e3 * time['seconds']:.3g} ms{ends} {wording.origin_in_words(time['origin'])}"
+def _time(time: DerivedTime, with_range: bool) -> str:
+    ends = ""
+    if with_range and time.range_s:
+        low, high = time.range_s
+        ends = f" ({1e3 * low:.3g} to {1e3 * high:.3g})"
+    return f"{1e3 * time.seconds:.3g} ms{ends} {wording.origin_in_words(time.origin)}"
 
 
-def _accuracy(profile: Summary) -> Blocks:
-    if profile["source"] != "measured":
+def _accuracy(profile: ProfileSummary) -> Blocks:
+    if profile.source != "measured":
         return []
-    parts = {"train": profile["train"], "test": profile["test"]}
-    formats = {**FORMATS, "score": wording.score}
+    train = profile.train
+    test = profile.test
     rows = [
-        (title, *(formats[unit](metrics.get(name)) for metrics in parts.values()))
-        for name, (title, unit) in METRICS.items()
+        ("configurations", count(train.count), count(test.count)),
+        ("R²", wording.score(train.r2), wording.score(test.r2)),
+        ("adjusted R²", wording.score(train.adjusted_r2), wording.score(test.adjusted_r2)),
+        ("RMSE", seconds(train.rmse_s), seconds(test.rmse_s)),
+        ("MAE", seconds(train.mae_s), seconds(test.mae_s)),
+        ("MAPE", share(train.mape), share(test.mape)),
+        ("largest error", seconds(train.max_error_s), seconds(test.max_error_s)),
     ]
-    folds = profile["cross_validation"]
+    folds = profile.cross_validation
     text = (
-        f"Generalisation gap (train R² - test R²): {significant(profile['generalisation_gap'])}. {folds['folds']}-fold "
-        f"cross-validation on the training configurations: mean R² {wording.score(folds['mean_r2'])}, standard "
-        f"deviation {folds['std_r2']:.4f}, lowest {wording.score(folds['min_r2'])}."
+        f"Generalisation gap (train R² - test R²): {significant(profile.generalisation_gap)}. {folds.folds}-fold "
+        f"cross-validation on the training configurations: mean R² {wording.score(folds.mean_r2)}, standard "
+        f"deviation {wording.score(folds.std_r2)}, lowest {wording.score(folds.min_r2)}."
     )
     return [
-        Heading(f"{profile['role'].capitalize()}: accuracy"),
-        Table(("", *parts), rows),
+        Heading(f"{profile.role.capitalize()}: accuracy"),
+        Table(("", "train", "test"), rows),
         Paragraph(text),
         _figure(profile, "residuals"),
         _regime_table(profile),
-        *([_figure(profile, "regimes")] if len(profile["regimes"]) > 1 else []),
+        *([_figure(profile, "regimes")] if len(profile.regimes) > 1 else []),
     ]
 
 
-def _regime_table(profile: Summary) -> Table:
-    keys = ("count", "mae_s", "mape", "mean_s", "bias_s", "max_error_s")
-    rows = [
-        (regime, part, *(metrics[key] for key in keys))
-        for regime, split in profile["regimes"].items()
-        for part, metrics in split.items()
-    ]
-    errors = (Column("configurations", "count"), Column("MAE", "seconds"), Column("MAPE", "share"))
+def _regime_table(profile: ProfileSummary) -> Table:
+    rows: list[list[Cell]] = []
+    for regime, parts in profile.regimes.items():
+        for part, errors in parts.items():
+            cells = (errors.count, errors.mae_s, errors.mape, errors.mean_s, errors.bias_s, errors.max_error_s)
+            rows.append([regime, part, *cells])
+    relative = (Column("configurations", "count"), Column("MAE", "seconds"), Column("MAPE", "share"))
     times = (Column(title, "seconds") for title in ("mean time", "mean error", "largest error"))
-    return Table(("regime", "", *errors, *times), rows)
+    return Table(("regime", "", *relative, *times), rows)
 
 
-def _limit(profile: Summary) -> Blocks:
-    heading = Heading(f"{profile['role'].capitalize()}: physical limit")
+def _limit(profile: ProfileSummary) -> Blocks:
+    heading = Heading(f"{profile.role.capitalize()}: physical limit")
     sentence = wording.verdict_of(profile)
     blocks: list[Block] = [heading, Paragraph(f"{sentence[0].upper()}{sentence[1:]}.")]
-    if profile["verdict"]["kind"] == "unchecked":
+    if profile.verdict.kind == "unchecked":
         return blocks
     note = (
         "The physical limit of a forward is the larger of two times: its operations at the device's peak, or its bytes "
@@ -273,23 +272,23 @@ def _limit(profile: Summary) -> Blocks:
         "limit. Doubtful: single predictions are."
     )
     columns = ("regime", Column("mean prediction / mean limit", "share"))
-    return [*blocks, Table(columns, list(profile["verdict"]["regimes"].items())), Paragraph(note)]
+    return [*blocks, Table(columns, list(profile.verdict.regimes.items())), Paragraph(note)]
 
 
-def _policy(policy: Summary) -> Blocks:
-    if not policy:
+def _policy(policy: PolicyCosts) -> Blocks:
+    if policy.per_token_s is None:
         return []
-    rows = [("draft statistics", seconds(policy["statistics_s"]))]
-    if "predictor_s" in policy:
-        rows.append((f"one score of the predictor ({policy['predictor']})", seconds(policy["predictor_s"])))
+    rows = [("draft statistics", seconds(policy.statistics_s))]
+    if policy.predictor_s is not None:
+        rows.append((f"one score of the predictor ({policy.predictor})", seconds(policy.predictor_s)))
     else:
         rows.append(("predictor", f"{ABSENT} (none was trained for this pair)"))
-    rows.append(("together", seconds(policy["per_token_s"])))
+    rows.append(("together", seconds(policy.per_token_s)))
     return [Heading("What a stopping criterion costs per drafted token"), Table(("", "median"), rows)]
 
 
-def _first_figure(profile: Summary) -> Figure:
-    return _figure(profile, "shares" if profile["source"] in DERIVED else "predicted")
+def _first_figure(profile: ProfileSummary) -> Figure:
+    return _figure(profile, "shares" if profile.is_derived else "predicted")
 
 
 FIGURES = {
@@ -302,5 +301,5 @@ FIGURES = {
 """The title of each figure by the name of its file."""
 
 
-def _figure(profile: Summary, name: str) -> Figure:
-    return Figure(f"{FIGURES[name]}, {profile['role']}", f"plots/{profile['role']}_{name}.png")
+def _figure(profile: ProfileSummary, name: str) -> Figure:
+    return Figure(f"{FIGURES[name]}, {profile.role}", f"plots/{profile.role}_{name}.png")

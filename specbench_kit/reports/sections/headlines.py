@@ -17,9 +17,9 @@ from specbench_kit.metrics.verdicts import (
     verdict,
 )
 from specbench_kit.metrics.vocabulary import MetricValues
-from specbench_kit.profilers.base import DERIVED
+from specbench_kit.profilers.saving import ProfileSummary
 from specbench_kit.profilers.software import describe
-from specbench_kit.reports.document import Summary, code
+from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
@@ -120,28 +120,28 @@ def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED])} and {more} others"
 
 
-def of_profile(profile: Summary) -> str:
+def of_profile(profile: ProfileSummary) -> str:
     """Return what was profiled, how long a typical forward takes, and how good the fit is."""
-    test = profile["test"]
-    train = profile["train"]
-    subject = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
-    if profile["source"] in DERIVED:
-        step = next(time for time in profile["times"] if (time["requests"], time["new"]) == (1, 1))
-        low, high = step["range_s"] or (step["seconds"],) * 2
-        origin = profiles.origin_in_words(step["origin"])
-        time = f"a plain step takes {seconds(step['seconds'])} ({seconds(low)} to {seconds(high)}; {origin})"
-        if profile["role"] == "verifier":
-            verification = next(time for time in profile["times"] if (time["requests"], time["new"]) == (1, 5))
-            time += f", a verification of 5 tokens {seconds(verification['seconds'])}"
-        if profile["source"] == "silicon":
-            return f"{subject}, by {profile['reference']}: {time}."
-        software = describe(profile["software"], profile["device"])
+    test = profile.test
+    train = profile.train
+    subject = f"{profile.model} as {profile.role} on {profile.device} in {profile.dtype}"
+    if profile.is_derived:
+        step = next(time for time in profile.times if (time.requests, time.new) == (1, 1))
+        low, high = step.range_s or (step.seconds, step.seconds)
+        origin = profiles.origin_in_words(step.origin)
+        time = f"a plain step takes {seconds(step.seconds)} ({seconds(low)} to {seconds(high)}; {origin})"
+        if profile.role == "verifier":
+            verification = next(time for time in profile.times if (time.requests, time.new) == (1, 5))
+            time += f", a verification of 5 tokens {seconds(verification.seconds)}"
+        if profile.source == "silicon":
+            return f"{subject}, by {profile.reference}: {time}."
+        software = describe(profile.software, profile.device)
         return f"{subject}, by the analytic model from its data sheet: {time}; {software}."
-    fit = f"test R² {profiles.score(test['r2'])} (train {profiles.score(train['r2'])}), MAPE {share(test['mape'])}"
-    typical = profile.get("typical")
-    if not typical:
+    fit = f"test R² {profiles.score(test.r2)} (train {profiles.score(train.r2)}), MAPE {share(test.mape)}"
+    typical = profile.typical
+    if typical is None:
         return f"{subject}, measured: {fit}."
-    many = "" if typical["requests"] == 1 else f" for each of {typical['requests']} requests"
-    step = "a draft step" if profile["role"] == "drafter" else f"a verification of {count(typical['new'])} tokens"
-    where = f"{step}{many} after {count(typical['cached'])} cached tokens"
-    return f"{subject}, measured: {where} takes {seconds(typical['seconds'])}; fit: {fit}."
+    many = "" if typical.requests == 1 else f" for each of {typical.requests} requests"
+    forward = "a draft step" if profile.role == "drafter" else f"a verification of {count(typical.new)} tokens"
+    where = f"{forward}{many} after {count(typical.cached)} cached tokens"
+    return f"{subject}, measured: {where} takes {seconds(typical.seconds)}; fit: {fit}."

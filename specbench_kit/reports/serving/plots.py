@@ -14,6 +14,7 @@ import numpy as np
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import look_up
+from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Row, RunFile, Summary
 from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections.wording import time_kind
@@ -287,7 +288,7 @@ def _over_time(lines: Chart, name: str) -> Picture:
 
 def _capacity(lines: Chart, summary: Summary) -> Picture:
     names = list(dict.fromkeys(str(x) for line in lines.lines for x in lines.x(line)))
-    published = [pair for pair in summary.get("published", ()) if pair["metric"] == "capacity" and pair["value"]]
+    published = [pair for pair in summary.get("published", ()) if pair.metric == "capacity" and pair.value]
 
     def paint(axes: "Axes") -> None:
         if lines.numeric:
@@ -310,15 +311,18 @@ def _capacity(lines: Chart, summary: Summary) -> Picture:
 
 
 def _mark_published(
-    axes: "Axes", published: Sequence[Row], names: Sequence[str], middles: dict[tuple[str, int], float]
+    axes: "Axes", published: Sequence[ComparedNumber], names: Sequence[str], middles: dict[tuple[str, int], float]
 ) -> None:
     """Draw a diamond at every published number whose bar is drawn."""
     groups = {name: number for number, name in enumerate(names)}
-    places = [groups.get(slo_in_words(pair["where"].get("slo", "")), -1) for pair in published]
-    bars_of = [((pair["series"], place), pair["value"]) for pair, place in zip(published, places, strict=True)]
-    points = [(middles[bar], value) for bar, value in bars_of if bar in middles]
-    if points:
-        x, y = zip(*points, strict=True)
+    x = []
+    y = []
+    for pair in published:
+        bar = pair.series, groups.get(slo_in_words(str(pair.where.get("slo", ""))), -1)
+        if bar in middles and pair.value is not None:
+            x.append(middles[bar])
+            y.append(pair.value)
+    if x:
         axes.scatter(x, y, 42, marker="D", facecolors="white", edgecolors=BLACK, zorder=4, label=PUBLISHED)
 
 

@@ -9,7 +9,6 @@ from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
     Column,
-    Estimate,
     Note,
     Row,
     RunFile,
@@ -110,9 +109,8 @@ def _published(run: RunFile, summary: Summary) -> Table:
     cells = []
     for pair in summary["published"]:
         series, point, figure, published, _, ratio, _, simulated_ratio, ratio_of_ratios = wording.published_cells(pair)
-        subject = f"{series}, {point}" if pair["where"] else series
-        mean = (estimate(pair["simulated"]) or Estimate(None)).value
-        simulated = Column(unit=wording.unit_of(pair)).text(mean)
+        subject = f"{series}, {point}" if pair.where else series
+        simulated = Column(unit=wording.unit_of(pair)).text(pair.simulated and pair.simulated.mean)
         cells.append(
             [subject, figure, published, simulated, ratio, simulated_ratio, ratio_of_ratios][: 2 + len(numbers)]
         )

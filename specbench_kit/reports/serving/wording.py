@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.serving_rows import AXES, FEWEST_SEEDS, look_up, varied
 from specbench_kit.metrics.vocabulary import Unit
+from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Cell, Column, Estimate, Row, RunFile, Summary
 from specbench_kit.reports.experiments.wording import outcome
 from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_cautions
@@ -260,25 +261,27 @@ def ratio_columns(against: str) -> list[str]:
     return [f"published {against} / series", f"simulated {against} / series", "ratio of ratios"]
 
 
-def published_cells(pair: Row) -> list[Cell]:
+def published_cells(pair: ComparedNumber) -> list[Cell]:
     """Return published and simulated number, their ratio, then the ratios to the reference series and theirs."""
-    unit = unit_of(pair)
-    ratios = pair["ratio_of_ratios"] or {}
-    published = f"{pair['bound']} {Column(unit=unit).text(pair['value'])}".strip()
+    column = Column(unit=unit_of(pair))
+    published = f"{pair.bound} {column.text(pair.value)}".strip()
+    simulated = Estimate(pair.simulated.mean, pair.simulated.bounds) if pair.simulated else None
+    ratios = pair.ratio_of_ratios
+    factors = (ratios.published, ratios.simulated, ratios.ratio) if ratios else (None, None, None)
     return [
-        pair["series"],
-        axis_values(pair["where"], list(pair["where"])) or ABSENT,
-        metric_name(pair["metric"]),
-        NOT_AT_HAND if pair["value"] is None else published,
-        estimate_text(pair["simulated"], unit),
+        pair.series,
+        axis_values(pair.where, list(pair.where)) or ABSENT,
+        metric_name(pair.metric),
+        NOT_AT_HAND if pair.value is None else published,
+        column.text(simulated),
         outcome(pair),
-        *(Column(unit="times").text(ratios.get(key)) for key in ("published", "simulated", "ratio")),
+        *map(times, factors),
     ]
 
 
-def unit_of(pair: Row) -> Unit:
+def unit_of(pair: ComparedNumber) -> Unit:
     """Return the unit of a published figure, by its name."""
-    name = pair["metric"].removesuffix(".mean")
+    name = pair.metric.removesuffix(".mean")
     return "share" if name.endswith("_rate") else "seconds" if name.endswith("_s") else "number"
 
 

@@ -25,7 +25,7 @@ from specbench_kit.profilers.fit import TooFewConfigurations
 from specbench_kit.profilers.measured_run import fit_part, machine_recorded, measure_part, profile_without_fit
 from specbench_kit.profilers.measurement import Samples, TimingRig, choose_factor
 from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, find_profiled_device, parts_of
-from specbench_kit.profilers.saving import complete_profile
+from specbench_kit.profilers.saving import PolicyCosts, complete_profile, marked
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.runs.machine.probe import Probe
@@ -152,11 +152,9 @@ class MeasuredEnvironment:
             measured = measure_part(rig, part, factor, samples, inf, self._report)
         self.machine += blocks
         try:
-            fit, quality = fit_part(part, factor, samples, measured, settings.seed)
+            fitted, facts = fit_part(part, factor, samples, measured, settings.seed)
         except TooFewConfigurations as error:  # nothing but memory can cut this measurement short
             raise SkitError(f"no short latency profile of the {part.role}: {error}; free some memory") from error
-        if doubts := disturbances(read_machine(blocks)):
-            quality["disturbed"] = doubts
-        loading.save(
-            loading.data_folder() / f"{name}.toml", complete_profile(ProfileResult(profile, fit, quality), run, {})
-        )
+        completed = complete_profile(ProfileResult(profile, fitted, facts), run, PolicyCosts())
+        doubts = disturbances(read_machine(blocks))
+        loading.save(loading.data_folder() / f"{name}.toml", marked(completed, doubts, forced=False))

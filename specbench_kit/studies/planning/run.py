@@ -23,7 +23,6 @@ from specbench_kit.deployments.description import corners, describe
 from specbench_kit.metrics.plan_summary import (
     CardPrice,
     FleetSummary,
-    Interval,
     MovedAssumption,
     ParetoPoint,
     PlannedFleet,
@@ -33,6 +32,7 @@ from specbench_kit.metrics.plan_summary import (
     ServedPoint,
     SimulatedCandidate,
 )
+from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
 from specbench_kit.runs import provenance
@@ -216,7 +216,7 @@ class PlanRun:
         rents = [inf if other is None else other.price_per_hour for other in (fleet, *fleets)]
         return PlannedFleet(
             **structs.asdict(_described(fleet)),
-            served=Served(*served, list(by_seed)),
+            served=Served(*served, by_seed=list(by_seed)),
             served_at_ends=ends,
             least_price_per_hour=min(rents),
             most_price_per_hour=max(rents) if max(rents) < inf else None,

@@ -5,18 +5,18 @@ experiments, each loaded when an experiment needs it: arithmetic need not wait f
 command `profile`: how well a fit recovers a profile from its own times with noise.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import exp, log
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.papers.comparison import compare_published
+from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.papers.comparison import ComparedNumber, compare_published
 from specbench_kit.papers.experiment import ROLES, Experiment, experiments, find_experiments
 from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.profilers.base import MODELS
@@ -24,7 +24,7 @@ from specbench_kit.profilers.fit import Fit, Observation, fit
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.workload import verification
 from specbench_kit.reports.experiments import pages
-from specbench_kit.reports.experiments.wording import verdict
+from specbench_kit.reports.experiments.wording import MovedInput, ReproducedExperiment, RoleCounts, verdict
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
@@ -39,44 +39,51 @@ SEEDS = 5
 
 def reproduce(
     experiment: Experiment, report: ProgressCallback, changes: JsonObject, *, sensitivity: bool
-) -> dict[str, object]:
+) -> ReproducedExperiment:
     """Return everything that a report shows; `changes` replace options of the experiment."""
     options = _changed(experiment, experiment.options, changes)
     pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
-    outcome = {**outcome_of(experiment, pairs), "options": options}
-    moves = _sensitivity(experiment, changes, _ratios_by_number(pairs), report) if sensitivity else []
-    return {**outcome, "sensitivity": moves, "verdict": verdict(outcome)}
+    outcome = outcome_of(experiment, pairs)
+    outcome.options = options
+    if sensitivity:
+        outcome.sensitivity = _sensitivity(experiment, changes, _ratios_by_number(pairs), report)
+    return outcome
 
 
-def outcome_of(experiment: Experiment, pairs: Sequence[JsonObject]) -> dict[str, object]:
-    """Return what a report shows of published numbers next to ours; only predictions that could fail are counted."""
-    counted = [pair for pair in pairs if pair["counted"]]
-    return {
-        "name": experiment.name,
-        "command": experiment.command,
-        "summary": experiment.summary,
-        "source": experiment.source,
-        "reading": experiment.reading,
-        "against": experiment.against,
-        "goal": experiment.goal,
-        "prevented": experiment.prevented,
-        "differs": dict(experiment.differs),
-        "published": pairs,
-        "assumed": [assumed._asdict() for assumed in experiment.assumed],
-        "within": sum(pair["within"] for pair in counted),
-        "compared": len(counted),
-        "roles": {role: _role_counts(role, pairs) for role in ROLES},
-    }
+def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> ReproducedExperiment:
+    """Return published numbers next to ours with the verdict; only predictions that could fail are counted."""
+    counted = [pair for pair in pairs if pair.counted]
+    outcome = ReproducedExperiment(
+        name=experiment.name,
+        command=experiment.command,
+        summary=experiment.summary,
+        source=experiment.source,
+        reading=experiment.reading,
+        against=experiment.against,
+        goal=experiment.goal,
+        prevented=experiment.prevented,
+        differs=dict(experiment.differs),
+        published=list(pairs),
+        assumed=list(experiment.assumed),
+        within=sum(bool(pair.within) for pair in counted),
+        compared=len(counted),
+        roles={role: _role_counts(role, pairs) for role in ROLES},
+        options={},
+        sensitivity=[],
+        verdict="",
+    )
+    outcome.verdict = verdict(outcome)
+    return outcome
 
 
-def _role_counts(role: str, pairs: Sequence[JsonObject]) -> dict[str, int]:
+def _role_counts(role: str, pairs: Sequence[ComparedNumber]) -> RoleCounts:
     """Return how many numbers of a role were compared, met, and would be met by no effect at all."""
-    compared = [pair for pair in pairs if pair["role"] == role and pair["within"] is not None]
-    return {
-        "compared": len(compared),
-        "within": sum(pair["within"] for pair in compared),
-        "passed_by_no_effect": sum(pair["passed_by_no_effect"] for pair in compared),
-    }
+    compared = [pair for pair in pairs if pair.role == role and pair.within is not None]
+    return RoleCounts(
+        compared=len(compared),
+        within=sum(bool(pair.within) for pair in compared),
+        passed_by_no_effect=sum(pair.passed_by_no_effect for pair in compared),
+    )
 
 
 def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -> JsonObject:
@@ -90,7 +97,7 @@ def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -
     return options
 
 
-def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> Sequence[JsonObject]:
+def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> Sequence[ComparedNumber]:
     command = find_command(experiment.command)
     if experiment.command not in SEED_BY_SEED:
         return compare_published(experiment, grid.rows_of(command, options, report))
@@ -103,7 +110,7 @@ def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> 
 
 def _sensitivity(
     experiment: Experiment, changes: JsonObject, ratios: Mapping[str, float], report: ProgressCallback
-) -> list[JsonObject]:
+) -> list[MovedInput]:
     """Return the effect of every further value of every assumed input on `ratios`, simulated over published.
 
     The effect of a value is measured between two runs with the `sensitivity` options, since these may be shorter than
@@ -123,7 +130,7 @@ def _sensitivity(
     planned = len(inputs) + 1
     report(step, 0, planned)
     before = run_silently(options)
-    moves: list[JsonObject] = []
+    moves: list[MovedInput] = []
     for done, (assumed, value) in enumerate(inputs, 1):
         report(step, done, planned)
         after = run_silently(replace_input(options, assumed.key, value))
@@ -134,29 +141,35 @@ def _sensitivity(
         }
         logs = [log(moved / ratio) for ratio, moved in moved_ratios.values()]
         effect = exp(sum(logs) / len(logs)) if logs else None
-        moves.append({"name": assumed.name, "value": str(value), "ratios": moved_ratios, "effect": effect})
+        moves.append(MovedInput(assumed.name, str(value), moved_ratios, effect))
     report(step, planned, planned)
     return moves
 
 
-def _ratios_by_number(pairs: Sequence[JsonObject]) -> dict[str, float]:
+def _ratios_by_number(pairs: Sequence[ComparedNumber]) -> dict[str, float]:
     """Return the simulated over the published numbers by series, point of the grid and metric."""
     return {
-        " ".join([pair["series"], *map(str, pair["where"].values()), pair["metric"]]): pair["simulated_over_published"]
+        " ".join([pair.series, *map(str, pair.where.values()), pair.metric]): pair.simulated_over_published
         for pair in pairs
-        if pair["simulated_over_published"]
+        if pair.simulated_over_published
     }
 
 
 SUMMARY = "summary.json"
 
 
+class ReproductionSummary(Struct):
+    """The content of a reproduction's `summary.json`: experiments by name."""
+
+    experiments: dict[str, ReproducedExperiment]
+
+
 @dataclass(frozen=True)
 class ReproductionOutcome:
-    """The folder of a reproduction and its numbers."""
+    """The folder of a reproduction and the experiments that were asked for."""
 
     folder: Path
-    summary: JsonObject
+    experiments: Sequence[ReproducedExperiment]
 
 
 def run(
@@ -179,26 +192,27 @@ def run(
     for name in chosen:
         elapsed_s = stopwatch()
         result = reproduce(experiments()[name], report, changes, sensitivity=sensitivity)
-        results[name] = {**result, "wall_s": elapsed_s()}
+        result.wall_s = elapsed_s()
+        results[name] = result
         # After an interruption, the user can name the experiments that are missing and keep these results.
-        write_text(folder / SUMMARY, to_json({"experiments": dict(sorted(results.items()))}))
+        write_text(folder / SUMMARY, to_json(ReproductionSummary(dict(sorted(results.items())))))
     pages.write(folder, [results[name] for name in sorted(results)])
     arithmetic = all(experiments()[name].command == "law" for name in chosen)
     origin = provenance.collect(tuple(argv), arithmetic=arithmetic)
     write_text(folder / "run.json", to_json({"command": "reproduce", **origin}))
-    return ReproductionOutcome(folder, {"experiments": [results[name] for name in chosen]})
+    return ReproductionOutcome(folder, [results[name] for name in chosen])
 
 
-def _earlier_results(folder: Path) -> dict[str, JsonObject]:
+def _earlier_results(folder: Path) -> dict[str, ReproducedExperiment]:
     """Return the results that an earlier call left in a folder, by experiment."""
     file = folder / SUMMARY
     if not file.exists():
         return {}
     try:
-        content: JsonObject = json.loads(file.read_text(encoding="utf-8"))
-        return {name: result for name, result in content["experiments"].items() if name in experiments()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SkitError(f"{file} was not written by skit reproduce: choose another --to") from error
+        content = decode(ReproductionSummary, file.read_bytes())
+    except ValueError as error:
+        raise SkitError(f"{file} was not written by skit reproduce ({error}): choose another --to") from error
+    return {name: result for name, result in content.experiments.items() if name in experiments()}
 
 
 COMMANDS = ("simulate", "capacity", "bench", "train", "profile", "law")
@@ -278,7 +292,7 @@ def profile(options: JsonObject, report: CountCallback) -> Rows:
         for seed in range(options["seeds"]):
             fitted = NoisyProfile(**entry).fit(seed)
             widths = {name: high - low for name, (low, high) in fitted.intervals.items()}
-            described = fitted.describe()
+            described = to_builtins(fitted.describe())
             parts = ("coefficients", "train", "test", "cross_validation", "shares")
             descriptions.append({**{part: described[part] for part in parts}, "widths": widths})
         rows.append({"series": label, **averaged(descriptions)})

@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 import torch
+from msgspec import to_builtins
 from transformers import AutoTokenizer
 
 from specbench_kit.core.progress import ProgressCallback
@@ -259,13 +260,13 @@ def _scatter(times: Floats, loads: Iterable[Sequence[ObservedBatch]]) -> float:
     return float(np.sqrt(np.expm1(np.concatenate(deviations).var())))
 
 
-def _accuracy(times: Floats, trained: Loads, tested: Loads) -> dict[str, dict[str, float | None]]:
+def _accuracy(times: Floats, trained: Loads, tested: Loads) -> dict[str, object]:
     """Return the errors of the fit over the average batches of the fitted and of the test loads."""
     accuracy = {}
     for name, loads in {"train": trained, "test": tested}.items():
         matrix = np.array([np.mean([_features(batch) for batch in load], axis=0) for load in loads])
         seconds = np.array([np.mean([batch.verify_s for batch in load]) for load in loads])
-        accuracy[name] = metrics(seconds, matrix @ times, len(times) - 1)
+        accuracy[name] = to_builtins(metrics(seconds, matrix @ times, len(times) - 1))
     return accuracy
 
 

@@ -5,6 +5,8 @@ The preset `wisp-table-2` is the experiment `wisp/table-2` of the papers' librar
 
 from dataclasses import replace
 
+from msgspec import to_builtins
+
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.experiment import GRID, Experiment, experiments
@@ -30,7 +32,7 @@ def describe_preset(name: str, preset: Experiment) -> JsonObject:
         "source": preset.source,
         "against": preset.against,
         "reading": preset.reading,
-        "assumed": [assumption._asdict() for assumption in preset.assumed],
+        "assumed": to_builtins(preset.assumed),
     }
 
 

@@ -6,7 +6,6 @@ Also here: a synthetic pair decoded by any method in the time of a deployment, w
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
@@ -22,15 +21,17 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.run_summary import metric_values
 from specbench_kit.metrics.summary import summarise_run
+from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import SyntheticModel
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.reports.pages.sweep import SweepRow
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.sweep.axes import Values
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.candidate_trees import BeyondRecord
 from specbench_kit.traces.draft_limits import fit_spec
@@ -94,20 +95,6 @@ class SyntheticPrompts:
         return sorted(records, key=lambda record: record.request_id)
 
 
-Metrics = dict[str, Any]
-"""The part `overall` of a run's summary."""
-
-
-@dataclass(frozen=True, slots=True)
-class SweepRow:
-    """The metrics of one method at one grid point; `series` is its spec as given, `spec` its spec at this point."""
-
-    values: Values
-    series: str
-    spec: str
-    overall: Metrics
-
-
 def replay_grid(
     settings: SweepSettings, points: Sequence[SweepPoint], trace: TraceFile | None, report: CountCallback
 ) -> tuple[list[SweepRow], list[dict[str, object]]]:
@@ -141,7 +128,7 @@ class _Grid:
     settings: SweepSettings
     trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
-    metrics: dict[tuple[str, Deployment, str], Metrics] = field(default_factory=dict)
+    metrics: dict[tuple[str, Deployment, str], MetricValues] = field(default_factory=dict)
     described: list[dict[str, object]] = field(default_factory=list)
 
     def rows(self, point: SweepPoint) -> Iterator[SweepRow]:
@@ -156,15 +143,14 @@ class _Grid:
                 self.metrics[key] = self._measure(spec, deployment, point.draft)
             yield SweepRow(point.values, series, spec, self.metrics[key])
 
-    def _measure(self, spec: str, deployment: Deployment, draft: str) -> Metrics:
+    def _measure(self, spec: str, deployment: Deployment, draft: str) -> MetricValues:
         if spec == BASELINE or deployment not in self.baselines:
             # Only the last baseline is kept: deployments change rarely along the grid, and records are large.
             self.baselines = {deployment: self._decode(BASELINE, deployment, draft)}
         baseline = self.baselines[deployment]
         records = baseline if spec == BASELINE else self._decode(spec, deployment, draft)
         summary = summarise_run(records, baseline, described(deployment), batch_size=self.settings.batch_size)
-        overall: Metrics = summary["overall"]
-        return overall
+        return metric_values(summary["overall"])
 
     def _decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
         if self.trace is None:

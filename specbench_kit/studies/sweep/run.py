@@ -4,16 +4,19 @@ Also here: points at which a method stops, or starts, to be faster than autoregr
 summaries of a sweep: lines along its first axis, their break-even points, and a table for other programs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import structs, to_builtins
+
 from specbench_kit.core.errors import require
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import Value
@@ -21,12 +24,23 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
+from specbench_kit.reports.pages.sweep import (
+    BreakEven,
+    Crossing,
+    FastestMethod,
+    SweepDescription,
+    SweepLine,
+    SweepRow,
+    SweepSummary,
+    build,
+    write_plots,
+)
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.sweep.axes import SweepAxis, with_options
-from specbench_kit.studies.sweep.grid import SweepRow, replay_grid, synthetic_prompts
+from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.draft_limits import lowered_limits
 from specbench_kit.traces.replay import recording_deployment, require_replayable
@@ -35,11 +49,17 @@ from specbench_kit.traces.trace import TraceFile
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
-    """The folder of a sweep, its `run.json` and its `summary.json`."""
+    """The folder of a sweep, its `run.json` and what it found."""
 
     folder: Path
     run: dict[str, Any]
-    summary: dict[str, Any]
+    summary: SweepSummary
+
+    @property
+    def content(self) -> JsonObject:
+        """The content of `summary.json`, in which a row is one flat object."""
+        parts: dict[str, object] = to_builtins(structs.replace(self.summary, rows=[]))
+        return parts | {"rows": [_table_row(row) for row in self.summary.rows]}
 
 
 def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: ProgressCallback) -> SweepOutcome:
@@ -77,19 +97,16 @@ def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) 
 
 def _finish(folder: Path, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepOutcome:
     from specbench_kit.reports.render_html import write_page
-    from specbench_kit.reports.sweep.plots import write_map, write_plots
-    from specbench_kit.reports.sweep.report import SweepDescription, build
 
     axes = settings.axes()
-    summary = summarise(rows, axes)
+    outcome = SweepOutcome(folder, run, summarise(rows, axes))
     caption = f"{run['dataset']['name']}, {run['requests']} requests, deployment {run['deployment']['name']}"
-    write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], caption)
-    write_map(folder / "plots", summary["fastest"], axes, caption)
-    write_text(folder / "sweep.csv", csv_text(summary["rows"]))
-    write_page(folder, build(SweepDescription.read(run), summary))
+    write_plots(folder / "plots", lines(rows, axes), outcome.summary, caption)
+    write_text(folder / "sweep.csv", csv_text(outcome.content["rows"]))
+    write_page(folder, build(SweepDescription.read(run), outcome.summary))
     write_text(folder / "run.json", to_json(run))
-    write_text(folder / "summary.json", to_json(summary))
-    return SweepOutcome(folder, run, summary)
+    write_text(folder / "summary.json", to_json(outcome.content))
+    return outcome
 
 
 def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint]) -> dict[str, Any]:
@@ -123,15 +140,6 @@ def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence
     }
 
 
-@dataclass(frozen=True, slots=True)
-class SweepLine:
-    """One method along the first axis, with the other axes held constant; `points` are its rows by the first value."""
-
-    label: str
-    series: str
-    points: Mapping[Value, SweepRow]
-
-
 def lines(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> list[SweepLine]:
     """Return the lines in the order of the rows."""
     first, *constant = axes
@@ -145,69 +153,65 @@ def lines(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> list[SweepLine
     return [SweepLine(label, series, by_value) for (label, series), by_value in points.items()]
 
 
-def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> dict[str, Any]:
-    """Return the content of `summary.json`."""
-    methods = [line for line in lines(rows, axes) if line.series != BASELINE]
-    drafting_at_edge = [
-        line for line in methods if all(row.overall.get("colocated_ratio") is not None for row in line.points.values())
-    ]
-    return {
-        "axes": {axis.key: list(axis.values) for axis in axes},
-        "break_even": [_break_even(line, axes[0], "speedup") for line in methods],
-        "edge": [_break_even(line, axes[0], "colocated_ratio") for line in drafting_at_edge],
-        "fastest": list(_fastest(rows)),
-        "rows": [_table_row(row) for row in rows],
-    }
+def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> SweepSummary:
+    """Return what was found: the rows, the fastest method at every point, and where methods stop to pay off."""
+    break_even = []
+    edge = []
+    for line in lines(rows, axes):
+        if line.series == BASELINE:
+            continue
+        overall = [row.overall for row in line.points.values()]
+        break_even.append(_break_even(line, axes[0], [metrics.speedup for metrics in overall]))
+        ratios = [metrics.colocated_ratio for metrics in overall]
+        if None not in ratios:
+            edge.append(_break_even(line, axes[0], ratios))
+    values: dict[str, list[Value]] = {axis.key: list(axis.values) for axis in axes}
+    return SweepSummary(values, break_even, edge, list(_fastest(rows)), list(rows))
 
 
-def _fastest(rows: Sequence[SweepRow]) -> Iterator[dict[str, object]]:
+def _fastest(rows: Sequence[SweepRow]) -> Iterator[FastestMethod]:
     """Yield for every grid point the methods with the highest and the next highest speedup."""
-    by_point: dict[tuple[Value, ...], list[SweepRow]] = {}
+    by_point: dict[tuple[Value, ...], list[tuple[float, SweepRow]]] = {}
     for row in rows:
-        by_point.setdefault(tuple(row.values.values()), []).append(row)
+        speedup = row.overall.speedup
+        assert speedup is not None
+        by_point.setdefault(tuple(row.values.values()), []).append((speedup, row))
     for point in by_point.values():
-        best, *slower = sorted(point, key=lambda row: -row.overall["speedup"])
-        second = slower[0] if slower else best
-        yield {
-            "place": dict(best.values),
-            "method": best.spec,
-            "speedup": best.overall["speedup"],
-            "next": second.spec,
-            "lead": best.overall["speedup"] / second.overall["speedup"],
-        }
+        point.sort(key=lambda entry: -entry[0])
+        speedup, best = point[0]
+        next_speedup, second = point[min(1, len(point) - 1)]
+        yield FastestMethod(best.values, best.spec, speedup, second.spec, speedup / next_speedup)
 
 
-def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> dict[str, object]:
+def _break_even(line: SweepLine, axis: SweepAxis, ratios: Sequence[float | None]) -> BreakEven:
     """Return where a ratio of the line is above 1; only an axis of numbers has crossings between its values."""
-    ratios = {value: row.overall[metric] for value, row in line.points.items()}
-    faster = [value for value, ratio in ratios.items() if ratio > 1]
-    result = {"method": line.label, "axis": axis.key, "faster_at": faster}
-    if any(row.overall["speedup_units"] < FEWEST_UNITS for row in line.points.values()):
-        return {**result, "faster_at": [], "verdict": TOO_FEW, "crossings": []}
-    if not axis.numbers:
-        verdict = "everywhere" if len(faster) == len(ratios) else "in part" if faster else "nowhere"
-        return {**result, "verdict": verdict, "crossings": []}
-    numeric = break_even(axis.numbers, list(ratios.values()))
-    return {**result, "verdict": numeric.verdict, "crossings": [asdict(crossing) for crossing in numeric.crossings]}
+    if any((row.overall.speedup_units or 0) < FEWEST_UNITS for row in line.points.values()):
+        return BreakEven(line.label, axis.key, [], TOO_FEW, [])
+    known = [ratio or 0.0 for ratio in ratios]
+    faster = [value for value, ratio in zip(line.points, known, strict=True) if ratio > 1]
+    if axis.numbers:
+        return BreakEven(line.label, axis.key, faster, *break_even(axis.numbers, known))
+    verdict = "everywhere" if len(faster) == len(known) else "in part" if faster else "nowhere"
+    return BreakEven(line.label, axis.key, faster, verdict, [])
 
 
 def _table_row(row: SweepRow) -> dict[str, object]:
     overall = row.overall
-    low, high = overall["intervals"]["speedup"] or (None, None)
-    typical_low, typical_high = overall["intervals"].get("typical_speedup") or (None, None)
+    low, high = overall.bounds("speedup") or (None, None)
+    typical_low, typical_high = overall.bounds("typical_speedup") or (None, None)
     return {
         **row.values,
         "method": row.spec,
-        **{metric.name: overall.get(metric.name) for metric in METRICS if metric.traits.in_sweeps},
+        **{metric.name: overall.value(metric.name) for metric in METRICS if metric.traits.in_sweeps},
         "speedup_low": low,
         "speedup_high": high,
-        "typical_speedup": overall.get("typical_speedup"),
+        "typical_speedup": overall.typical_speedup,
         "typical_speedup_low": typical_low,
         "typical_speedup_high": typical_high,
-        "ttft_mean_s": overall["ttft"]["mean"],
-        "tpot_mean_s": overall["tpot"]["mean"],
-        "tpot_p95_s": overall["tpot"]["p95"],
-        **{f"{phase}_s": seconds for phase, seconds in overall["phase_seconds"].items()},
+        "ttft_mean_s": overall.ttft.mean,
+        "tpot_mean_s": overall.tpot.mean,
+        "tpot_p95_s": overall.tpot.p95,
+        **{f"{phase}_s": seconds for phase, seconds in structs.asdict(overall.phase_seconds).items()},
     }
 
 
@@ -215,36 +219,15 @@ FasterRange = Literal["everywhere", "nowhere", "in part"]
 """The part of an axis on which a method is faster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """The speedup passes 1 between two neighbours on the grid, at `at` by linear interpolation.
-
-    `stops` is True if the method is faster below and slower above the crossing.
-    """
-
-    low: float
-    high: float
-    at: float
-    stops: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BreakEven:
-    """The part of an axis on which a method is faster, and the crossings in between."""
-
-    verdict: FasterRange
-    crossings: tuple[Crossing, ...]
-
-
-def break_even(values: Sequence[float], speedups: Sequence[float]) -> BreakEven:
-    """Return where the speedups along an axis are above 1; exactly 1 is not faster."""
+def break_even(values: Sequence[float], speedups: Sequence[float]) -> tuple[FasterRange, list[Crossing]]:
+    """Return where the speedups along an axis are above 1, and the crossings in between; exactly 1 is not faster."""
     grid = sorted(zip(values, speedups, strict=True))
     faster = [speedup > 1 for _, speedup in grid]
     if all(faster) or not any(faster):
-        return BreakEven("everywhere" if all(faster) else "nowhere", ())
-    crossings = [
-        Crossing(low, high, low + (high - low) * (before - 1) / (before - after), stops=before > 1)
-        for (low, before), (high, after) in pairwise(grid)
-        if (before > 1) != (after > 1)
-    ]
-    return BreakEven("in part", tuple(crossings))
+        return "everywhere" if all(faster) else "nowhere", []
+    crossings = []
+    for (low, before), (high, after) in pairwise(grid):
+        if (before > 1) != (after > 1):
+            at = low + (high - low) * (before - 1) / (before - after)
+            crossings.append(Crossing(low, high, at, stops=before > 1))
+    return "in part", crossings

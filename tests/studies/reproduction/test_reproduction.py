@@ -12,7 +12,7 @@ from command_line import error_line, read_object, skit_here
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.executors.agreement import Agreement
-from specbench_kit.papers.comparison import compare_published
+from specbench_kit.papers.comparison import compare_published, holds
 from specbench_kit.papers.experiment import (
     BOUNDS,
     GRID,
@@ -26,7 +26,7 @@ from specbench_kit.papers.experiment import (
     worlds,
 )
 from specbench_kit.reports.experiments import pages
-from specbench_kit.reports.experiments.wording import metric_in_words, totals, verdict
+from specbench_kit.reports.experiments.wording import ReproducedExperiment, metric_in_words, totals, verdict
 from specbench_kit.studies.reproduction import reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
@@ -116,7 +116,7 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
     assert options["slo"] == ["1", "2"]
 
 
-def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) -> dict[str, Any]:
+def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) -> ReproducedExperiment:
     """What a report knows of published numbers, each given with the simulated one."""
     tables = [
         {"series": series, "metric": "value", "role": "predicted", **table} for series, (table, _) in pairs.items()
@@ -143,14 +143,14 @@ def test_only_predictions_count() -> None:
         "follows": ({"value": 1.0, "role": "identity"}, 1.0),
     }
     result = compared(**others)
-    assert (result["within"], result["compared"]) == (0, 0)
-    assert [result["roles"][role]["within"] for role in ("input", "fitted", "identity")] == [1, 0, 1]
+    assert (result.within, result.compared) == (0, 0)
+    assert [result.roles[role].within for role in ("input", "fitted", "identity")] == [1, 0, 1]
     assert verdict(result) == (
         "Nothing is predicted here: 1 inputs (1 within the goal), 1 fitted (0 within the goal), 1 identities (1 within "
         "the goal)."
     )
     result = compared(**others, told=({"value": 2.0}, 2.0))
-    assert (result["within"], result["compared"]) == (1, 1)
+    assert (result.within, result.compared) == (1, 1)
     assert totals([result, result]) == "2 of 2 predicted numbers come out"
 
 
@@ -158,11 +158,11 @@ def test_a_gain_is_scored_on_the_gain() -> None:
     """A gain of 50 % of which nothing is found is not within 10 % of 1.5x; one of 7 % is compared in points."""
     half, nothing = ({"value": 1.5, "null": 1}, 1.46), ({"value": 1.5, "null": 1}, 1.0)
     result = compared(half=half, nothing=nothing)
-    assert [pair["score"] for pair in result["published"]] == pytest.approx([0.92, 0.0])
-    assert (result["within"], result["compared"]) == (1, 2)
+    assert [pair.score for pair in result.published] == pytest.approx([0.92, 0.0])
+    assert (result.within, result.compared) == (1, 2)
     small = {"value": 1.07, "null": 1, "points": 0.02}
     result = compared(small=(small, 1.085), none=(small, 1.0))
-    assert [pair["within"] for pair in result["published"]] == [True, False]
+    assert [pair.within for pair in result.published] == [True, False]
 
 
 def test_what_no_effect_would_meet_is_not_counted() -> None:
@@ -171,7 +171,7 @@ def test_what_no_effect_would_meet_is_not_counted() -> None:
         bound=({"at_least": 0, "null": 0}, 0.5),
         real=({"at_least": 0.5, "null": 0}, 0.6),
     )
-    assert [pair["counted"] for pair in result["published"]] == [False, False, True]
+    assert [pair.counted for pair in result.published] == [False, False, True]
     assert verdict(result) == (
         "Predicted: the one statement holds. Not counted: 2 that a result without any effect would meet too."
     )
@@ -193,9 +193,9 @@ def test_every_published_number_says_what_it_is() -> None:
 def test_a_figure_without_a_name_of_its_own_says_what_was_measured() -> None:
     nameless = [(name, n) for name, one in ALL.items() for n in one.published if n.metric == "value"]
     assert [name for name, number in nameless if not number.measured] == []
-    words = {metric_in_words(number._asdict()) for name, number in nameless if name == "specedge/table-3"}
+    words = {metric_in_words(number) for name, number in nameless if name == "specedge/table-3"}
     assert words == {"time between tokens (s)", "speedup over plain decoding"}
-    assert metric_in_words({"metric": "value"}) == "value"
+    assert metric_in_words(Published("", "value", None)) == "value"
 
 
 def test_no_number_of_a_tables_other_cells_is_called_predicted() -> None:
@@ -205,9 +205,9 @@ def test_no_number_of_a_tables_other_cells_is_called_predicted() -> None:
 
 def test_a_stated_bound_holds_or_does_not() -> None:
     lower, upper = (Published("a", "value", 0.5, bound=bound) for bound in BOUNDS)
-    assert (lower.holds(0.5), lower.holds(0.4), upper.holds(0.4), upper.holds(None)) == (True, False, True, None)
+    assert (holds(lower, 0.5), holds(lower, 0.4), holds(upper, 0.4), holds(upper, None)) == (True, False, True, None)
     result = compared(above=({"at_most": 2}, 3.0), near=({"value": 1.0}, 1.02))
-    assert (result["published"][0]["holds"], result["published"][0]["simulated_over_published"]) == (False, None)
+    assert (result.published[0].holds, result.published[0].simulated_over_published) == (False, None)
     assert verdict(result) == (
         "Not predicted: the one number within 2.00 %; 0 of 1 statements hold, not above. No lengths."
     )
@@ -381,7 +381,7 @@ def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: 
     )
     rows = [{"series": "a", "value": interval}, {"series": "b", "value": {"mean": 1.0}}]
     result = outcome_of(experiment, compare_published(experiment, rows))
-    pages.write(tmp_path, [{**result, "sensitivity": [], "verdict": verdict(result)}])
+    pages.write(tmp_path, [result])
     page = (tmp_path / "wisp.md").read_text()
     first_table = page[page.index("| experiment") :].split("\n\n", 1)[0]
     assert first_table.splitlines()[0] == "| experiment | claim | kind | published | ours (95% interval) | verdict |"
@@ -411,7 +411,7 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp
     )
     rows = [{"series": series, "capacity": {"mean": mean}} for series, mean in (("a", 18.0), ("b", 12.0))]
     result = outcome_of(experiment, compare_published(experiment, rows))
-    pages.write(tmp_path, [{**result, "sensitivity": [], "verdict": verdict(result)}])
+    pages.write(tmp_path, [result])
     line = "| x | a / b: capacity (devices) | follows from the numbers | 2.00x | 1.50x | not met: 0.750x |"
     assert line in (tmp_path / "wisp.md").read_text()
 
@@ -426,7 +426,7 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp
     ],
 )
 def test_metrics_are_words_with_units(metric: str, words: str) -> None:
-    assert metric_in_words({"metric": metric}) == words
+    assert metric_in_words(Published("", metric, None)) == words
 
 
 def test_every_paper_says_what_is_not_compared() -> None:
@@ -605,7 +605,7 @@ def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monk
     def broken(experiment: Any, *_: Any, **__: Any) -> Any:
         if experiment.name == "specedge/prices":
             raise KeyboardInterrupt
-        return {"name": experiment.name}
+        return outcome_of(experiment, [])
 
     monkeypatch.setattr(reproduction, "reproduce", broken)
     names = ["specedge/figure-10", "specedge/prices"]

@@ -1,0 +1,551 @@
+"""The report of a sweep: how each method's speedup changes, and where it is used up.
+
+Also here: what a sweep finds, as its `summary.json` holds it but for the rows, which are flat there; its plots, as PNG
+and SVG files that can be read without colour, with the map of the fastest method over two axes.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.deployments.fields import Value
+from specbench_kit.metrics.verdicts import TOO_FEW
+from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
+from specbench_kit.reports import render_terminal
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    BulletList,
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Figure,
+    Heading,
+    Note,
+    Paragraph,
+    Table,
+    caution,
+    code,
+    facts,
+    paragraphs,
+)
+from specbench_kit.reports.sections import colocation, deployment
+from specbench_kit.reports.sections.cautions import predictor_cautions, setting_cautions
+from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.reports.sections.wording import (
+    dataset_sentence,
+    model_sentence,
+    time_kind,
+    time_sentence,
+    trace_sentence,
+)
+from specbench_kit.reports.writing.drawing import plot
+from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
+from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
+from specbench_kit.runs.document import RunDescription
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.console import Console
+
+THROUGHPUT = Column("throughput", "rate")
+FASTEST = "*"
+MOST_METHODS = 4
+"""Methods that the terminal shows side by side, with a row per point."""
+FILES = "This folder also holds the plots as SVG and the table as `sweep.csv`."
+DEFINITIONS = (
+    "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a 95% "
+    "interval over prompts. Every point replays the same trace, so that differences between points come only from the "
+    "deployment or the options, not from the prompts. The deployment shown above is that of the first point."
+)
+
+
+class SweepRow(Struct):
+    """The metrics of one method at one grid point; `series` is its spec as given, `spec` its spec at this point."""
+
+    values: Mapping[str, Value]
+    series: str
+    spec: str
+    overall: MetricValues
+
+
+class SweepLine(Struct):
+    """One method along the first axis, with the other axes held constant; `points` are its rows by the first value."""
+
+    label: str
+    series: str
+    points: dict[Value, SweepRow]
+
+
+class Crossing(Struct, frozen=True):
+    """The speedup passes 1 between two neighbours on the grid, at `at` by linear interpolation.
+
+    `stops` is True if the method is faster below and slower above the crossing.
+    """
+
+    low: float
+    high: float
+    at: float
+    stops: bool
+
+
+class BreakEven(Struct):
+    """Where a ratio of a method's line is above 1 on an axis; only an axis of numbers has crossings."""
+
+    method: str
+    axis: str
+    faster_at: list[Value]
+    verdict: str
+    crossings: list[Crossing]
+
+
+class FastestMethod(Struct):
+    """The method with the highest speedup at a grid point, the next one, and the ratio of both speedups."""
+
+    place: Mapping[str, Value]
+    method: str
+    speedup: float
+    next: str
+    lead: float
+
+    def has(self, row: SweepRow) -> bool:
+        """Return whether a row is that of this method at this point."""
+        return row.spec == self.method and row.values == self.place
+
+
+class SweepSummary(Struct):
+    """What a sweep finds; `edge` compares drafting beyond a link with drafting on the server."""
+
+    axes: dict[str, list[Value]]
+    break_even: list[BreakEven]
+    edge: list[BreakEven]
+    fastest: list[FastestMethod]
+    rows: list[SweepRow]
+
+    def row_of(self, winner: FastestMethod) -> SweepRow:
+        """Return the row of the fastest method at a point."""
+        return next(row for row in self.rows if winner.has(row))
+
+
+class SweptMethod(Struct):
+    """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was trained on."""
+
+    method: str
+    uses: JsonObject = field(default_factory=dict)
+    seen_prompts: int | None = None
+
+
+class SweepDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a sweep; `methods` are those that use something of their pair."""
+
+    requests: int = 0
+    methods: list[SweptMethod] = field(default_factory=list)
+
+
+def build(run: SweepDescription, summary: SweepSummary) -> Document:
+    """Return the report, the figure of speedups first."""
+    first, *more = _figures(summary)
+    varied = ", ".join(axis_in_words(key) for key, values in summary.axes.items() if len(values) > 1)
+    return Document.of(
+        f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
+        paragraphs(f"**{winner_sentence(summary)}**"),
+        caution(cautions(run, summary)),
+        [first],
+        _comparisons(summary),
+        [Heading("More figures"), *more, Paragraph(FILES)],
+        _results(summary),
+        _setting(run, summary),
+        deployment.section(run),
+        [Heading("Reading the numbers"), Paragraph(DEFINITIONS)],
+        provenance(run),
+    )
+
+
+def print_sweep(console: "Console", run: SweepDescription, summary: SweepSummary) -> None:
+    """Print the speedups by point and method, then where each method breaks even."""
+    setting = [dataset_sentence(run.dataset), f"batch size {run.config.batch_size}", time_kind(run)]
+    # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
+    fastest = [winner for winner in summary.fastest if winner.speedup >= 1]
+    blocks: list[Block] = [
+        Note(" · ".join(setting)),
+        _speedups_by_point(summary, fastest) or _rows_by_method(summary, fastest),
+        Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x is slower"),
+        *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
+        *caution(cautions(run, summary)),
+    ]
+    render_terminal.show(console, blocks)
+
+
+def _speedups_by_point(summary: SweepSummary, fastest: Sequence[FastestMethod]) -> Table | None:
+    """Return a table with a row per point and a column per method; None if they are many or differ between points."""
+    specs = list(dict.fromkeys(row.spec for row in summary.rows if row.spec != BASELINE))
+    points: dict[tuple[str, ...], dict[str, Estimate]] = {}
+    for row in summary.rows:
+        mark = f" {FASTEST}" if any(winner.has(row) for winner in fastest) else ""
+        point = tuple(_point(row.values, summary))
+        points.setdefault(point, {})[row.spec] = Estimate(row.overall.speedup, mark=mark)
+    if len(specs) > MOST_METHODS or any(
+        specs != [spec for spec in found if spec != BASELINE] for found in points.values()
+    ):
+        return None
+    axes = (Column(_axis_title(key), "count") for key in summary.axes)
+    titles = (Column(re.sub("[:,]", "\n", spec), "times") for spec in specs)
+    rows: list[list[Cell]] = [[*point, *(found[spec] for spec in specs)] for point, found in points.items()]
+    return Table((*axes, *titles), rows)
+
+
+def _rows_by_method(summary: SweepSummary, fastest: Sequence[FastestMethod]) -> Table:
+    columns = (Column("speedup", "times"), THROUGHPUT, Column("acceptance\nlength", "number"))
+    rows: list[list[Cell]] = []
+    for row in summary.rows:
+        mark = f" {FASTEST}" if any(winner.has(row) for winner in fastest) else ""
+        numbers = (row.overall.speedup, row.overall.throughput, row.overall.acceptance_length)
+        rows.append([*_point(row.values, summary), f"{row.spec}{mark}", *numbers])
+    return Table((*(Column(_axis_title(key), "count") for key in summary.axes), "method", *columns), rows)
+
+
+def _point(values: Mapping[str, Value], summary: SweepSummary) -> list[str]:
+    return [axis_value(values[key]) for key in summary.axes]
+
+
+def _axis_columns(summary: SweepSummary) -> list[Column]:
+    return [Column(_axis_title(key)) for key in summary.axes]
+
+
+def _axis_title(key: str) -> str:
+    """Return the heading of an axis's column: words with the unit, or the key of a method's option."""
+    name, unit = axis_name(key)
+    return f"{name} ({unit.strip()})" if unit else name if key in AXES else code(key)
+
+
+def _comparisons(summary: SweepSummary) -> Blocks:
+    """Return the fastest methods, break-even points, and where the edge beats a draft model on the server."""
+    columns = (*("highest speedup", Column("", "times"), "next"), Column("lead over it", "times"))
+    winners: list[list[Cell]] = []
+    for winner in summary.fastest:
+        speeds = (code(winner.method), winner.speedup, code(winner.next), winner.lead)
+        winners.append([*_point(winner.place, summary), *speeds])
+    note = (
+        f"A method's speedup is over {RIVAL} of the same prompts on the same deployment: the "
+        "server decodes by itself and streams, so that a request crosses the link once. Between two points of the "
+        "grid, the speedup is interpolated linearly."
+    )
+    blocks: list[Block] = [
+        Heading("Which method is the fastest where"),
+        Table((*_axis_columns(summary), *columns), winners),
+        Heading("Break-even"),
+        BulletList(headlines(summary)),
+        _crossings_table("faster", summary.break_even, summary),
+        Paragraph(note),
+    ]
+    if not summary.edge:
+        return blocks
+    rows: list[list[Cell]] = []
+    for row in summary.rows:
+        overall = row.overall
+        if overall.colocated_ratio is not None:
+            speedups = (code(row.spec), overall.speedup, overall.colocated_speedup)
+            windows = [overall.value(name) for name in colocation.WINDOWS]
+            rows.append([*_point(row.values, summary), *speedups, *windows, overall.capacity_factor])
+    numbers = (Column("edge", "times"), Column("server-only", "times"), *colocation.COLUMNS[3:])
+    return [
+        *blocks,
+        Heading("Edge or server-only"),
+        _crossings_table("edge faster than server-only", summary.edge, summary),
+        Table((*_axis_columns(summary), "method", *numbers), rows),
+        Paragraph(colocation.NOTE),
+    ]
+
+
+def _crossings_table(title: str, methods: Sequence[BreakEven], summary: SweepSummary) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for found in methods:
+        method = code(found.method)
+        if not found.crossings:
+            where = f"at {', '.join(map(str, found.faster_at))}" if found.verdict == "in part" else found.verdict
+            rows.append((method, where, ABSENT, ABSENT))
+        for crossing in found.crossings:
+            side = "below" if crossing.stops else "above"
+            rows.append((method, side, significant(crossing.at), bracket(crossing)))
+    return Table(("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows)
+
+
+def _figures(summary: SweepSummary) -> list[Figure]:
+    axis = axis_in_words(next(iter(summary.axes)))
+    figures = [Figure(f"{name} against {axis}", f"plots/{name}.png") for name in ("speedup", "throughput")]
+    if sum(len(values) > 1 for values in summary.axes.values()) == 2:
+        figures.append(Figure("the fastest method", "plots/fastest.png"))
+    return figures
+
+
+def _results(summary: SweepSummary) -> Blocks:
+    priced = any(row.overall.cost_efficiency is not None for row in summary.rows)
+    rows: list[list[Cell]] = []
+    for row in summary.rows:
+        overall = row.overall
+        speedup = Estimate(overall.speedup, overall.bounds("speedup"))
+        acceptance = (overall.acceptance_length, overall.acceptance_rate)
+        cells = (code(row.spec), speedup, overall.throughput, *acceptance, overall.ttft.mean, overall.tpot.mean)
+        rows.append([*_point(row.values, summary), *cells, *([overall.cost_efficiency] if priced else [])])
+    columns = [*_axis_columns(summary), Column("method"), Column("speedup (95%)", "times"), THROUGHPUT]
+    columns += [Column("acceptance length", "number"), Column("acceptance rate", "share")]
+    columns += [Column("TTFT mean", "seconds"), Column("TPOT mean", "seconds")]
+    columns += [Column("tokens per $", "count")] if priced else []
+    return [Heading("Results (modelled)"), Table(columns, rows)]
+
+
+def _setting(run: SweepDescription, summary: SweepSummary) -> Blocks:
+    rows = [
+        ("dataset", dataset_sentence(run.dataset)),
+        *((f"{role} model", model_sentence(model)) for role, model in run.models.items() if model),
+        *([("trace", f"{trace_sentence(run.trace)}, {count(run.requests)} requests")] if run.trace else []),
+        *((f"sweep over {code(key)}", ", ".join(map(axis_value, values))) for key, values in summary.axes.items()),
+        ("batch size", str(run.config.batch_size)),
+        ("time", time_sentence(run)),
+    ]
+    return [Heading("What was run"), facts(rows)]
+
+
+RIVAL = "autoregressive decoding at the server"
+COLOCATED = "itself server-only"
+AXES = {
+    "link.rtt_s": ("round trip", " of the link", "s"),
+    "link.jitter_s": ("jitter", " of the link", "s"),
+    "link.loss": ("share of messages that the link loses", "", ""),
+    "link.up_bytes_per_s": ("bandwidth of the uplink", "", "bytes/s"),
+    "link.down_bytes_per_s": ("bandwidth of the downlink", "", "bytes/s"),
+    "drafter.placement": ("place of the drafter", "", ""),
+    "verifier.price_per_hour": ("price of the verifier", "", "per hour"),
+}
+"""Deployment fields: their short names, what makes them full ones, and their units."""
+
+
+def break_even_sentence(found: BreakEven, values: Sequence[Value], rival: str = RIVAL) -> str:
+    """Return where on the axis, whose values are `values`, one method beats its rival."""
+    axis, unit = axis_name(found.axis)
+    numbers = numbers_of(values)
+    span = f"{axis} from {min(numbers):g} to {max(numbers):g}{unit}" if numbers else axis
+    if found.verdict in ("everywhere", "nowhere"):
+        return f"beats {rival} {found.verdict} in the range ({span})."
+    if found.verdict == TOO_FEW:
+        return f"was replayed on too few prompts to tell whether it beats {rival} ({span})."
+    if not found.crossings:
+        return f"beats {rival} only at {axis} = {', '.join(map(str, found.faster_at))}{unit}."
+    changes = [
+        f"{'stops' if crossing.stops else 'starts'} beating {rival} at {axis} = {significant(crossing.at)}{unit} "
+        f"(between {bracket(crossing)})"
+        for crossing in found.crossings
+    ]
+    return f"{', '.join(changes)}."
+
+
+def numbers_of(values: Sequence[Value]) -> list[float]:
+    """Return the values of an axis as numbers, or an empty list if any of them is not a number."""
+    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return numbers if len(numbers) == len(values) else []
+
+
+def axis_in_words(key: str) -> str:
+    """Return what varies along an axis, with its unit."""
+    if key in AXES:
+        name, owner, unit = AXES[key]
+        return f"{name}{owner} ({unit})" if unit else name + owner
+    owner, _, name = key.rpartition(".")
+    return f"{name} of {owner}"
+
+
+def axis_name(key: str) -> tuple[str, str]:
+    """Return the short name of an axis, and its unit as it follows a number; a key without words is its own name."""
+    name, _, unit = AXES.get(key, (key, "", ""))
+    return name, f" {unit}" if unit else ""
+
+
+def axis_value(value: object) -> str:
+    """Return a value of an axis as text."""
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def bracket(crossing: Crossing) -> str:
+    """Return the neighbours on the grid between which a break-even point lies."""
+    return f"{axis_value(crossing.low)} and {axis_value(crossing.high)}"
+
+
+def winner_sentence(summary: SweepSummary) -> str:
+    """Return which method is the fastest at most points, with its speedup at the first and the last of them."""
+    winners: dict[str, list[FastestMethod]] = {}
+    for winner in summary.fastest:
+        winners.setdefault(winner.method, []).append(winner)
+    if not winners:
+        return "No method finished at any point."
+    name, won = max(winners.items(), key=lambda item: len(item[1]))
+    ends = [won[0], won[-1]] if len(won) > 1 else won
+    parts = []
+    for end in ends:
+        overall = summary.row_of(end).overall
+        bounds = overall.bounds("speedup")
+        within = f" ({interval(bounds)})" if bounds else ""
+        values = []
+        for key, value in end.place.items():
+            axis, unit = axis_name(key)
+            values.append(f"{axis} = {axis_value(value)}{unit}")
+        parts.append(f"{times(overall.speedup)}{within} at {', '.join(values)}")
+    return (
+        f"{code(name)} is the fastest at {len(won)} of {len(summary.fastest)} points, as a multiple of {RIVAL}: "
+        f"{', '.join(parts)}."
+    )
+
+
+def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
+    """Return what limits the numbers, and where the fastest method would gain from a draft model on the server."""
+    beaten = []
+    for winner in summary.fastest:
+        ratio = summary.row_of(winner).overall.colocated_ratio
+        if ratio is not None and ratio < 1:
+            beaten.append(ratio)
+    lines = setting_cautions(run)
+    for used in run.methods:
+        of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)
+        lines += (line for line in predictor_cautions(of_one) if line not in lines)
+    if beaten:
+        lines.append(
+            f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary.fastest)} points: with its draft model on the "
+            f"server, the fastest method there would be up to {times(1 / min(beaten))} as fast."
+        )
+    return lines
+
+
+def headlines(summary: SweepSummary) -> list[str]:
+    """Return where every method stops to pay off, and where drafting at the edge does."""
+    values = next(iter(summary.axes.values()))
+    lines = [f"{found.method} {break_even_sentence(found, values)}" for found in summary.break_even]
+    return lines + [
+        f"{found.method} at the edge {break_even_sentence(found, values, COLOCATED)}" for found in summary.edge
+    ]
+
+
+LOGARITHMIC_SPAN = 20
+"""The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
+
+
+def write_plots(folder: Path, lines: Sequence[SweepLine], summary: SweepSummary, where: str) -> None:
+    """Write speedup, with its break-even points, and throughput, both along the first axis, and the map of methods."""
+    folder.mkdir(parents=True, exist_ok=True)
+    axis, values = next(iter(summary.axes.items()))
+    styles = method_styles({line.label: line.series for line in lines if line.series != BASELINE})
+    with plot(folder / "speedup.png", (6, 4)) as axes:
+        for line in lines:
+            if line.series != BASELINE:
+                _line(axes, styles[line.label], line, values, lambda overall: overall.speedup)
+                _interval(axes, styles[line.label], line, values)
+                _colocated(axes, styles[line.label], line, values)
+        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
+        if at := [crossing.at for method in summary.break_even for crossing in method.crossings]:
+            ring = {"facecolors": "none", "edgecolors": "black"}
+            axes.scatter(at, [1.0] * len(at), 90, **ring, zorder=3, label="break-even")
+        _edge_break_even(axes, lines, numbers_of(values), summary.edge)
+        title = f"Speedup, modelled\n({where})"
+        _frame(axes, axis, numbers_of(values), "speedup over autoregressive decoding at the server", title)
+    with plot(folder / "throughput.png", (6, 4)) as axes:
+        for line in lines:
+            _line(axes, styles.get(line.label, BASELINE_STYLE), line, values, lambda overall: overall.throughput)
+        _frame(axes, axis, numbers_of(values), "committed tokens per second", f"Throughput, modelled\n({where})")
+    write_map(folder, summary, where)
+
+
+def _line(
+    axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value], of: Callable[[MetricValues], float | None]
+) -> None:
+    known = (of(point.overall) for point in line.points.values())
+    y = [nan if value is None else value for value in known]
+    x = _positions(values)
+    axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=5, label=line.label)
+
+
+def _interval(axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value]) -> None:
+    """Shade the intervals of a line's speedups if all of them have one."""
+    bounds = [bounds for point in line.points.values() if (bounds := point.overall.bounds("speedup"))]
+    if len(bounds) == len(line.points):
+        low = [bound[0] for bound in bounds]
+        high = [bound[1] for bound in bounds]
+        axes.fill_between(_positions(values), low, high, color=style.colour, alpha=0.15, linewidth=0)
+
+
+def _colocated(axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value]) -> None:
+    """Draw the method with its draft model on the server, if it drafts beyond a link."""
+    known = (point.overall.colocated_speedup for point in line.points.values())
+    y = [speedup for speedup in known if speedup is not None]
+    if len(y) == len(line.points):
+        label = f"{line.label}, server-only"
+        axes.plot(_positions(values), y, color=style.colour, linestyle=":", linewidth=1.2, label=label)
+
+
+def _edge_break_even(
+    axes: "Axes", lines: Sequence[SweepLine], numbers: Sequence[float], edge: Sequence[BreakEven]
+) -> None:
+    """Mark where the edge and the co-located method are equally fast, on the co-located line between two points."""
+    import numpy as np
+
+    x = []
+    y = []
+    for found in edge:
+        line = next(line for line in lines if line.label == found.method)
+        speedups = [point.overall.colocated_speedup or nan for point in line.points.values()]
+        for crossing in found.crossings:
+            x.append(crossing.at)
+            y.append(float(np.interp(crossing.at, numbers, speedups)))
+    if x:
+        axes.plot(x, y, "ks", fillstyle="none", markersize=9, zorder=3, label="edge and server-only break even")
+
+
+def _positions(values: Sequence[Value]) -> Sequence[float] | Sequence[str]:
+    return numbers_of(values) or [str(value) for value in values]
+
+
+def _frame(axes: "Axes", axis: str, numbers: Sequence[float], metric: str, title: str) -> None:
+    if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= LOGARITHMIC_SPAN:
+        axes.set_xscale("log")
+        axes.set_xticks(numbers, [f"{value:g}" for value in numbers])
+        axes.minorticks_off()
+    axes.set(xlabel=axis_in_words(axis), ylabel=metric, title=title)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize=9)
+
+
+def write_map(folder: Path, summary: SweepSummary, where: str) -> None:
+    """Write a cell for each pair of values, in the colour of its fastest method and with that method's speedup.
+
+    Write nothing unless exactly two axes have several values.
+    """
+    varied = {key: values for key, values in summary.axes.items() if len(values) > 1}
+    if len(varied) != 2:
+        return
+    (row_key, row_values), (column_key, column_values) = varied.items()
+    methods = list(dict.fromkeys(winner.method for winner in summary.fastest))
+    styles = method_styles({name: name for name in methods if name != BASELINE})
+    colours = {name: styles.get(name, BASELINE_STYLE).colour for name in methods}
+    size = (3.5 + 1.2 * len(column_values), 2 + 0.6 * len(row_values))
+    with plot(folder / "fastest.png", size) as drawn:
+        for winner in summary.fastest:
+            x = column_values.index(winner.place[column_key])
+            y = row_values.index(winner.place[row_key])
+            drawn.bar(x, 1, 1, y - 0.5, color=colours[winner.method], alpha=0.6)
+            drawn.text(x, y, f"{winner.speedup:.2f}x", ha="center", va="center", fontsize=9)
+        for name, colour in colours.items():
+            drawn.bar(0, 0, color=colour, alpha=0.6, label=name)
+        drawn.set_xticks(range(len(column_values)), [str(value) for value in column_values])
+        drawn.set_yticks(range(len(row_values)), [str(value) for value in row_values])
+        drawn.set(
+            xlabel=axis_in_words(column_key),
+            ylabel=axis_in_words(row_key),
+            title=f"Fastest method and its speedup, modelled\n({where})",
+        )
+        drawn.margins(0)
+        drawn.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
