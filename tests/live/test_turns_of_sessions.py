@@ -112,6 +112,18 @@ def test_a_scheduler_is_told_what_a_round_costs_and_what_it_costs_without_its_kv
     assert (waiting.cached, waiting.new) == (0, len(PROMPT) + 3 + 2)
 
 
+def test_rounds_that_a_batch_leaves_behind_are_looked_at_again_at_once() -> None:
+    handler = offline(slots=1)
+    stream, runner = device(handler), handler.batch_runner
+    for name in "ab":
+        open_session(stream, name)
+        send_draft(stream, name)
+    verify(handler, batches=1)
+    assert (runner.waiting, runner._retry_s) == (1, 0.0)
+    verify(handler)
+    assert (runner.waiting, runner._retry_s) == (0, float("inf"))
+
+
 def test_the_seconds_of_a_round_are_those_of_its_queue_and_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is read when a batch begins, when all is drafted, and at its end."""
     handler = offline(tokens=("a", "b"))
