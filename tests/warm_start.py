@@ -20,6 +20,8 @@ from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Any, NoReturn
 
+from file_faults import plant
+
 LOADED = (
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_pdf",
@@ -122,6 +124,7 @@ def _become(order: Mapping[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
+    plant(os.environ)
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["skit", *order["arguments"]]
     _ending["code"] = 1

@@ -205,9 +205,9 @@ class MeasuredServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class MeasuredResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Two running servers measured on a suite's prompts: the second, which speculates, against the first.
 
-    `speedup` is the ratio of the end-to-end times, with its interval and verdict, and `outputs` says whether the
-    answers agree. No number comes out again to the digit, so that the result stands in no rank. `seal` is the hash of
-    all the rest.
+    `speedup` is the ratio of the end-to-end times in a typical turn, with its interval and verdict, and `outputs` says
+    whether the answers agree. No number comes out again to the digit, so that the result stands in no rank. `seal` is
+    the hash of all the rest.
     """
 
     schema: int

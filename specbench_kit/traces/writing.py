@@ -9,6 +9,7 @@ from types import TracebackType
 import msgspec
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.runs.directory import lock, unlock
 from specbench_kit.traces.trace import (
     CANDIDATE_COLUMNS,
     METADATA,
@@ -120,12 +121,23 @@ class UnfinishedTrace:
         )
         return files[0].header if files else None
 
-    def make_folder(self) -> None:
-        """Make the folder, so that a place that cannot be written is an error before anything is recorded."""
+    @contextmanager
+    def one_writer(self) -> Iterator[None]:
+        """Make the folder, to which this process alone writes within the context; an empty one does not stay.
+
+        So a place that cannot be written is an error before anything is recorded.
+        """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SkitError(f"cannot write {self._path}: {error.strerror or error}") from error
+        lock(self._folder)
+        try:
+            yield
+        finally:
+            unlock(self._folder)
+            with suppress(OSError):
+                self._folder.rmdir()
 
     def append(self, header: TraceHeader, trace: RequestTrace) -> None:
         """Store one request."""

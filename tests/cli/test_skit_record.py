@@ -14,6 +14,7 @@ from tiny_predictors import confidence_predictor
 
 from specbench_kit.traces.replay import identify_pair
 from specbench_kit.traces.trace import TraceFile
+from specbench_kit.traces.writing import UnfinishedTrace
 
 METHODS = ("fixed-k:k=2", "threshold:threshold=0.1,max_draft=4", "oracle:max_draft=4")
 PROMPTS: Rows = [
@@ -234,3 +235,28 @@ def test_minutes_leave_a_trace_of_what_is_recorded_and_resume_records_the_others
     assert "recorded" not in TraceFile(out).header.run["dataset"]
     assert [one.output_ids for one in TraceFile(out)] == [one.output_ids for one in TraceFile(trace)]
     assert not (tmp_path / "trace.parquet.unfinished").exists()
+
+
+def test_a_recording_that_is_being_written_is_not_taken_up(
+    prompts: Path, trace: Path, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process is refused while one records, with --resume as without, and the recording comes out whole."""
+    command = record(prompts, tmp_path / "trace.parquet", tiny, "--batch-size", 1)
+    second: list[subprocess.CompletedProcess[str]] = []
+    append = UnfinishedTrace.append
+
+    def append_and_run(self: UnfinishedTrace, *arguments: Any) -> None:
+        append(self, *arguments)
+        if not second:
+            second.append(skit(*command, "--resume"))
+
+    monkeypatch.setattr(UnfinishedTrace, "append", append_and_run)
+    first = skit_here(*command)
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / "trace.parquet.unfinished"
+    line = f"{folder} is being written by another skit: wait until it has ended, then --resume"
+    assert error_line(second[0]) == line
+    assert [one.output_ids for one in TraceFile(tmp_path / "trace.parquet")] == [
+        one.output_ids for one in TraceFile(trace)
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.parquet"]

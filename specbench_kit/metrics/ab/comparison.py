@@ -1,11 +1,12 @@
-"""Two servers compared over all loads: paired ratios, whose intervals hold together.
+"""Two servers compared over all loads: paired ratios, in a typical turn and in all, whose intervals hold together.
 
 Also here: the load from which on a server is over-saturated: it gets more requests than it can answer.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -28,8 +29,10 @@ from specbench_kit.metrics.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
+from specbench_kit.metrics.ab.typical import limit_of_turns, turn_logs, typical_of
 from specbench_kit.metrics.statistics import Array, Ratio, interval_of_estimate, simultaneous_level
-from specbench_kit.metrics.verdicts import FASTER, SLOWER, as_allowed, verdict
+from specbench_kit.metrics.typical import limit_of_one
+from specbench_kit.metrics.verdicts import FASTER, SLOWER, TOO_FEW, as_allowed, verdict
 
 MAY_WIN: Mapping[Gate, bool | None] = {
     "identical": True,
@@ -41,6 +44,7 @@ MAY_WIN: Mapping[Gate, bool | None] = {
 """Whether a faster server may be called so, by the result of the gate; None if outputs were not compared."""
 ACCEPTANCE = {FASTER: "longer", SLOWER: "shorter"}
 """What verdicts on ratios of speeds are called for acceptance lengths."""
+BY_TURN = "faster in a typical turn or in all, and slower in the other"
 IMPLAUSIBLE = "counts are implausible"
 """The verdict on acceptance by counts that cannot be right."""
 
@@ -77,13 +81,28 @@ def saturation(plan: Plan, records: Sequence[AnswerRecord]) -> dict[str, dict[st
     return found
 
 
+Place = tuple[int, int]
+"""A repeat and a turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The answers of both servers to one request."""
+    """The answers of both servers to one request, and its place: the repeat and the turn."""
 
-    turn: int
+    place: Place
     first: StreamedAnswer
     second: StreamedAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class _FigureRatio:
+    """How many times faster the second server is in one figure: in all, and the logarithm in each turn [turns].
+
+    The turns of an acceptance length, by whose sums alone the servers are compared, are None.
+    """
+
+    ratio: Ratio | None
+    turns: Array | None = None
 
 
 def summarise(
@@ -100,7 +119,10 @@ def summarise(
         if change.load in by_change:
             by_change[change.load].append(change)
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
-    level = _level([list(filter(None, of_load.values())) for of_load in ratios.values()])
+    level = _level([[entry.ratio for entry in of_load.values() if entry.ratio] for of_load in ratios.values()])
+    limit = limit_of_turns(
+        [[entry.turns for entry in of_load.values() if entry.turns is not None] for of_load in ratios.values()]
+    )
     loads = []
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
@@ -110,7 +132,9 @@ def summarise(
             counters = [change for change in by_change[load] if change.server == name]
             figures[name] = server_figures(answers, plan.targets, counters)
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
-        comparisons = [_compared(figure, ratio, level, outputs, is_doubtful) for figure, ratio in ratios[load].items()]
+        comparisons = [
+            _compared(figure, ratio, level, limit, outputs, is_doubtful) for figure, ratio in ratios[load].items()
+        ]
         turns = {record.turn for record in own}
         firsts = Counter(record.turn for record in own if record.key.repeat == 0 and record.key.dialogue_turn == 0)
         largest = max(firsts.values(), default=0)
@@ -148,7 +172,7 @@ def _constant_rates(names: Sequence[str], loads: Sequence[LoadSummary]) -> list[
 
 def _ratios(
     plan: Plan, load: str, records: Sequence[AnswerRecord], changes: Sequence[CounterChange]
-) -> dict[Figure, Ratio | None]:
+) -> dict[Figure, _FigureRatio]:
     """Return how many times faster the second server is, by figure; a unit is a turn with its repeats.
 
     All turns of a dialogue belong to one turn of its server, so that they are one unit.
@@ -156,26 +180,44 @@ def _ratios(
     pairs = _pairs(plan.names, records)
     if not pairs:
         return {}
-    first = [pair.first for pair in pairs]
-    second = [pair.second for pair in pairs]
-    turns = [pair.turn for pair in pairs]
-
     # Every figure has a row for every turn of the load, so that all of them line up.
     rows = 1 + max(record.turn for record in records)
 
-    def sums(values: Sequence[float]) -> Array:
-        return np.bincount(turns, weights=values, minlength=rows).astype(np.float64)
+    def sums(value: Callable[[StreamedAnswer], float]) -> list[dict[Place, float]]:
+        """Return what the values of each server's answers add up to in every place."""
+        first: defaultdict[Place, float] = defaultdict(float)
+        second: defaultdict[Place, float] = defaultdict(float)
+        for pair in pairs:
+            first[pair.place] += value(pair.first)
+            second[pair.place] += value(pair.second)
+        return [first, second]
 
-    ratios: dict[Figure, Ratio | None] = {} if load in plan.open_loads else {"throughput": _throughput(plan, records)}
-    first_steps = sums([max(0, answer.tokens - 1) for answer in first])
-    second_steps = sums([max(0, answer.tokens - 1) for answer in second])
-    ratios["ttft"] = Ratio.of([sums([a.ttft_s for a in first])], [sums([a.ttft_s for a in second])])
-    ratios["tpot"] = Ratio.of(
-        [sums([a.decode_s for a in first]), second_steps], [sums([a.decode_s for a in second]), first_steps]
-    )
-    ratios["e2e"] = Ratio.of([sums([a.e2e_s for a in first])], [sums([a.e2e_s for a in second])])
+    ratios: dict[Figure, _FigureRatio] = {}
+    if load not in plan.open_loads:
+        ratios["throughput"] = _throughput(plan, records)
+    ttft_s = sums(lambda answer: answer.ttft_s)
+    decode_s = sums(lambda answer: answer.decode_s)
+    steps = sums(lambda answer: max(0, answer.tokens - 1))
+    e2e_s = sums(lambda answer: answer.e2e_s)
+    ratios["ttft"] = _figure_ratio(ttft_s[:1], ttft_s[1:], rows)
+    ratios["tpot"] = _figure_ratio([decode_s[0], steps[1]], [decode_s[1], steps[0]], rows)
+    ratios["e2e"] = _figure_ratio(e2e_s[:1], e2e_s[1:], rows)
     acceptance = _acceptance(plan.names, records, changes, rows)
-    return ratios | ({"acceptance": acceptance} if acceptance else {})
+    return ratios | ({"acceptance": _FigureRatio(acceptance)} if acceptance else {})
+
+
+def _figure_ratio(
+    above: Sequence[Mapping[Place, float]], below: Sequence[Mapping[Place, float]], rows: int
+) -> _FigureRatio:
+    """Return the product of the sums of `above` over that of `below`, each by the same places."""
+
+    def by_turn(values: Mapping[Place, float]) -> Array:
+        turns = [turn for _, turn in values]
+        return np.bincount(turns, weights=list(values.values()), minlength=rows).astype(np.float64)
+
+    parts = [(place, prod(part[place] for part in above), prod(part[place] for part in below)) for place in above[0]]
+    by_place = {place: top / bottom for place, top, bottom in parts if top > 0 and bottom > 0}
+    return _FigureRatio(Ratio.of(list(map(by_turn, above)), list(map(by_turn, below))), turn_logs(by_place, rows))
 
 
 def _acceptance(
@@ -200,10 +242,11 @@ def _acceptance(
 
 def _pairs(names: Sequence[str], records: Sequence[AnswerRecord]) -> list[_Pair]:
     """Return the requests that both servers answered."""
-    answers: dict[tuple[str, int, int], dict[str, tuple[int, StreamedAnswer]]] = {}
+    answers: dict[tuple[str, int, int], dict[str, tuple[Place, StreamedAnswer]]] = {}
     for record in records:
         if record.answer is not None:
-            answers.setdefault(record.key.request, {})[record.key.server] = record.turn, record.answer
+            place = record.key.repeat, record.turn
+            answers.setdefault(record.key.request, {})[record.key.server] = place, record.answer
     both = [by_server for by_server in answers.values() if len(by_server) == len(names)]
     return [_Pair(by[names[0]][0], by[names[0]][1], by[names[1]][1]) for by in both]
 
@@ -217,29 +260,24 @@ def _lengths(pairs: Sequence[_Pair]) -> Lengths | None:
     return Lengths([first / len(pairs), second / len(pairs)], len(pairs), equal)
 
 
-def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> Ratio | None:
+def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> _FigureRatio:
     """Return the ratio of tokens per second over the turns in which no request failed at either server."""
-    seconds: list[dict[tuple[int, int], float]] = []
-    tokens: list[Counter[tuple[int, int]]] = []
+    seconds: list[dict[Place, float]] = []
+    tokens: list[Counter[Place]] = []
     for name in plan.names:
         own = [record for record in records if record.key.server == name]
         seconds.append({place: end_s - begin_s for place, (begin_s, end_s) in turn_spans(own).items()})
-        counts: Counter[tuple[int, int]] = Counter()
+        counts: Counter[Place] = Counter()
         for record in own:
             counts[record.key.repeat, record.turn] += record.answer.tokens if record.answer else 0
         tokens.append(counts)
     broken = {(record.key.repeat, record.turn) for record in records if record.answer is None}
     places = [place for place in seconds[0] if place in seconds[1] and place not in broken]
     if not places:
-        return None
-    turns = [turn for _, turn in places]
-    rows = 1 + max(record.turn for record in records)
-
-    def by_turn(values: Mapping[tuple[int, int], float]) -> Array:
-        sums = np.bincount(turns, weights=[values[place] for place in places], minlength=rows)
-        return np.asarray(sums, dtype=np.float64)
-
-    return Ratio.of([by_turn(tokens[1]), by_turn(seconds[0])], [by_turn(tokens[0]), by_turn(seconds[1])])
+        return _FigureRatio(None)
+    first_s, second_s = ({place: of_server[place] for place in places} for of_server in seconds)
+    first, second = ({place: float(of_server[place]) for place in places} for of_server in tokens)
+    return _figure_ratio([second, first_s], [first, second_s], 1 + max(record.turn for record in records))
 
 
 def _level(ratios: Sequence[Sequence[Ratio]]) -> float:
@@ -259,18 +297,29 @@ def _level(ratios: Sequence[Sequence[Ratio]]) -> float:
 
 
 def _compared(
-    figure: Figure, ratio: Ratio | None, level: float, outputs: OutputCheck, is_doubtful: bool
+    figure: Figure, entry: _FigureRatio, level: float, limit: float, outputs: OutputCheck, is_doubtful: bool
 ) -> FigureComparison:
+    """Return what a figure shows: times by a typical turn, unless all turns together show the opposite."""
+    ratio = entry.ratio
     if ratio is None:
         return FigureComparison(figure, None, None, 0, verdict(None, None, 0))
     bounds = ratio.interval(level)
-    shown = verdict(ratio.value, bounds, ratio.units)
-    if figure == "acceptance":
+    in_all = verdict(ratio.value, bounds, ratio.units)
+    if entry.turns is None:
         # A longer acceptance wins nothing by itself, so that outputs need not agree for it.
-        shown = IMPLAUSIBLE if is_doubtful else ACCEPTANCE.get(shown, shown)
-    else:
-        shown = as_allowed(shown, MAY_WIN[outputs.gate])
-    return FigureComparison(figure, ratio.value, bounds, ratio.units, shown)
+        shown = IMPLAUSIBLE if is_doubtful else ACCEPTANCE.get(in_all, in_all)
+        return FigureComparison(figure, ratio.value, bounds, ratio.units, shown)
+    typical = typical_of(entry.turns)
+    if typical is None:
+        return FigureComparison(figure, ratio.value, bounds, ratio.units, TOO_FEW)
+    typical_bounds = typical.interval(max(limit, limit_of_one(typical.units)))
+    shown = TOO_FEW
+    if typical_bounds is not None or typical.is_constant:
+        shown = verdict(typical.value, typical_bounds, typical.units)
+    if {shown, in_all} == {FASTER, SLOWER}:
+        shown = BY_TURN
+    shown = as_allowed(shown, MAY_WIN[outputs.gate])
+    return FigureComparison(figure, ratio.value, bounds, ratio.units, shown, typical.value, typical_bounds)
 
 
 MOST_GROWTH = 0.1

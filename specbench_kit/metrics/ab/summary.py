@@ -98,7 +98,8 @@ class Lengths(Struct, frozen=True):
 class FigureComparison(Struct, frozen=True):
     """How much faster the second server is than the first, in one figure, or how much longer its acceptance length.
 
-    The interval holds together with all others.
+    `ratio` is that of sums over all turns, and `typical` that of a typical turn, which verdicts on times go by. Either
+    interval holds together with all others of its kind.
     """
 
     figure: Figure
@@ -106,6 +107,8 @@ class FigureComparison(Struct, frozen=True):
     interval: list[Number] | None
     units: Count
     verdict: str
+    typical: Number | None = None
+    typical_interval: list[Number] | None = None
 
 
 class Divergence(Struct, frozen=True):
@@ -202,12 +205,16 @@ SPEEDUPS: Mapping[str, Figure] = {
     "tpot_speedup": "tpot",
     "acceptance_ratio": "acceptance",
 }
-"""The metrics that compare the servers."""
+"""The metrics that compare the servers in all."""
+TYPICAL: Mapping[str, Figure] = {
+    f"typical_{metric}": figure for metric, figure in SPEEDUPS.items() if figure != "acceptance"
+}
+"""The metrics that compare them in a typical turn."""
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 BOUNDS = ("low", "high")
 PERCENTILES = ("mean", "p50", "p95", "p99")
 UNITS: Mapping[str, Unit] = {
-    **dict.fromkeys(SPEEDUPS, "times"),
+    **dict.fromkeys([*SPEEDUPS, *TYPICAL], "times"),
     **dict.fromkeys(LATENCIES, "seconds"),
     "throughput": "rate",
     "goodput": "rate",
@@ -234,7 +241,7 @@ class AbCondition:
         """Return the condition that a text states; raise SkitError if it states none."""
         percentiles = dict.fromkeys(LATENCIES, PERCENTILES)
         terms = parse_terms(text, UNITS, percentiles, BOUNDS)
-        if terms.detail in BOUNDS and terms.metric not in SPEEDUPS:
+        if terms.detail in BOUNDS and terms.metric not in {**SPEEDUPS, **TYPICAL}:
             raise SkitError(f"--fail-if '{text}': {terms.metric} has no interval; leave out .{terms.detail}")
         return cls(text, terms)
 
@@ -258,15 +265,20 @@ class AbCondition:
     def _value(self, load: LoadSummary, figures: ServerFigures) -> float | None:
         metric = self.terms.metric
         detail = self.terms.detail
-        if metric in SPEEDUPS:
-            entry = next((entry for entry in load.comparisons if entry.figure == SPEEDUPS[metric]), None)
-            if entry is None or detail is None:
-                return entry.ratio if entry else None
-            return entry.interval[BOUNDS.index(detail)] if entry.interval else None
+        if figure := {**SPEEDUPS, **TYPICAL}.get(metric):
+            entry = next((entry for entry in load.comparisons if entry.figure == figure), None)
+            if entry is None:
+                return None
+            value, bounds = entry.ratio, entry.interval
+            if metric in TYPICAL:
+                value, bounds = entry.typical, entry.typical_interval
+            if detail is None:
+                return value
+            return bounds[BOUNDS.index(detail)] if bounds else None
         if metric in LATENCIES:
             distribution: Distribution = getattr(figures, metric)
-            value: float | None = getattr(distribution, detail or "mean")
-            return value
+            latency: float | None = getattr(distribution, detail or "mean")
+            return latency
         if metric == "identical":
             return load.outputs.both.share
         if metric in ("acceptance_length", "acceptance_rate"):

@@ -13,6 +13,7 @@ from msgspec import field
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.metrics.ab.answers import ServerDescription
+from specbench_kit.metrics.ab.comparison import BY_TURN
 from specbench_kit.metrics.ab.summary import (
     FIGURES,
     AbSummary,
@@ -89,12 +90,14 @@ def verdicts(summary: AbSummary) -> Table:
     for load in summary.loads:
         for entry in load.comparisons:
             name = load.load if entry is load.comparisons[0] else ""
-            ratio = Estimate(entry.ratio, entry.interval)
-            rows.append([name, FIGURES[entry.figure], ratio, entry.units, entry.verdict])
+            typical = Estimate(entry.typical, entry.typical_interval)
+            in_all = Estimate(entry.ratio, entry.interval)
+            rows.append([name, FIGURES[entry.figure], typical, in_all, entry.units, entry.verdict])
     columns = (
         "load",
         "metric",
-        Column(f"{summary.names[1]} over {summary.names[0]}", "times"),
+        Column(f"{summary.names[1]} over {summary.names[0]}, typical turn", "times"),
+        Column("in all", "times"),
         Column("units", "count"),
     )
     return Table((*columns, "verdict"), rows)
@@ -223,7 +226,7 @@ def write(folder: Path, run: AbDescription, summary: AbSummary) -> Path:
     """Write the report into the run's folder and return the path of its Markdown."""
     figure = None
     drawings = {}
-    if any(entry.ratio is not None for load in summary.loads for entry in load.comparisons):
+    if any(entry.typical is not None for load in summary.loads for entry in load.comparisons):
         picture = ratios(summary)
         name = f"{PLOTS}/{picture.name}"
         drawn = draw(picture, _where(run), ("png", "svg"))
@@ -244,18 +247,18 @@ def _where(run: AbDescription) -> str:
 BLUE, _, GREEN, RED = COLOURS[:4]
 ROW_IN = 0.26
 NOTE = (
-    "Ratios above 1 mean that the second server is faster. Lines are intervals that hold jointly with 95% confidence: "
-    "one that crosses 1 shows no difference."
+    "Ratios above 1 mean that the second server is faster in a typical turn. Lines are intervals that hold jointly "
+    "with 95% confidence: one that crosses 1 shows no difference."
 )
 
 
 def ratios(summary: AbSummary) -> Picture:
-    """Return the picture of all ratios with their intervals."""
+    """Return the picture of all ratios of a typical turn, with their intervals."""
     entries = [
-        (load.load, entry, entry.ratio)
+        (load.load, entry, entry.typical)
         for load in summary.loads
         for entry in load.comparisons
-        if entry.ratio is not None and entry.figure != "acceptance"
+        if entry.typical is not None
     ]
     first, second = summary.names
 
@@ -263,7 +266,7 @@ def ratios(summary: AbSummary) -> Picture:
         labels = []
         for row, (load, entry, ratio) in enumerate(entries):
             colour = {FASTER: GREEN, SLOWER: RED}.get(entry.verdict, GREY)
-            low, high = entry.interval or (ratio, ratio)
+            low, high = entry.typical_interval or (ratio, ratio)
             axes.plot([low, high], [row, row], color=colour, linewidth=2)
             axes.plot([ratio], [row], "o", color=colour, markersize=5)
             axes.annotate(times(ratio), (high, row), (6, 0), textcoords="offset points", va="center")
@@ -287,12 +290,12 @@ LATE_S = 0.02
 
 
 def headline(summary: AbSummary) -> str:
-    """Return the result in one sentence: how much faster, at which load, and if the outputs agree."""
+    """Return the result in one sentence: how much faster in a typical turn, at which load, and if outputs agree."""
     first, second = map(code, summary.names)
     parts = [_at_load(load, comparison) for load in summary.loads if (comparison := _headline_comparison(load))]
     if not parts:
         return f"No request was answered by both {first} and {second}: there is nothing to compare."
-    result = f"End to end, {second} against {first}: {'; '.join(parts)}. {outputs_sentence(summary)}"
+    result = f"End to end, {second} against {first} in a typical turn: {'; '.join(parts)}. {outputs_sentence(summary)}"
     # Ratios of times mean little where one server does less work, so this comes first.
     lengths = [_lengths_sentence(load, summary.names) for load in summary.loads if _differ(load)]
     return " ".join([*lengths, result, *_saturation_sentence(summary)])
@@ -324,16 +327,18 @@ def _lengths_sentence(load: LoadSummary, names: Sequence[str]) -> str:
 
 
 def _headline_comparison(load: LoadSummary) -> FigureComparison | None:
-    return next((entry for entry in load.comparisons if entry.figure == HEADLINE_FIGURE and entry.ratio), None)
+    return next((entry for entry in load.comparisons if entry.figure == HEADLINE_FIGURE and entry.typical), None)
 
 
 def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
-    bounds = f" ({interval(comparison.interval)})" if comparison.interval else ""
-    value = f"{times(comparison.ratio)}{bounds}"
+    bounds = f" ({interval(comparison.typical_interval)})" if comparison.typical_interval else ""
+    value = f"{times(comparison.typical)}{bounds}"
     if comparison.verdict in (FASTER, SLOWER):
         return f"**{value} as fast at {load.load}**"
     if comparison.verdict in (NO_DIFFERENCE, TOO_FEW):
         return f"{comparison.verdict} at {load.load}, {value}"
+    if comparison.verdict == BY_TURN:
+        return f"{value} as fast at {load.load}, but {times(comparison.ratio)} over all turns"
     return f"{value} as fast at {load.load}, but {comparison.verdict.partition('but ')[2]}"
 
 
@@ -452,7 +457,9 @@ def verdict_note(summary: AbSummary) -> str:
     figures = ", ".join(title for figure, title in FIGURES.items() if figure in compared)
     longer = ", or that its rounds commit more tokens" if "acceptance" in compared else ""
     return (
-        f"A ratio above 1 means that {code(summary.names[1])} is faster{longer}. Intervals are for {figures} at all "
-        f"loads together: with 95% confidence every one of them holds ({share(summary.level)} each). Units are turns: "
-        "the requests that one server gets before the other gets the same ones."
+        f"A ratio above 1 means that {code(summary.names[1])} is faster{longer}. Verdicts on times go by a typical "
+        "turn, so that a moment which held the machine up counts no more than any other; beside it stands the ratio of "
+        f"the sums over all turns. Intervals are for {figures} at all loads together: with 95% confidence every one of "
+        f"a column holds ({share(summary.level)} each of those in all). Units are turns: the requests that one server "
+        "gets before the other gets the same ones."
     )

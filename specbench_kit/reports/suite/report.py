@@ -173,7 +173,7 @@ def devices(fleet: SuiteFleet, capacity: FleetCapacity) -> str:
 
 def fleet_note(fleet: SuiteFleet) -> str:
     """Return what a fleet is, and what its columns say."""
-    promises = ", ".join(f"class {name} {speed:g}" for name, speed in fleet.classes)
+    promises = ", ".join(f"{speed:g} (class {name})" for name, speed in fleet.classes)
     return (
         f"{fleet.words[0].upper()}{fleet.words[1:]}. A quarter of the devices each were promised {promises} tokens per "
         f"second. A load is served if at most {share(fleet.late_share)} of the responses break their promise: the "

@@ -34,7 +34,7 @@ from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.runs import provenance
-from specbench_kit.runs.directory import lock, unlock
+from specbench_kit.runs.directory import unlock
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
@@ -279,24 +279,31 @@ async def _compare(
         await driver.probe()
         environment = provenance.collect(settings.argv)
         store = _open_store(settings, dataset, servers, environment)
-        plan = _plan(settings, loads, requests_of(dataset.prompts))
-        watch = Watch(probe_here(), torch.device("cpu"))
-        problem = None
-        lock(store.folder)
         try:
-            taken: list[Load] = []
-            await driver.run(store, _sweep(settings, plan, loads, store, taken), progress)
-            if not driver.ended_early:
-                plan = _plan(settings, taken, requests_of(dataset.prompts), left_out=loads[len(taken) :])
-        except ServerLostError as error:
-            problem = SkitError(f"{error}; {_kept(store, plan)}")
-        except asyncio.CancelledError:  # Ctrl-C
-            problem = SkitError(f"interrupted; {_kept(store, plan)}")
+            return await _run(driver, store, loads, progress)
         finally:
             unlock(store.folder)
-        store.amend(machine=[*(store.run.get("machine") or ()), watch.end({})])
-        summary = summarise(plan, list(store.records.values()), list(store.changes.values()), _cautions(driver))
-        return conclude(store, summary, problem)
+
+
+async def _run(driver: Driver, store: AnswerStore, loads: Sequence[Load], progress: ProgressCallback) -> AbOutcome:
+    """Ask for all answers that the store lacks, and conclude the run with what there is."""
+    settings = driver.settings
+    requests = requests_of(driver.prompts)
+    plan = _plan(settings, loads, requests)
+    watch = Watch(probe_here(), torch.device("cpu"))
+    problem = None
+    try:
+        taken: list[Load] = []
+        await driver.run(store, _sweep(settings, plan, loads, store, taken), progress)
+        if not driver.ended_early:
+            plan = _plan(settings, taken, requests, left_out=loads[len(taken) :])
+    except ServerLostError as error:
+        problem = SkitError(f"{error}; {_kept(store, plan)}")
+    except asyncio.CancelledError:  # Ctrl-C
+        problem = SkitError(f"interrupted; {_kept(store, plan)}")
+    store.amend(machine=[*(store.run.get("machine") or ()), watch.end({})])
+    summary = summarise(plan, list(store.records.values()), list(store.changes.values()), _cautions(driver))
+    return conclude(store, summary, problem)
 
 
 def _doubts(loads: Sequence[Load], prompts: int) -> list[str]:
@@ -386,15 +393,22 @@ def _open_store(
         return AnswerStore.create(settings.out, settings.names, dataset.name, run, identity)
     store = AnswerStore.resume(settings.out, settings.names, identity)
     earlier = store.run
-    if not settings.force:
-        require_same_environment(store.folder.name, earlier, environment)
-        for before, now in zip(earlier["servers"], described, strict=True):
-            require(
-                before == now, f"{now['name']} is another server than before ({before} then): --force mixes the two"
-            )
-    entry = resumption_entry(environment, len(store.records))
-    store.amend(resumptions=[*(earlier.get("resumptions") or ()), entry])
+    try:
+        if not settings.force:
+            _require_same(store, described, environment)
+        entry = resumption_entry(environment, len(store.records))
+        store.amend(resumptions=[*(earlier.get("resumptions") or ()), entry])
+    except SkitError:
+        unlock(store.folder)
+        raise
     return store
+
+
+def _require_same(store: AnswerStore, servers: Sequence[JsonObject], environment: JsonObject) -> None:
+    """Raise SkitError if a run was begun in another environment, or with other servers."""
+    require_same_environment(store.folder.name, store.run, environment)
+    for before, now in zip(store.run["servers"], servers, strict=True):
+        require(before == now, f"{now['name']} is another server than before ({before} then): --force mixes the two")
 
 
 def _sweep(

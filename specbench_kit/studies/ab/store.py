@@ -22,7 +22,7 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.reports.pages import ab
-from specbench_kit.runs.directory import complete_lines, read_object, reported
+from specbench_kit.runs.directory import complete_lines, lock, read_object, reported, unlock
 from specbench_kit.runs.folder import encode, run_key, to_json, unused_folder, write_text
 from specbench_kit.studies.ab.settings import Load
 
@@ -93,21 +93,26 @@ class AnswerStore:
     def create(
         cls, out: Path, names: tuple[str, ...], dataset: str, run: JsonObject, identity: JsonObject
     ) -> "AnswerStore":
-        """Make the folder of a new run."""
+        """Make the folder of a new run, to which this process alone writes from now on."""
         folder = unused_folder(out, "ab", dataset, identity)
         with reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
             folder.mkdir(parents=True)
             replace_file(folder / RUN, encode(to_json({"schema_version": SCHEMA_VERSION, **run})))
             (folder / ANSWERS).touch()
+        lock(folder)
         return cls(folder, names)
 
     @classmethod
     def resume(cls, out: Path, names: tuple[str, ...], identity: JsonObject) -> "AnswerStore":
-        """Open the newest unfinished run with the same settings; raise SkitError if there is none."""
+        """Open the newest unfinished run with the same settings, to which this process alone writes from now on.
+
+        Raise SkitError if there is none, or if another process writes to it.
+        """
         folders = sorted((file.parent for file in out.glob(f"*-ab-*-{run_key(identity)}*/{RUN}")), reverse=True)
         for folder in folders:
             summary = folder / SUMMARY
             if not summary.exists() or read_object(summary).get("partial") is not False:
+                lock(folder)  # before anything is read: another process may be in the middle of a line
                 return cls.open(folder, names)
         raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
 
@@ -177,8 +182,9 @@ class AbOutcome:
 
 
 def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
-    """Write summary and report of a run."""
+    """Write summary and report of a run; from then on other processes may write to it again."""
     run = store.run
     ab.write(store.folder, ab.AbDescription.read(run), summary)
     write_text(store.folder / SUMMARY, to_json(to_builtins(summary)))
+    unlock(store.folder)
     return AbOutcome(store.folder, run, summary, problem)

@@ -315,9 +315,10 @@ class PlanRun:
             **provenance.collect(self.argv),
         }
         write_text(folder / "run.json", to_json(run))
-        write_text(folder / "summary.json", to_json(to_builtins(summary)))
         write_text(folder / "candidates.csv", csv_text(to_builtins(summary.candidates)))
         write_reports(folder, run, summary)
+        # Last, because a summary marks a folder as whole.
+        write_text(folder / "summary.json", to_json(to_builtins(summary)))
         parts.remove()
         return PlanOutcome(folder, run, summary)
 

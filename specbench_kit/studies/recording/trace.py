@@ -247,38 +247,39 @@ def record(
     else:
         require_same(path, stored, header)
         header = stored
-    unfinished.make_folder()
-    finished = {trace.request_id: _as_record(trace, decode) for trace in unfinished.traces()}
-    answers = dict[str, tuple[RequestRecord, list[int]]]()
-    failed = 0
+    with unfinished.one_writer():
+        unfinished.begin(resume=resume)  # another process may have recorded since, and ended
+        finished = {trace.request_id: _as_record(trace, decode) for trace in unfinished.traces()}
+        answers = dict[str, tuple[RequestRecord, list[int]]]()
+        failed = 0
 
-    def store(answered: RequestRecord) -> None:
-        nonlocal failed
-        continuation = _cut(answered, settings.max_new_tokens, decode)
-        failed += answered.finish_reason == "error"
-        if answered.finish_reason != "error":
-            if drafting.depends_on_order:
-                answers[answered.request_id] = answered, continuation
-            else:
-                trace = recorder.trace(answered, continuation)
-                if tree_recorder is not None:
-                    trace = replace(trace, candidates=tree_recorder.columns(trace))
-                unfinished.append(header, trace)
-                finished[answered.request_id] = answered
-        report(len(finished) + len(answers) + failed, len(names))
+        def store(answered: RequestRecord) -> None:
+            nonlocal failed
+            continuation = _cut(answered, settings.max_new_tokens, decode)
+            failed += answered.finish_reason == "error"
+            if answered.finish_reason != "error":
+                if drafting.depends_on_order:
+                    answers[answered.request_id] = answered, continuation
+                else:
+                    trace = recorder.trace(answered, continuation)
+                    if tree_recorder is not None:
+                        trace = replace(trace, candidates=tree_recorder.columns(trace))
+                    unfinished.append(header, trace)
+                    finished[answered.request_id] = answered
+            report(len(finished) + len(answers) + failed, len(names))
 
-    answer_dataset(dataset, target, pair, answering, Sampler(), store, finished, TimeLimit(settings.minutes))
-    if missing := len(names) - len(finished) - len(answers) - failed:
-        part = {"requests": len(finished) + len(answers), "planned": len(names)}
-        header = structs.replace(header, run={**header.run, "dataset": {**dataset.describe(), "recorded": part}})
-    in_order = (recorder.trace(*answers[name]) for name in names if name in answers)
-    traces = in_order if drafting.depends_on_order else unfinished.traces()
-    requests, offsets = _write(path, header, traces, text)
-    resumable = bool(missing) and not drafting.depends_on_order
-    if not resumable:
-        unfinished.remove()
-    warnings = machine_wording.warnings(RunDescription.read(header.run))
-    return RecordedTrace(path, requests, offsets, failed, len(names), resumable, warnings)
+        answer_dataset(dataset, target, pair, answering, Sampler(), store, finished, TimeLimit(settings.minutes))
+        if missing := len(names) - len(finished) - len(answers) - failed:
+            part = {"requests": len(finished) + len(answers), "planned": len(names)}
+            header = structs.replace(header, run={**header.run, "dataset": {**dataset.describe(), "recorded": part}})
+        in_order = (recorder.trace(*answers[name]) for name in names if name in answers)
+        traces = in_order if drafting.depends_on_order else unfinished.traces()
+        requests, offsets = _write(path, header, traces, text)
+        resumable = bool(missing) and not drafting.depends_on_order
+        if not resumable:
+            unfinished.remove()
+        warnings = machine_wording.warnings(RunDescription.read(header.run))
+        return RecordedTrace(path, requests, offsets, failed, len(names), resumable, warnings)
 
 
 def _request_ids(dataset: LoadedDataset) -> list[str]:

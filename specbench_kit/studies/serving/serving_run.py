@@ -197,8 +197,8 @@ class ServingRun:
             **provenance.collect(self.settings.argv),
         }
         write_text(folder / "run.json", to_json(run))
-        write_text(folder / "summary.json", to_json(summary))
         write_reports(folder, run, summary)
+        write_text(folder / "summary.json", to_json(summary))  # last, because it marks a folder as whole
         parts.remove()
         return ServingOutcome(folder, run, summary)
 

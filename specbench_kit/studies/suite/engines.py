@@ -85,8 +85,8 @@ def _result(suite: Suite, hardware: str, run: JsonObject, summary: AbSummary) ->
         servers=(first, second),
         requests=summary.finished,
         failed=summary.failed,
-        speedup=compared.ratio,
-        interval=(compared.interval[0], compared.interval[1]) if compared.interval else None,
+        speedup=compared.typical,
+        interval=(compared.typical_interval[0], compared.typical_interval[1]) if compared.typical_interval else None,
         verdict=compared.verdict,
         outputs=load.outputs.gate,
     )

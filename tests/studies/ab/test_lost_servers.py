@@ -13,11 +13,15 @@ from command_line import (
     ignore_ctrl_c,
     read_object,
     read_rows,
+    skit,
     skit_here,
     write_rows,
 )
 from nightly import nightly_except
 from streaming_server import server_process, streaming_server
+
+from specbench_kit.metrics.ab.answers import AnswerRecord
+from specbench_kit.studies.ab.store import AnswerStore
 
 
 @pytest.fixture
@@ -130,3 +134,31 @@ def test_minutes_end_a_comparison_between_turns_and_resume_continues_it(prompts:
     assert rest.returncode == 0, rest.stderr
     summary = read_object(folder / "summary.json")
     assert (summary["partial"], summary["finished"]) == (False, 32)
+
+
+def test_a_comparison_that_is_being_written_is_not_taken_up(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even its description is changed, nor a line that its writer is in the middle of."""
+    second: list[subprocess.CompletedProcess[str]] = []
+    append = AnswerStore.append
+    with streaming_server() as (one, _), streaming_server() as (two, _):
+        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts)]
+
+        def append_and_run(self: AnswerStore, record: AnswerRecord) -> None:
+            append(self, record)
+            if not second:
+                with (self.folder / "answers.jsonl").open("a") as file:
+                    file.write("half a line")
+                second.append(skit(*command, "--resume", "--force"))
+                assert (self.folder / "answers.jsonl").read_text().endswith("half a line")
+                (self.folder / "answers.jsonl").write_text("")
+                append(self, record)
+
+        monkeypatch.setattr(AnswerStore, "append", append_and_run)
+        first = skit_here(*command)
+    assert first.returncode == 0, first.stderr
+    (folder,) = (prompts.parent / "out").glob("*-ab-*")
+    line = f"{folder} is being written by another skit: wait until it has ended, then --resume"
+    assert error_line(second[0]) == line
+    assert "resumptions" not in read_object(folder / "run.json")
+    assert len(read_rows(folder / "answers.jsonl")) == 16
+    assert not (folder / ".lock").exists()
