@@ -68,10 +68,11 @@ def _columns(table: Table) -> list["TerminalColumn"]:
     from specbench_kit.reports.terminal_table import TerminalColumn
 
     rows = [list(map(_inline, row)) for row in table.texts()]
-    if any(table.titles):
+    has_titles = any(table.titles)
+    if has_titles:
         rows.insert(0, [Text(plain(title), style="bold") for title in table.titles])
     return [
-        TerminalColumn([row[index] for row in rows], column.unit != "text")
+        TerminalColumn([row[index] for row in rows], column.unit != "text", has_titles)
         for index, column in enumerate(table.typed_columns)
     ]
 

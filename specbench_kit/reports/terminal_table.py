@@ -25,34 +25,46 @@ PUNCTUATION = re.compile(r"(?<=[,;+/&])(?=.)")
 
 @dataclass(frozen=True, slots=True)
 class TerminalColumn:
-    """The title and the cells of a column; the cells of a column of numbers are flush right."""
+    """The cells of a column, the first of which is its title if it has one; numbers are flush right."""
 
     cells: Sequence[Text]
     is_number: bool
+    has_title: bool = False
 
     @property
     def preferred(self) -> int:
         """The width at which no cell wraps."""
-        return max(cell_len(line) for cell in self.cells for line in cell.plain.split("\n"))
+        return max(map(_width, self.cells))
+
+    @property
+    def untitled(self) -> int:
+        """The width at which no cell wraps but the title."""
+        return max(self.least, *map(_width, self.cells[int(self.has_title) :])) if len(self.cells) > 1 else self.least
 
     @property
     def least(self) -> int:
         """The width below which a word would be cut."""
-        indent, between = (0, BEFORE_INTERVAL) if self.is_number else (len(INDENT), BETWEEN_WORDS)
         return max(
-            cell_len(piece) + (indent if number else 0)
+            cell_len(piece) + (len(indent) if number else 0)
             for cell in self.cells
+            for between, indent in [self._wrapping(cell)]
             for line in cell.plain.split("\n")
             for number, piece in enumerate(_pieces(line, between))
         )
 
     def wrapped(self, cell: Text, width: int) -> list[Text]:
         """Return the lines of a cell in a column of this width, each filled up to it."""
-        lines = wrapped_lines(cell, width, BEFORE_INTERVAL, "") if self.is_number else wrapped_lines(cell, width)
+        lines = wrapped_lines(cell, width, *self._wrapping(cell))
         for line in lines:
             fill = line.pad_left if self.is_number else line.pad_right
             fill(width - line.cell_len)
         return lines
+
+    def _wrapping(self, cell: Text) -> tuple[re.Pattern[str], str]:
+        """Return where a cell may wrap, and what its further lines begin with."""
+        if not self.is_number:
+            return BETWEEN_WORDS, INDENT
+        return (BETWEEN_WORDS if self.has_title and cell is self.cells[0] else BEFORE_INTERVAL), ""
 
 
 def wrapped_lines(text: Text, width: int, between: re.Pattern[str] = BETWEEN_WORDS, indent: str = INDENT) -> list[Text]:
@@ -79,6 +91,10 @@ def table_lines(columns: Sequence[TerminalColumn], width: int) -> Iterator[Text]
                 line = Text(GAP).join(part or blank for part, blank in zip(parts, blanks, strict=True))
                 line.rstrip()
                 yield line
+
+
+def _width(text: Text) -> int:
+    return max(map(cell_len, text.plain.split("\n")))
 
 
 def _pieces(line: str, between: re.Pattern[str]) -> list[str]:
@@ -114,11 +130,18 @@ def _blocks(columns: Sequence[TerminalColumn], width: int) -> list[list[Terminal
 
 
 def _widths(columns: Sequence[TerminalColumn], width: int) -> list[int]:
-    """Return the widths of columns side by side: text gives way before numbers, the widest column first."""
+    """Return the widths of columns side by side: titles of numbers give way first, then text, and numbers last."""
     widths = [column.preferred for column in columns]
-    for index in sorted(range(len(columns)), key=lambda i: (columns[i].is_number, -widths[i])):
+
+    def narrow(index: int, least: int) -> None:
         excess = max(0, _total(widths) - width)
-        widths[index] -= min(excess, widths[index] - columns[index].least)
+        widths[index] -= min(excess, widths[index] - least)
+
+    for index in sorted(range(len(columns)), key=lambda i: -widths[i]):
+        if columns[index].is_number:
+            narrow(index, columns[index].untitled)
+    for index in sorted(range(len(columns)), key=lambda i: (columns[i].is_number, -widths[i])):
+        narrow(index, columns[index].least)
     return widths
 
 

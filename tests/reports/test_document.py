@@ -113,3 +113,17 @@ def test_csv_has_nine_digits() -> None:
 
 def test_plain_drops_all_marks() -> None:
     assert plain("`a` **b `c`** [d](e)") == "a b c d"
+
+
+def test_titles_of_numbers_wrap_between_words_before_a_column_falls_below() -> None:
+    titles = ("tokens per verification", "share of the drafting time", "late at 8 tok/s", "speedup of a typical prompt")
+    table = Table(("cell", *(Column(title, "number") for title in titles)), [("`coder/phone-160/8`", *[0.5] * 4)])
+    narrow, wide = (Console(file=StringIO(), width=width) for width in (64, 120))
+    for console in (narrow, wide):
+        render_terminal.show(console, [table])
+    lines = narrow.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.split()[0] for line in lines].count("coder/phone-160/8") == 1
+    assert set(" ".join(lines).split()) == {"cell", "coder/phone-160/8", "0.500", *" ".join(titles).split()}
+    assert max(map(len, lines)) <= 64
+    assert lines[-1].split() == ["coder/phone-160/8", *["0.500"] * 4]
+    assert len(wide.file.getvalue().splitlines()) == 2  # type: ignore[attr-defined]

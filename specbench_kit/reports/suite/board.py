@@ -228,7 +228,7 @@ def _devices(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     for name, fleet in board.fleets.items():
         ran = most_devices_first(board, list(board.policies), name)
         rows = [(_linked(spec, pages), *fleet_cells(board, spec, fleet), board.policies[spec].group) for spec in ran]
-        yield Paragraph(fleet_note(fleet))
+        yield Paragraph(f"{code(name)}: {fleet.words}. {fleet_note(fleet)}")
         yield Table((Column("policy"), *fleet_columns(fleet), Column("group")), rows)
 
 

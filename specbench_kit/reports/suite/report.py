@@ -10,7 +10,6 @@ from specbench_kit.metrics.suite import (
     CellScore,
     FleetCapacity,
     MeasuredResult,
-    MeasuredServer,
     PolicyResult,
     Scoreboard,
     SuiteCell,
@@ -172,13 +171,14 @@ def devices(fleet: SuiteFleet, capacity: FleetCapacity) -> str:
 
 
 def fleet_note(fleet: SuiteFleet) -> str:
-    """Return what a fleet is, and what its columns say."""
-    promises = ", ".join(f"{speed:g} (class {name})" for name, speed in fleet.classes)
+    """Return what the columns of a fleet say."""
+    *speeds, last = (f"{speed:g}" for _, speed in fleet.classes)
+    promises = " and ".join(filter(None, (", ".join(speeds), last)))
     return (
-        f"{fleet.words[0].upper()}{fleet.words[1:]}. A quarter of the devices each were promised {promises} tokens per "
-        f"second. A load is served if at most {share(fleet.late_share)} of the responses break their promise: the "
-        f"number of devices is interpolated between loads of {', '.join(map(str, fleet.loads))}, and is the mean over "
-        f"seeds, with the least and the most of any seed behind it. Late are the responses at {fleet.devices} devices."
+        f"A quarter of the devices each were promised {promises} tokens per second. A load is served if at most "
+        f"{share(fleet.late_share)} of the responses break their promise: the number of devices is "
+        f"interpolated between loads of {', '.join(map(str, fleet.loads))}, and is the mean over seeds, with the least "
+        f"and the most of any seed behind it. Late are the responses at {fleet.devices} devices."
     )
 
 
@@ -187,7 +187,7 @@ def fleet_columns(fleet: SuiteFleet) -> list[Column]:
     return [
         Column("devices served"),
         Column("late", "share"),
-        *(Column(f"late, class {name}", "share") for name, _ in fleet.classes),
+        *(Column(f"late at {speed:g} tok/s", "share") for _, speed in fleet.classes),
         Column("tokens/s in time", "number"),
     ]
 
@@ -215,6 +215,7 @@ def fleet_tables(board: Scoreboard, specs: Sequence[str]) -> Iterator[Block]:
     for name, fleet in board.fleets.items():
         if ran := most_devices_first(board, specs, name):
             rows = [(code(spec), *fleet_cells(board, spec, fleet)) for spec in ran]
+            yield Paragraph(f"{code(name)}: {fleet.words}")
             yield Table((Column("policy"), *fleet_columns(fleet)), rows)
             yield Note(fleet_note(fleet))
 
@@ -284,35 +285,30 @@ def waste(score: CellScore) -> float | None:
 
 
 def measured_table(results: Sequence[MeasuredResult]) -> list[Block]:
-    """Return a row for each pair of running servers, and what the figures are."""
+    """Return a row for each pair of running servers, what they are, and what the figures are."""
     columns = (
         Column("server"),
         Column("against"),
-        Column("speedup", "times"),
+        Column("speedup (95%)", "times"),
         Column("tokens/s", "number"),
         Column("acceptance length", "number"),
         Column("outputs"),
-        Column("hardware"),
     )
     rows: list[tuple[Cell, ...]] = []
-    for result in results:
-        plain, own = result.servers
-        rows.append(
-            (
-                _described(own),
-                _described(plain),
-                Estimate(result.speedup, result.interval) if result.speedup is not None else None,
-                own.tokens_per_s,
-                own.acceptance_length,
-                result.outputs,
-                result.hardware,
-            )
-        )
-    return [Table(columns, rows), Note(MEASURED)]
-
-
-def _described(server: MeasuredServer) -> str:
-    return " ".join(filter(None, (code(server.name), server.kind, server.model, server.version)))
+    described: list[tuple[str, str]] = []
+    for number, result in enumerate(results, 1):
+        # Servers of different submissions may have one name.
+        plain, own = names = [
+            code(server.name) + (f" ({number})" if len(results) > 1 else "") for server in result.servers
+        ]
+        speedup = Estimate(result.speedup, result.interval) if result.speedup is not None else None
+        figures = result.servers[1]
+        rows.append((own, plain, speedup, figures.tokens_per_s, figures.acceptance_length, result.outputs))
+        described += [
+            (name, ", ".join(filter(None, (server.kind, server.model, server.version, result.hardware))))
+            for name, server in zip(names, result.servers, strict=True)
+        ]
+    return [Table(columns, rows), facts(described), Note(MEASURED)]
 
 
 def _opening(run: SuiteRun) -> list[Block]:

@@ -463,6 +463,11 @@ def test_running_servers_have_a_measured_row(results: Results, tmp_path: Path, m
     assert (found["speedup"], found["verdict"]) == (end_to_end["ratio"], end_to_end["verdict"])
     board = make_board(tmp_path / "submissions", tmp_path / "site").read_text()
     assert board.index("What did running servers measure?") < board.index("a tiny card")
+    # What the servers are stands below the figures, so that these have one table in a narrow terminal.
+    lines = done.stdout.splitlines()
+    heads = [line for line in lines if line.startswith("server ")]
+    assert len(heads) == 1
+    assert any(line.startswith("own ") and "a tiny card" in line for line in lines)
     assert "only measuring them again checks it" in error_line(skit_here("suite", "check", path))
     path.write_text(path.read_text().replace("a tiny card", "a giant card"))
     assert "its seal does not hold" in error_line(skit_here("suite", "board", "submissions"))
