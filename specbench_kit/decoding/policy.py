@@ -36,6 +36,21 @@ class Chains(NamedTuple):
     statistics: "NDArray[np.float64]"
     right: "NDArray[np.bool_]"
 
+    @property
+    def entropy(self) -> "NDArray[np.float64]":
+        """The entropy [offsets, tokens] of the distribution from which each token was drawn, in nats."""
+        return self.statistics[..., 1]
+
+    @property
+    def margin(self) -> "NDArray[np.float64]":
+        """The lead [offsets, tokens] of the most probable token over the second."""
+        return self.statistics[..., 2]
+
+    @property
+    def probability(self) -> "NDArray[np.float64]":
+        """The probability [offsets, tokens] of each drafted token."""
+        return self.statistics[..., 4]
+
 
 @dataclass(frozen=True, slots=True)
 class StopRule:

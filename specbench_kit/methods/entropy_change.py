@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
     from specbench_kit.decoding.drafter import Draft, Drafter
 
-ENTROPY = 1
-"""Column of the entropy in the statistics of `Chains`."""
-
 
 @methods.register("entropy-change")
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class _EntropyChangePolicy(Policy):
             live = [draft for draft in drafter.extend(live) if self._is_steady(draft)]
 
     def _stops(self, chains: Chains) -> "NDArray[np.bool_]":
-        roots = chains.statistics[..., ENTROPY] ** 0.5
+        roots = chains.entropy**0.5
         rises = roots - roots[:, [0, *range(roots.shape[1] - 1)]]
         return rises > self.options.threshold
 

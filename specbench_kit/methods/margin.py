@@ -9,9 +9,6 @@ from specbench_kit.methods.base import Method, Policy, StopRule, methods
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
 
-MARGIN = 2
-"""Column of the margin in the statistics of `Chains`."""
-
 
 @methods.register("margin")
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class _MarginPolicy(Policy):
     @property
     def stop_rule(self) -> StopRule:
         threshold = self.options.threshold
-        return StopRule(self.options.max_draft, lambda chains: chains.statistics[..., MARGIN] < threshold)
+        return StopRule(self.options.max_draft, lambda chains: chains.margin < threshold)
 
     def draft(self, drafter: "Drafter") -> None:
         live = drafter.drafts

@@ -7,9 +7,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Chains, Method, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from specbench_kit.decoding.drafter import Draft, Drafter
 
 
@@ -44,6 +47,15 @@ class Svip(Method):
 class _SvipPolicy(Policy):
     options: Svip
 
+    @property
+    def stop_rule(self) -> StopRule:
+        threshold = self.options.threshold
+        return StopRule(
+            self.options.max_draft,
+            lambda chains: ~(self._rejection_bounds(chains) <= threshold),
+            chances=lambda chains: (1 - self._rejection_bounds(chains)).clip(min=0.0),
+        )
+
     def draft(self, drafter: "Drafter") -> None:
         live = drafter.drafts
         for _ in range(self.options.max_draft):
@@ -56,3 +68,8 @@ class _SvipPolicy(Policy):
     def _rejection_bound(self, draft: "Draft", node: int) -> float:
         """Return the upper bound on the rejection probability of a node."""
         return sqrt(self.options.factor * draft.tree.distribution_stats(node).entropy)
+
+    def _rejection_bounds(self, chains: Chains) -> "NDArray[np.float64]":
+        """Return the same bounds [offsets, tokens] for all recorded tokens."""
+        bounds: NDArray[np.float64] = (self.options.factor * chains.entropy) ** 0.5
+        return bounds

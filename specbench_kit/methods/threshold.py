@@ -74,8 +74,8 @@ class _ThresholdPolicy(Policy):
             return None
         return StopRule(
             options.max_draft,
-            lambda chains: chains.statistics[..., -1] < options.threshold,
-            chances=lambda chains: chains.statistics[..., -1],
+            lambda chains: chains.probability < options.threshold,
+            chances=lambda chains: chains.probability,
         )
 
     def draft(self, drafter: "Drafter") -> None:
