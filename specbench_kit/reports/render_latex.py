@@ -1,6 +1,7 @@
-"""Tables of a document in LaTeX, for a paper."""
+"""Tables of a document in LaTeX, for a paper: in ASCII, so that every engine and every encoding of fonts sets them."""
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +19,50 @@ SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",
+    "]": "{]}",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
     "≈": r"$\approx$",
     "×": r"$\times$",
     "–": "--",
     "µ": r"$\mu$",
+    "μ": r"$\mu$",
     "τ": r"$\tau$",
+    "ε": r"$\epsilon$",
+    "²": "$^2$",
+    "°": r"$^\circ$",
+    "·": r"$\cdot$",
+    "→": r"$\rightarrow$",
+    "—": "---",
+    "…": r"\dots{}",
+    "‘": "`",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "ß": r"\ss{}",
+    "æ": r"\ae{}",
+    "ø": r"\o{}",
+    "Æ": r"\AE{}",
+    "Ø": r"\O{}",
 }
+"""Characters that mean something to LaTeX, begin an argument behind a line's end, or are not ASCII."""
+ACCENTS = {
+    "\N{COMBINING GRAVE ACCENT}": "`",
+    "\N{COMBINING ACUTE ACCENT}": "'",
+    "\N{COMBINING CIRCUMFLEX ACCENT}": "^",
+    "\N{COMBINING TILDE}": "~",
+    "\N{COMBINING DIAERESIS}": '"',
+    "\N{COMBINING RING ABOVE}": "r",
+    "\N{COMBINING CEDILLA}": "c",
+    "\N{COMBINING CARON}": "v",
+    "\N{COMBINING MACRON}": "=",
+}
+"""Commands that set an accent over or under a letter, in every encoding of fonts."""
+BETWEEN_HYPHENS = re.compile("(?<=-)(?=-)")
 COMMAND = re.compile(r"\\[a-z]+|[{}$\\]")
 """What of a cell is no letter."""
 UNITS: Mapping[str, tuple[float, str]] = {
@@ -70,7 +109,7 @@ class _Part:
         typed = table.typed_columns
         rows = [[_cell(typed[index], row[index]) for index in columns] for row in table.rows]
         lines = [
-            f"\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            f"\\begin{{tabular}}{{@{{}}l{'r' * (len(columns) - 1)}@{{}}}}",
             "\\toprule",
             f"{' & '.join(latex(_title(typed[index])) for index in columns)} \\\\",
             "\\midrule",
@@ -110,8 +149,21 @@ def _title(column: Column) -> str:
 
 
 def latex(text: str) -> str:
-    """Return the text with every character that would be a command escaped."""
-    return "".join(SPECIAL.get(character, character) for character in text)
+    """Return the text with every character that would be a command escaped, and without one beyond ASCII."""
+    # Two hyphens side by side would become a dash.
+    return "{}".join("".join(map(_character, part)) for part in BETWEEN_HYPHENS.split(text))
+
+
+def _character(character: str) -> str:
+    if character in SPECIAL:
+        return SPECIAL[character]
+    if character.isascii():
+        return character if character.isprintable() else " "
+    parts = unicodedata.normalize("NFD", character)
+    if len(parts) == 2 and parts[0].isascii() and parts[1] in ACCENTS:
+        return f"\\{ACCENTS[parts[1]]}{{{parts[0]}}}"
+    alike = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode().strip()
+    return "".join(map(_character, alike)) or f"U+{ord(character):04X}"
 
 
 def _cell(column: Column, cell: Cell) -> str:

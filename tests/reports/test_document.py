@@ -107,6 +107,26 @@ def test_latex_puts_columns_that_do_not_fit_below_the_others_and_shrinks_nothing
     assert not set(re.findall(r"\\(tiny|small|fontsize)\b", text))
 
 
+@pytest.mark.parametrize(
+    "text", [r"--a[b]<c>|\\input{x}&%$#_^~", "é ø Ž µ ≥ ½ ﬁ “q” …", "通义 \t\x00 \U0001f600", "---"]
+)
+def test_latex_is_ascii_in_which_nothing_is_a_command_of_the_texts(text: str) -> None:
+    written = render_latex.render(Table((text, Column(text)), [(code(text), text)]), text, "slug", text)
+    assert written.isascii()
+    assert all(character.isprintable() or character == "\n" for character in written)
+    lines = written.partition("\n")[2]
+    assert not re.search(r"(?<!\\)[%#]|\\input", lines)
+    # Braces and formulas close where they open.
+    unescaped = re.sub(r"\\[{}$\\]", "", lines)
+    assert unescaped.count("{") == unescaped.count("}")
+    assert unescaped.count("$") % 2 == 0
+
+
+def test_latex_keeps_letters_that_it_can_set() -> None:
+    assert render_latex.latex("Žilina é ½ 通") == r"\v{Z}ilina \'{e} 12 U+901A"
+    assert render_latex.latex("--limit --- [x]") == "-{}-limit -{}-{}- {[}x{]}"
+
+
 def test_csv_has_nine_digits() -> None:
     assert render_csv.render([{"a": 1 / 3, "b": "x"}, {"c": 2}]) == "a,b,c\n0.333333333,x,\n,,2\n"
 

@@ -13,12 +13,14 @@ from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports import render_csv, render_latex
 from specbench_kit.reports.comparison.report import FIRST_COLUMNS, USUAL, Look
-from specbench_kit.reports.comparison.wording import where
+from specbench_kit.reports.comparison.wording import options_note, short_labels, where
 from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, MetricColumn
 from specbench_kit.reports.writing.formatting import ABSENT
 
+PAPER_COLUMNS = tuple(title for title in FIRST_COLUMNS if title != "throughput")
+"""The columns of a paper's table, which fit the page of a paper in one column: throughput says little beside TPOT."""
 CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 
 
@@ -65,10 +67,11 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     rows = comparison.overall
     columns = [
         column
-        for column in look.table_columns(FIRST_COLUMNS)
+        for column in look.table_columns(PAPER_COLUMNS)
         if any(column.text(column.cell(row)) != ABSENT for row in rows.values())
     ]
-    cells: list[list[Cell]] = [[code(label)] for label in rows]
+    labels = short_labels(comparison)
+    cells: list[list[Cell]] = [[code(labels[label])] for label in rows]
     for column in columns:
         best = _best(comparison, column)
         for line, (label, row) in zip(cells, rows.items(), strict=True):
@@ -77,7 +80,9 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
             line.append(column.cell(row) if column is LOSSLESS else estimate)
     table = Table(("Method", *(Column(column.symbol, column.unit) for column in columns)), cells)
     slug = re.sub(r"[^a-z0-9]+", "-", f"skit-{'-'.join(comparison.datasets)}".lower()).strip("-")
-    return render_latex.render(table, _caption(comparison, columns), slug, f"{where(comparison)}.")
+    options = options_note(comparison).replace("options", "Options", 1)
+    note = " ".join(f"{part}." for part in (where(comparison), options) if part)
+    return render_latex.render(table, _caption(comparison, columns), slug, note)
 
 
 def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
@@ -101,7 +106,7 @@ def _caption(comparison: Comparison, columns: Sequence[MetricColumn]) -> str:
     parts = [
         f"Speculative decoding on {', '.join(comparison.datasets)}.",
         "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "." if meanings else "",
-        "In brackets 95% intervals." if {SPEEDUP, TYPICAL} & {*columns} else "",
+        "Brackets: 95% intervals." if {SPEEDUP, TYPICAL} & {*columns} else "",
         "Bold: the best lossless, deployable method and all statistical ties.",
         *machine.warnings(*(run.fields for run in comparison.runs)),
     ]

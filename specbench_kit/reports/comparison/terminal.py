@@ -88,7 +88,7 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
         _against_note(comparison),
         wording.decision_words(comparison),
         wording.power_words(comparison),
-        _options_note(comparison),
+        wording.options_note(comparison),
     ]
     # Answers are not added up over several datasets.
     judged = [run.summary for run in comparison.runs] if len(comparison.datasets) == 1 else []
@@ -123,21 +123,13 @@ def _has_rivals(comparison: Comparison) -> bool:
     return sum(not series.is_baseline for series in comparison.series) > 1
 
 
-def _short_labels(comparison: Comparison) -> dict[str, str]:
-    """Return what the table calls each row: the method's name, or its label where rows share the name."""
-    names = [series.name for series in comparison.series]
-    return {
-        series.label: series.name if names.count(series.name) == 1 else series.label for series in comparison.series
-    }
-
-
 def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str) -> Table:
     if TYPICAL in columns:
         # Beside the interval that verdicts go by there is no room for that of the ratio of sums.
         columns = [BRIEF.get(column, column) for column in columns]
     against = [Column("against", "count")] if _has_rivals(comparison) else []
     last = [] if LOSSLESS in columns else [LOSSLESS]
-    labels = _short_labels(comparison)
+    labels = wording.short_labels(comparison)
     rows: list[list[Cell]] = []
     for label, row in comparison.from_fast_to_slow().overall.items():
         # The star stands behind the name, so that it stays there where the options wrap.
@@ -176,9 +168,3 @@ def _against_note(comparison: Comparison) -> str:
     marks = dict.fromkeys(mark for verdict, mark in MARKS.items() if verdict in verdicts)
     meanings = "; ".join(f"{mark}: {MARKS_WORDS[mark]}" for mark in marks)
     return f"against: speed relative to {comparison.reference}" + (f"; {meanings}" if meanings else "")
-
-
-def _options_note(comparison: Comparison) -> str:
-    """Return the options that the table leaves out of its rows."""
-    left_out = [label for label, shown in _short_labels(comparison).items() if shown != label]
-    return f"options: {'; '.join(left_out)}" if left_out else ""

@@ -166,3 +166,17 @@ def where(comparison: Comparison) -> str:
         parts.append(wording.hardware_sentence(run.hardware))
     parts.append(" and ".join(dict.fromkeys(wording.time_kind(run.fields) for run in comparison.runs)))
     return ("FORCED: these runs differ. " if comparison.overruled else "") + "; ".join(filter(None, parts))
+
+
+def short_labels(comparison: Comparison) -> dict[str, str]:
+    """Return what the table calls each row: the method's name, or its label where rows share the name."""
+    names = [series.name for series in comparison.series]
+    return {
+        series.label: series.name if names.count(series.name) == 1 else series.label for series in comparison.series
+    }
+
+
+def options_note(comparison: Comparison) -> str:
+    """Return the options that the table leaves out of its rows."""
+    left_out = [label for label, shown in short_labels(comparison).items() if shown != label]
+    return f"options: {'; '.join(left_out)}" if left_out else ""

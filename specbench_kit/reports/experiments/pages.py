@@ -1,11 +1,12 @@
 """One page per paper and a table over all papers; on the terminal, one experiment.
 
-Also here: the figures of how many predicted numbers come out, and of what each assumed input does to every published
-number.
+Also here: the figures of how many numbers come out, predicted ones where there are any, and of what each assumed input
+does to every published number.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from specbench_kit.reports.experiments.wording import (
     percent,
     published,
     role,
+    role_counts,
     series_and_point,
     summary_of_role,
     totals,
@@ -115,22 +117,61 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
 
 TALLY_ROW_IN = 0.24
 TALLY_FRAME_IN = 0.8
-TALLY_NOTE = "Full bars: all predicted numbers; filled: those within the goal. Fitted numbers and inputs do not count."
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a figure of numbers that come out counts: the name of its file, its title, its axis and its note."""
+
+    name: str
+    title: str
+    axis: str
+    note: str
+    colour: str
+
+
+PREDICTIONS = Tally(
+    "predictions",
+    "Predictions that come out",
+    "predicted numbers",
+    "Full bars: all predicted numbers; filled: those within the goal. Fitted numbers and inputs do not count.",
+    COLOURS[0],
+)
+NOT_PREDICTED = Tally(
+    "not-predicted",
+    "Numbers that come out, none of them predicted",
+    "numbers that were put in, fitted, or follow from others",
+    "Full bars: all numbers that the paper prints; filled: those within the goal. None of them could have come out "
+    "differently, so that this shows no more than that the kit computes as the paper does.",
+    GREY,
+)
 
 
 def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
-    """Write the figure of how many predictions of each group come out, and return it; nothing without predictions."""
+    """Write the figure of how many predictions of each group come out, and return it.
+
+    Without predictions it shows the other numbers by what they are; nothing if no number is compared.
+    """
     counts = {
         name: (sum(member.within for member in members), sum(member.compared for member in members))
         for name, members in groups.items()
     }
-    predicted = {name: pair for name, pair in counts.items() if pair[1]}
-    if not predicted:
+    tally = PREDICTIONS
+    if not any(compared for _, compared in counts.values()):
+        tally = NOT_PREDICTED
+        counts = {
+            f"{name}, {role}": role_counts(members, role)
+            for name, members in groups.items()
+            for role in ROLES
+            if role != PREDICTED
+        }
+    counts = {name: pair for name, pair in counts.items() if pair[1]}
+    if not counts:
         return []
-    path = f"plots/{page}-predictions.svg"
-    content = _tally_picture(f"{page}-predictions", predicted, f"{PAPERS.get(page, 'all papers')}, published numbers")
-    replace_file(folder / path, content)
-    return [Figure("Predictions that come out", path, TALLY_NOTE)]
+    path = f"plots/{page}-{tally.name}.svg"
+    setting = f"{PAPERS.get(page, 'all papers')}, published numbers"
+    replace_file(folder / path, _tally_picture(f"{page}-{tally.name}", counts, setting, tally))
+    return [Figure(tally.title, path, tally.note)]
 
 
 def _write_page(folder: Path, name: str, document: Document) -> None:
@@ -196,16 +237,13 @@ def _experiment_row(result: ReproducedExperiment) -> tuple[Cell, ...]:
 
 def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cell, ...]:
     """Return how many numbers of a paper are predicted, how many of these come out, and what the others are."""
-    met = []
-    for name in ("identity", "fitted", "input"):
-        counts = [member.roles[name] for member in members]
-        met.append(f"{sum(count.within for count in counts)} / {sum(count.compared for count in counts)}")
+    by_role = {name: role_counts(members, name) for name in ("identity", "fitted", "input")}
     idle = sum(member.roles["predicted"].passed_by_no_effect for member in members)
     return (
         link(PAPERS.get(paper, paper), f"{paper}.md"),
         str(sum(member.compared for member in members)),
         str(sum(member.within for member in members)),
-        *met,
+        *(f"{within} / {compared}" for within, compared in by_role.values()),
         str(idle),
     )
 
@@ -336,22 +374,22 @@ def sensitivity(result: ReproducedExperiment) -> bytes:
     return draw(picture, result.source, ("svg",))["svg"]
 
 
-def _tally_picture(name: str, counts: Mapping[str, tuple[int, int]], setting: str) -> bytes:
-    """Return an SVG with a bar for each name: how many of its predicted numbers come out, and of how many."""
+def _tally_picture(name: str, counts: Mapping[str, tuple[int, int]], setting: str, tally: Tally) -> bytes:
+    """Return an SVG with a bar for each name: how many of its numbers come out, and of how many."""
 
     def paint(axes: "Axes") -> None:
         for row, (within, compared) in enumerate(counts.values()):
             axes.barh(row, compared, 0.7, facecolor="none", edgecolor=GREY)
-            axes.barh(row, within, 0.7, color=COLOURS[0])
+            axes.barh(row, within, 0.7, color=tally.colour)
             label = f"{within} of {compared}"
             axes.annotate(label, (compared, row), (4, 0), textcoords="offset points", va="center", color=BLACK)
         axes.set_yticks(range(len(counts)), list(counts))
         axes.invert_yaxis()
         axes.margins(x=0.25)
         axes.set_xlim(left=0)
-        axes.set_xlabel("predicted numbers")
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel(tally.axis)
 
-    picture = Picture(
-        name, "Predictions that come out", TALLY_NOTE, TALLY_FRAME_IN + TALLY_ROW_IN * max(2, len(counts)), paint
-    )
+    height_in = TALLY_FRAME_IN + TALLY_ROW_IN * max(2, len(counts))
+    picture = Picture(name, tally.title, tally.note, height_in, paint)
     return draw(picture, setting, ("svg",))["svg"]

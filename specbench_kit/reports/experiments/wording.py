@@ -83,6 +83,16 @@ WHOLE = ("figures", "overall", "classes", "cost")
 """Parts of a metric's path that say nothing to a reader."""
 
 
+NOT_PREDICTED = {"input": "inputs", "fitted": "fitted", "identity": "identities"}
+"""Roles of numbers that could not have come out differently, in words for several."""
+
+
+def role_counts(results: Sequence[ReproducedExperiment], role: str) -> tuple[int, int]:
+    """Return how many numbers of a role come out in some experiments, and how many were compared."""
+    counts = [result.roles[role] for result in results]
+    return sum(count.within for count in counts), sum(count.compared for count in counts)
+
+
 def verdict(result: ReproducedExperiment) -> str:
     """Return how many predictions came out, what prevents the others, and what is no prediction."""
     parts = [part for part in (_judge_numbers(result), _judge_bounds(result)) if part]
@@ -98,9 +108,8 @@ def verdict(result: ReproducedExperiment) -> str:
 
 def _not_predicted(result: ReproducedExperiment) -> str:
     """Return how many numbers are no predictions, by what they are."""
-    words = {"input": "inputs", "fitted": "fitted", "identity": "identities"}
     parts = []
-    for role, word in words.items():
+    for role, word in NOT_PREDICTED.items():
         counts = result.roles[role]
         if counts.compared:
             parts.append(f"{counts.compared} {word} ({counts.within} within the goal)")
@@ -147,7 +156,12 @@ def totals(results: Sequence[ReproducedExperiment]) -> str:
     within = sum(result.within for result in results)
     compared = sum(result.compared for result in results)
     if not compared:
-        return "no number is predicted"
+        others = [
+            f"{counts[0]} of {counts[1]} {words}"
+            for role, words in NOT_PREDICTED.items()
+            if (counts := role_counts(results, role))[1]
+        ]
+        return f"no number is predicted{'; ' if others else ''}{', '.join(others)}{' come out' if others else ''}"
     return f"{within} of {compared} predicted numbers come out"
 
 

@@ -8,16 +8,18 @@ from io import StringIO
 
 import pytest
 from PIL import Image
-from report_builders import make_run
+from report_builders import autoregressive_like, comparison_of, make_run, simulate_chain, summary_of
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.reports import render_latex
 from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.reports.comparison.report import Look, parse_columns
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.document import Table
 from specbench_kit.reports.render_latex import latex
 from specbench_kit.reports.timeline.timeline import write_pictures
 from specbench_kit.reports.writing.drawing import Picture, draw, name_points, new_figure
@@ -191,6 +193,18 @@ def test_latex_is_a_table_of_booktabs_with_nothing_unescaped(comparison):
     )
 
 
+def test_latex_has_names_in_rows_and_their_options_below():
+    records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
+    baseline = autoregressive_like(records)
+    summary = summary_of(records, baseline)
+    text = to_latex(comparison_of(records, baseline, summary, method="fixed-k:k=4", options={"k": 4}))
+    assert {line.split(" & ")[0] for line in text.splitlines() if line.startswith(r"\texttt")} == {
+        r"\texttt{fixed-k}",
+        r"\texttt{autoregressive}",
+    }
+    assert "Options: fixed-k (k=4)." in text.partition(r"\parbox")[2]
+
+
 def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
     text = to_latex(comparison)
     assert r"\begin{table*}" in text
@@ -210,9 +224,13 @@ def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX is installed here")
 @pytest.mark.parametrize("columns", ["", "twocolumn"])
-def test_latex_compiles_without_an_overfull_box(comparison, tmp_path, columns):
-    (tmp_path / "report.tex").write_text(to_latex(comparison), encoding="utf-8")
-    packages = r"\usepackage[T1]{fontenc}\usepackage{booktabs,graphicx}"
+@pytest.mark.parametrize("encoding", ["OT1", "T1"])
+@pytest.mark.parametrize("chosen", ["", "speedup,acceptance-length,tpot,lossless"])
+def test_latex_compiles_without_an_overfull_box(comparison, tmp_path, columns, encoding, chosen):
+    look = Look(parse_columns(chosen)) if chosen else Look()
+    strange = render_latex.render(Table(("[n]", "ž"), [("[a] é 通", "µ≈½—“x” <|end|> --x")]), "a^b ~ ²", "b", "ø ≥ …")
+    (tmp_path / "report.tex").write_text(to_latex(comparison, look) + strange)
+    packages = rf"\usepackage[{encoding}]{{fontenc}}\usepackage{{booktabs}}"
     page = rf"\documentclass[{columns}]{{article}}{packages}\begin{{document}}\input{{report}}\end{{document}}"
     (tmp_path / "page.tex").write_text(page)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
