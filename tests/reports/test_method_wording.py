@@ -68,7 +68,7 @@ def test_every_form_of_a_comparison_states_the_options(tmp_path) -> None:
     )
     assert "`fixed-k (k=4)`" in report
     assert "fixed-k (k=4)" in styles_of(found)
-    assert "\\texttt{fixed-k (k=4)}" in to_latex(found)
+    assert "Options: fixed-k (k=4); threshold" in to_latex(found)
     rows = {row["method"]: row["options"] for row in csv.DictReader(StringIO(to_csv(found)))}
     assert rows["fixed-k (k=4)"] == "k=4"
     assert rows["autoregressive"] == ""
