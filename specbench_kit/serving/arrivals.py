@@ -60,23 +60,37 @@ class ArrivalProcess(Protocol):
 class ClosedLoop(ArrivalProcess):
     """Devices that request again `think_s` seconds after each response; `exponential` draws thinking times.
 
-    Devices start at random within the first `ramp_s` seconds.
+    Devices start at random within the first `ramp_s` seconds. After a share `leave` of the responses a device goes
+    away, and comes back after an exponential time of `away_s` seconds on average in place of thinking.
     """
 
     think_s: float = 0.0
     ramp_s: float = 5.0
     exponential: bool = False
+    leave: float = 0.0
+    away_s: float = 0.0
     is_open: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         not_negative = self.think_s >= 0 and self.ramp_s >= 0
         require(not_negative, f"think time and ramp must not be negative: {self.think_s} s, {self.ramp_s} s")
+        require(
+            0 <= self.leave <= 1, f"leave is the share of responses after which a device leaves, not {self.leave:g}"
+        )
+        require(
+            0 <= self.away_s < inf and (self.leave > 0) == (self.away_s > 0),
+            "devices leave after a share of responses for some time: give both, such as leave=0.05,away_s=60",
+        )
 
     def next_requests(
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
     ) -> NextRequests:
         first = number == 0
-        thinks_s = -np.log1p(-uniform) * self.think_s if self.exponential else self.think_s
+        # One random number decides whether a device leaves, and what is left of it how long it is gone or thinks.
+        leaves = uniform < self.leave
+        left = np.where(leaves, uniform / (self.leave or 1.0), (uniform - self.leave) / ((1 - self.leave) or 1.0))
+        thinks_s = -np.log1p(-left) * self.think_s if self.exponential else self.think_s
+        thinks_s = np.where(leaves, -np.log1p(-left) * self.away_s, thinks_s)
         unknown = np.zeros_like(devices)
         at_s = np.where(first, uniform * self.ramp_s, -inf)
         gap_s = np.where(first, -inf, thinks_s)

@@ -183,7 +183,8 @@ class ServingOptions:
     arrivals: Annotated[
         str,
         Option(
-            "Arrivals of requests: closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,period_s=120,swing=0.8, "
+            "Arrivals of requests: closed:think_s=0 (with leave=0.05,away_s=60 for devices that go and come), "
+            "poisson:rate_per_s=2, waves:rate_per_s=2,period_s=120,swing=0.8, "
             "levels:rate_per_s=2,span_s=60,cv=1, or the file of a trace (Azure, BurstGPT, Mooncake, timestamps).",
             LOAD,
         ),

@@ -155,9 +155,11 @@ def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: f
     assert queue_s["mean"] == pytest.approx(0.1 * load / (2 - 2 * load), rel=0.15)
 
 
-@pytest.mark.parametrize("think_s", [0.0, 2.0])
+@pytest.mark.parametrize(("think_s", "leave", "away_s"), [(0.0, 0.0, 0.0), (2.0, 0.0, 0.0), (1.0, 0.25, 6.0)])
 @pytest.mark.parametrize("system", ["edge", "none"])
-def test_devices_are_throughput_times_the_length_of_their_cycle(think_s: float, system: str) -> None:
+def test_devices_are_throughput_times_the_length_of_their_cycle(
+    think_s: float, leave: float, away_s: float, system: str
+) -> None:
     """Little's law: devices = responses a second x (seconds of a response + pause); and busy = batches x their time."""
     scenario = Scenario(
         Deployment(
@@ -169,7 +171,7 @@ def test_devices_are_throughput_times_the_length_of_their_cycle(think_s: float, 
         ServingSystem("", "fixed-k", "fcfs", system),  # type: ignore[arg-type]
         PositionRates((0.7, 0.6, 0.5)),
         24,
-        arrivals=ClosedLoop(think_s, exponential=True),
+        arrivals=ClosedLoop(think_s, exponential=True, leave=leave, away_s=away_s),
         prompt_tokens=60,
         output_tokens=30,
         max_batch=4,
@@ -182,7 +184,8 @@ def test_devices_are_throughput_times_the_length_of_their_cycle(think_s: float, 
     response_s = found["overall"]["response_s"]
     assert response_s
     responses_per_s = found["overall"]["throughput"] / 30
-    assert responses_per_s * (response_s["mean"] + think_s) == pytest.approx(24, rel=0.03)
+    pause_s = (1 - leave) * think_s + leave * away_s
+    assert responses_per_s * (response_s["mean"] + pause_s) == pytest.approx(24, rel=0.03)
     counted = result.batches["started_s"] >= 20
     batch_s = (result.batches["ended_s"] - result.batches["started_s"])[counted]
     assert found["server"]["utilisation"] == pytest.approx(batch_s.sum() / 180, abs=0.002)

@@ -119,8 +119,27 @@ def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
     many, chance = np.arange(100_000), np.random.default_rng(0).random(100_000)
     thought = ClosedLoop(2.0, exponential=True).next_requests(many, 100_000, many + 1, np.zeros(100_000), chance)
     assert thought.gap_s.mean() == pytest.approx(2, rel=0.02)
+    leaving = ClosedLoop(2.0, leave=0.25, away_s=40.0)
+    gap_s = leaving.next_requests(many, 100_000, many + 1, np.zeros(100_000), chance).gap_s
+    away = gap_s != 2.0
+    assert away.mean() == pytest.approx(0.25, rel=0.02)
+    assert gap_s[away].mean() == pytest.approx(40, rel=0.02)
     arrivals = Poisson(8.0).next_requests(many % 4, 4, many, np.full(100_000, 3.0), chance)
     assert (arrivals.at_s - 3).mean() == pytest.approx(4 / 8, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("leave", "away_s", "said"),
+    [
+        (1.5, 60.0, "leave is a share of responses"),
+        (0.1, 0.0, "give both, such as leave=0.05,away_s=60"),
+        (0.0, 60.0, "give both"),
+        (0.1, -1.0, "give both"),
+    ],
+)
+def test_devices_that_leave_are_gone_for_some_time(leave: float, away_s: float, said: str) -> None:
+    with pytest.raises(SkitError, match=said):
+        ClosedLoop(leave=leave, away_s=away_s)
 
 
 @pytest.mark.parametrize(
