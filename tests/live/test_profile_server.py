@@ -9,6 +9,7 @@ from live_server import serving
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ServedModel, sums_of
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import COEFFICIENTS, Profile
@@ -126,6 +127,31 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
     assert profile.fit["answer_s"] >= 0
 
 
+def test_minutes_end_the_measurement_between_two_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ServerProfileSettings(server="", to=tmp_path / "server.toml", sessions=2, window_s=0.02, minutes=5)
+
+    class AfterLoads(TimeLimit):
+        begun = 0
+
+        @property
+        def is_over(self) -> bool:
+            AfterLoads.begun += 1
+            return AfterLoads.begun > most
+
+    monkeypatch.setattr(run, "TimeLimit", AfterLoads)
+    with serving() as (_, address):
+        monkeypatch.setattr(run, "_connect", lambda _: Connection(address, CALLER))
+        most = 3
+        with pytest.raises(SkitError, match=r"--minutes 5 were over after 3 of \d+ measurements.*give about"):
+            run.profile_server(settings, lambda *_: None)
+        assert not settings.to.exists()
+        loads = len([part for parts in run._loads(2, 128) for part in parts])
+        AfterLoads.begun, most = 0, loads
+        outcome = run.profile_server(settings, lambda *_: None)
+    assert f"; {loads} of {2 * loads} measurements were made" in outcome.text
+    assert settings.to.exists()
+
+
 @pytest.mark.parametrize(("r2", "words"), [(0.5, ["POOR FIT"]), (None, ["POOR FIT"]), (0.97, [])])
 def test_a_profile_that_does_not_fit_its_test_loads_says_so(r2: float | None, words: list[str]) -> None:
     profile = Profile("p", "verifier", "cpu", "tiny", "float32", "measured", "served", {}, fit={"test": {"r2": r2}})
@@ -135,5 +161,7 @@ def test_a_profile_that_does_not_fit_its_test_loads_says_so(r2: float | None, wo
 def test_what_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SkitError, match=r"is no \.toml file"):
         ServerProfileSettings(server="", to=tmp_path / "server.json")
+    with pytest.raises(SkitError, match="--minutes takes a number above 0"):
+        ServerProfileSettings(server="", to=tmp_path / "server.toml", minutes=0)
     with pytest.raises(SkitError, match=r"no server answers at 127\.0\.0\.1:1"):
         run.profile_server(ServerProfileSettings(server="127.0.0.1:1", to=tmp_path / "x.toml"), lambda *_: None)

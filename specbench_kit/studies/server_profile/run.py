@@ -11,8 +11,10 @@ import torch
 from msgspec import to_builtins
 from transformers import AutoTokenizer
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.live.server_address import ServerAddress
@@ -56,6 +58,8 @@ PASSES = 3
 PAUSE_S = 0.02
 """Pause of a single device and in half of the loads: a machine that was idle for so long takes time to wake up."""
 FORM: Form = "served"
+LEAST_SHARE = 0.5
+"""The smallest share of the loads, of those to fit as of those to test, by which a profile is fitted."""
 
 Loads = Sequence[Sequence[ObservedBatch]]
 """Batches by load."""
@@ -85,7 +89,12 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     loads = [*train, *test]
     order = [load for _ in range(REPETITIONS) for load in random.sample(loads, len(loads))]
     watch = Watch(probe_here(), torch.device("cpu"))
-    for done, load in enumerate(order):
+    limit = TimeLimit(settings.minutes)
+    limit.start()
+    done = 0
+    for load in order:
+        if limit.is_over:
+            break
         progress(f"{load.sessions} sessions", done, len(order))
         rounds = generator.rounds(load, settings.window_s / REPETITIONS)
         batches[load] += observed_batches(rounds)
@@ -95,8 +104,18 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
         if load.sessions == 2 and not load.cold:
             single_load = SessionLoad(1, load.drafted, load.context, pause_s=PAUSE_S)
             single += generator.rounds(single_load, settings.window_s / 2 / REPETITIONS)
+        done += 1
     connection.close()
-    progress("done", len(order), len(order))
+    progress("done", done, len(order))
+    measured = [[load for load in part if batches[load]] for part in (train, test)]
+    enough = all(len(part) >= LEAST_SHARE * len(all_) for part, all_ in zip(measured, (train, test), strict=True))
+    if not (enough and single):
+        needed = (settings.minutes or 0.0) * len(loads) / max(done, 1)
+        raise SkitError(
+            f"--minutes {settings.minutes} were over after {done} of {len(order)} measurements, and a fit takes half "
+            f"of all loads: give about {needed:.2g} minutes"
+        )
+    train, test = measured
     disturbed = disturbances(read_machine([watch.end({})]))
     trained = [batches[load] for load in train]
     tested = [batches[load] for load in test]
@@ -111,7 +130,8 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     }
     profile = _profile(settings, welcome, _coefficients(times), fit)
     save(settings.to, profile)
-    return ServerProfileOutcome(profile, _text(profile), _doubts(profile))
+    text = _text(profile) + (f"; {done} of {len(order)} measurements were made" if done < len(order) else "")
+    return ServerProfileOutcome(profile, text, _doubts(profile))
 
 
 def _profile(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.core.common_options import Target
+from specbench_kit.core.common_options import Target, require_minutes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import MODELS, OUTPUT, RUN, SERVER, Option
 from specbench_kit.live.connection_options import ConnectionOptions
@@ -20,8 +20,14 @@ class ServerProfileSettings(ConnectionOptions):
     sessions: Annotated[int, Option("Largest number of concurrent sessions.", RUN)] = 24
     window_s: Annotated[float, Option("Seconds of measurement for each kind of load.", RUN, flag="window")] = 0.8
 
+    minutes: Annotated[
+        float | None,
+        Option("Minutes after which no further load begins; the fit takes at least half of all loads.", RUN),
+    ] = None
+
     def __post_init__(self) -> None:
         self.require_connection_options()
+        require_minutes(self.minutes)
         if self.sessions < 2 or self.window_s <= 0:
             raise SkitError("a server is kept busy by at least 2 --sessions, and in each --window for some time")
         if self.to.suffix != ".toml":
