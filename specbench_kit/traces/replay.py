@@ -34,7 +34,7 @@ from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, replay_chains
-from specbench_kit.traces.replay_drafter import HybridReplayDrafter, ReplayDrafter
+from specbench_kit.traces.replay_drafter import BlockReplayDrafter, HybridReplayDrafter, ReplayDrafter
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
 CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
@@ -196,8 +196,9 @@ def replay(
     states = None
     if recorded:
         states = states_on_the_way(method, modelled, header.state_layers, header.state_bytes)
-    # The time of a hybrid drafter depends on which members drafted before.
-    if rule is not None and (rule.most == 0 or (recorded and not method.drafting.members)):
+    # The time of a hybrid drafter depends on which members drafted before, and a block takes one forward in all.
+    takes_steps = not method.drafting.members and method.drafting.tokens_per_forward == 1
+    if rule is not None and (rule.most == 0 or (recorded and takes_steps)):
         alone = single_request_clock(method, modelled, states)
         at_ends = [single_request_clock(method, end, states) for end in ends]
         colocated = colocated_request_clock(method, modelled, states)
@@ -279,9 +280,11 @@ def _source(
                 f"{method.display_name}: the drafts depend on the order of the requests, which were recorded one after "
                 "the other: replay them with --batch-size 1, or record a look-up with shared=false"
             )
-        return (
-            HybridReplayDrafter(drafting.members, header, traces) if drafting.members else ReplayDrafter(header, traces)
-        )
+        if drafting.members:
+            return HybridReplayDrafter(drafting.members, header, traces)
+        if drafting.tokens_per_forward > 1:
+            return BlockReplayDrafter(drafting, header, traces)
+        return ReplayDrafter(header, traces)
     if not drafting.models:
         longest = header.capacity or UNLIMITED
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))

@@ -120,6 +120,29 @@ class ReplayDrafter:
         return draft.kv_nodes[node]
 
 
+class BlockReplayDrafter(ReplayDrafter):
+    """Returns what a drafter of one forward drafted, and reports the one forward of a round, as a live run does."""
+
+    def __init__(self, drafting: Drafting, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
+        super().__init__(header, traces)
+        self._drafting = drafting
+        self._forwards: list[Forwarded] = []
+
+    def forwards(self) -> Sequence[Forwarded]:
+        """Return the forwards since the last call."""
+        forwards = self._forwards
+        self._forwards = []
+        return forwards
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append the recorded next token to each chain; return the drafts that had one and had room for it."""
+        grown = super().extend(drafts)
+        block = (self._drafting.tokens_per_forward, 0)
+        if rows := {draft.request_id: block for draft in grown if draft.tree.last == 1}:
+            self._forwards.append(Forwarded(self._drafting.display_name, "draft", rows))
+        return grown
+
+
 class HybridReplayDrafter(ReplayDrafter):
     """Returns what a hybrid drafter drafted, and reports the forwards that its members need for it in a live run."""
 

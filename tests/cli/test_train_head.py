@@ -112,6 +112,29 @@ def test_medusa_heads_are_trained_and_draft_for_their_target(
         assert [summary["lossless"]["identical"] for summary in summaries] == [3, 3]
 
 
+def test_drafts_of_medusa_heads_are_recorded_and_replayed(
+    medusa: Path, tiny: TinyPair, medusa_home: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.parquet"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "{word} and {word}"}}\n' for word in ("one", "two", "three")))
+    home = environment(SKIT_HOME=str(medusa_home))
+    sized = ["--dataset", prompts, "--max-new-tokens", "8"]
+    recorded = skit("record", "--target", tiny.target, "--drafter", "medusa", *sized, "--out", trace, env=home)
+    assert recorded.returncode == 0, recorded.stderr
+    summaries = []
+    for source in (["--replay", trace], ["--target", tiny.target, *sized]):
+        options = ["--method", "fixed-k:k=4,drafter=medusa", "--deployment", "wan"]
+        ran = skit("bench", *source, *options, "--out", tmp_path / "runs", "--json", env=home)
+        assert ran.returncode == 0, ran.stderr
+        runs = [Path(name) for name in json.loads(ran.stdout.splitlines()[-1])["run_dirs"]]
+        (summary,) = (read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name)
+        summaries.append(summary["overall"])
+    for metric in ("acceptance_length", "acceptance_rate", "drafted", "tpot"):
+        assert summaries[0][metric] == summaries[1][metric], metric
+    assert medusa.exists()
+
+
 def test_heads_of_the_other_kind_are_refused(medusa: Path, tiny: TinyPair, medusa_home: Path, tmp_path: Path) -> None:
     for spec, words in (
         (f"eagle:head={medusa}", "holds Medusa heads"),

@@ -146,6 +146,18 @@ def test_a_replay_equals_the_live_run_request_by_request(
     assert sum(step.accepted for record in decoded for step in record.rounds) > 20
 
 
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("spec", ["fixed-k:k=5", "threshold:threshold=0.05,max_draft=6", "oracle:max_draft=6"])
+def test_a_replay_of_blocks_takes_one_forward_for_each(spec: str, batch_size: int, requests: list[Request]) -> None:
+    """A block ends a draft early, and has no token at the first offset."""
+    drafter = "medusa.size=3"
+    header, traces = record_traces(drafter, requests)
+    assert {length for trace in traces for length in trace.draft_lengths()[1:]} == {3}
+    decoded = live(f"{spec},drafter={drafter}", requests, EDGE, batch_size)
+    assert replayed(f"{spec},drafter={drafter}", header, traces, EDGE, batch_size) == decoded
+    assert sum(step.drafted for record in decoded for step in record.rounds) > 100
+
+
 @pytest.mark.parametrize("drafter", ["head", "suffix.shared=false+min=2", HYBRID, "suffix"])
 def test_a_replay_in_batches_equals_the_live_run_in_batches(
     drafter: str, recorded: Any, requests: list[Request]

@@ -36,6 +36,7 @@ class MedusaDrafting(Drafting):
     path: str = "auto"
     size: int = 4
     capability = Capability.STATISTICS
+    recordable = True
     reads_states = True
 
     def __post_init__(self) -> None:

@@ -333,7 +333,8 @@ def recorded_drafter(drafter: str, settings: BenchSettings) -> Drafting:
     )
     if not drafting.recordable:
         raise SkitError(
-            f"a trace cannot hold the drafts of '{drafter}': take model, head, first-of or a look-up, or run it live"
+            f"a trace cannot hold the drafts of '{drafter}': take model, head, medusa, first-of or a look-up, or "
+            "run it live"
         )
     return drafting
 
@@ -431,7 +432,7 @@ def _add_times(
     machine = [watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})]
     return structs.replace(
         header,
-        draft_s=steps.draft_s or times.step_s or 0.0,
+        draft_s=steps.draft_s or (times.step_s or 0.0) * drafting.tokens_per_forward,
         verify_s=steps.verify_s,
         statistics_s=statistics_s,
         run={**header.run, "machine": machine, "statistics": origin},
