@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
@@ -26,7 +27,7 @@ from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
 from specbench_kit.studies.serving.presets import as_tuples
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
-from specbench_kit.studies.serving.serving_run import derived_rows
+from specbench_kit.studies.serving.serving_run import flat_rows
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
@@ -106,8 +107,7 @@ def simulate(options: JsonObject, report: CountCallback) -> Rows:
     """Return the rows of a grid of simulations."""
     settings = _settings(_with_slo(options))
     grid = simulation_grid.simulate_grid(settings, ScenarioBuilder(settings), lambda *_: False, lambda *_: None, report)
-    summary = simulation_grid.summarise(grid)
-    rows = [*summary["rows"], *summary["against_first"], *derived_rows(summary["rows"])]
+    rows = flat_rows(simulation_grid.summarise(grid))
     if reference := options.get("slo_of"):
         # Every seed computes its own SLO, which must not keep the rows of seeds apart.
         rows = [{**row, "slo": f"quantile {reference['quantile']} of {reference['system']}"} for row in rows]
@@ -138,7 +138,9 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
     """Return the capacity of every series under every SLO."""
     settings = _settings(options)
     rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
-    return [row.describe() for row in capacities.find_capacities(settings, rule, ScenarioBuilder(settings), report)]
+    found = capacities.find_capacities(settings, rule, ScenarioBuilder(settings), report)
+    rows: Rows = to_builtins([row.describe() for row in found])
+    return rows
 
 
 def _settings(options: JsonObject) -> ServingSettings:
