@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,10 +15,20 @@ from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.run_summary import MethodRow, RunSummary, method_row, read_summary
+from specbench_kit.metrics.serving_rows import (
+    GroupFigures,
+    MissCauses,
+    ServerLoad,
+    ServingCost,
+    ServingFigures,
+    SteadyState,
+    TimeSeries,
+)
 from specbench_kit.metrics.summary import request_metrics, summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.run import report as run_report
+from specbench_kit.reports.serving.charts import ServingDescription
 from specbench_kit.runs.document import DeploymentDescription, RunDocument
 
 
@@ -48,6 +58,43 @@ def run_summary(content: dict[str, Any]) -> RunSummary:
 def make_row(**values: Any) -> MethodRow:
     """A row of a table with these values, of a method without requests."""
     return method_row(request_metrics(RequestGroup([])) | {"intervals": {}} | values)
+
+
+N = TypeVar("N")
+
+
+def serving_figures(nothing: N, **overall: Any) -> ServingFigures[N]:
+    """The figures of a simulation with these figures over all devices; `nothing` is every other number."""
+    latencies = dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "response_s"))
+    rates = dict.fromkeys(("violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate"))
+    rates |= dict.fromkeys(("acceptance_length", "submitted_per_verify"))
+    spreads = dict.fromkeys(("speed", "queue_s", "verify_s", "interference"))
+    counts = dict.fromkeys(("responses", "rounds", "throughput", "goodput"), nothing)
+    server = dict.fromkeys(("utilisation", "batches", "refusals", "idle_while_waiting_s", "evictions"), nothing)
+    server |= dict.fromkeys(("evictions_per_response", "peak_kv_tokens"), nothing)
+    return ServingFigures(
+        overall=GroupFigures(**{**latencies, **rates, **spreads, **counts, **overall}),
+        classes={},
+        kinds={},
+        violations=MissCauses(nothing, nothing, nothing),
+        server=ServerLoad(**server, batch_size=None, left_waiting=None, estimate_over_true=None),
+        steady=SteadyState(None, True, nothing),
+        over_time=TimeSeries([], [], [], [], [], []),
+        cost=ServingCost(None, None, nothing, nothing, None, nothing, None),
+    )
+
+
+def serving_run(*series: Mapping[str, Any], seeds: int = 5, **changes: Any) -> ServingDescription:
+    """The description of a simulation of these series, which say no more than they have to."""
+    config = {"seeds": seeds, "duration_s": 10.0, "warmup_s": 1.0, "slo": ["2"], "objective": "speed"}
+    config |= {"arrivals": "closed", "max_batch": 64}
+    entry: dict[str, Any] = dict.fromkeys(("label", "system", "summary", "scheduler", "method", "deployment"), "")
+    entry |= {"acceptance": None, "kv": {"tokens": None, "context": None, "origin": ""}}
+    entries = []
+    for one in series:
+        typical = {"submitted": 0.0, "acceptance": 0.0, "committed": 1.0, "longest": 8, **one.get("typical", {})}
+        entries.append({**entry, **one, "typical": typical})
+    return ServingDescription.read({"config": config, "series": entries, **changes})
 
 
 def render_run(run: dict[str, Any], summary: dict[str, Any], *args: Any, **options: Any) -> str:

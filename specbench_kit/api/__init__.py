@@ -11,6 +11,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from msgspec import to_builtins
+
 from specbench_kit.api.result import Result, Study
 from specbench_kit.core.option import from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
@@ -165,7 +167,7 @@ def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None
         prompts = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
     run = ServingRun(settings=settings, dataset=prompts, report=progress or _silent)
     outcome = run.simulate(output.events, window)
-    return Study(outcome.folder, outcome.run, outcome.summary)
+    return Study(outcome.folder, outcome.run, to_builtins(outcome.summary))
 
 
 @_with_effect("train-predictor")

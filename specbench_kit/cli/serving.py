@@ -49,6 +49,7 @@ def _run(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.models.catalogue import resolve_target
+    from specbench_kit.reports.serving.charts import ServingDescription
     from specbench_kit.reports.serving.terminal import print_serving
     from specbench_kit.serving.events import parse_window
     from specbench_kit.studies.serving.presets import presets
@@ -81,7 +82,7 @@ def _run(
         else:
             output = OutputOptions(**select_fields(OutputOptions, given))
             outcome = run.simulate(output.events, parse_window(output.timeline) if output.timeline else None)
-    print_serving(console, outcome.run, outcome.summary)
+    print_serving(console, ServingDescription.read(outcome.run), outcome.summary)
     tell_report(console, outcome.folder, outcome.summary, as_json)
 
 

@@ -1,11 +1,8 @@
 """What a plan found, as `summary.json` holds it. Imports nothing heavy."""
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import Interval
+from specbench_kit.metrics.serving_rows import ClassFigures, GroupFigures, Interval
 
 
 class Served(Interval, frozen=True, kw_only=True):
@@ -40,8 +37,8 @@ class FleetSummary(Configuration):
     price_per_million: float | None
     power_kw: float
     throughput: float
-    classes: Mapping[str, JsonObject]
-    overall: JsonObject
+    classes: dict[str, ClassFigures[Interval]]
+    overall: GroupFigures[Interval]
 
 
 class PlannedFleet(FleetSummary):

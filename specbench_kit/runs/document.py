@@ -208,6 +208,13 @@ class TraceReference(Struct):
     recorded: Annotated[int | None, doc("requests that it holds")] = None
 
 
+class ServerReference(Struct):
+    """The server that verified."""
+
+    kind: Annotated[str | None, doc("kind of server")] = None
+    device: Annotated[str | None, doc("device that it verifies on")] = None
+
+
 class LoweredLimit(Struct):
     """A draft length that a trace does not reach: the default, and the longest that it holds."""
 
@@ -281,7 +288,7 @@ class RunDescription(Struct, kw_only=True):
         default_factory=dict
     )
     seen_prompts: Annotated[int | None, doc("prompts that a predictor had been trained on")] = None
-    server: Annotated[JsonObject | None, doc("the server that verified")] = None
+    server: Annotated[ServerReference | None, doc("the server that verified")] = None
     shaped_link: Annotated[dict[str, float | None], doc("the link whose delays were added to real messages")] = field(
         default_factory=dict
     )

@@ -4,10 +4,21 @@ Also here: the course of a simulation: draft length, batch size, queue, load and
 """
 
 from collections.abc import Iterator
-from typing import NotRequired, TypedDict
 
 import numpy as np
+from msgspec import structs
 
+from specbench_kit.metrics.serving_rows import (
+    ClassFigures,
+    Figures,
+    GroupFigures,
+    MissCauses,
+    Real,
+    ResponseLatencies,
+    ServingFigures,
+    SteadyState,
+    TimeSeries,
+)
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.arrays import Floats, Integers, Mask
 from specbench_kit.serving.fleet import Fleet
@@ -16,8 +27,6 @@ from specbench_kit.serving.result import SimulationResult, Table
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_metrics import (
     STEADY_WITHIN,
-    Distribution,
-    ServerShare,
     cost,
     distribution,
     mean,
@@ -31,15 +40,10 @@ from specbench_kit.serving.server_metrics import (
 )
 
 SPANS = 60
-TimeSeries = dict[str, list[float | None]]
 
 
 def time_series(result: SimulationResult, servers: int = 1) -> TimeSeries:
-    """Return one value per span and quantity, None if nothing began in it; `at_s` is the middle of each span.
-
-    The quantities are tokens submitted to a verification, requests in a batch, requests left waiting behind it, the
-    share of time in which the server is busy, and committed tokens per second.
-    """
+    """Return the course of a simulation in equal spans."""
     edges = np.linspace(0.0, result.end_s, SPANS + 1)
     batches = result.batches
     rounds = result.rounds
@@ -49,14 +53,14 @@ def time_series(result: SimulationResult, servers: int = 1) -> TimeSeries:
     answered = rounds["answered_s"] < result.end_s
     tokens = _sums(edges, rounds["answered_s"][answered], rounds["committed"][answered])
     busy_s = sum((_busy_s(edges, own) for own in _by_server(batches, servers)), np.zeros(SPANS))
-    return {
-        "at_s": ((edges[1:] + edges[:-1]) / 2).tolist(),
-        "draft_length": _means(edges, rounds["started_s"][verified], rounds["submitted"][verified]),
-        "batch_size": _means(edges, started_s, batches["size"]),
-        "left_waiting": _means(edges, started_s, batches["left_waiting"]),
-        "load": (busy_s / span_s / servers).tolist(),
-        "tokens_per_s": (tokens / span_s).tolist(),
-    }
+    return TimeSeries(
+        at_s=((edges[1:] + edges[:-1]) / 2).tolist(),
+        draft_length=_means(edges, rounds["started_s"][verified], rounds["submitted"][verified]),
+        batch_size=_means(edges, started_s, batches["size"]),
+        left_waiting=_means(edges, started_s, batches["left_waiting"]),
+        load=(busy_s / span_s / servers).tolist(),
+        tokens_per_s=(tokens / span_s).tolist(),
+    )
 
 
 def _by_server(batches: Table, servers: int) -> Iterator[Table]:
@@ -93,61 +97,9 @@ COMPUTE_DOMINANT = 1.5
 """A missed deadline is attributed to its own batch if that took so many times the moving mean (WISP, Fig. 8)."""
 
 
-class LatencyMetrics(TypedDict):
-    """What the users of one group of devices wait for; None where nothing of the kind arrived.
-
-    `itl_s` is the inter-token latency as vLLM counts it, which AIPerf calls inter-chunk latency: the time between two
-    arrivals of a response, where the tokens of a round arrive together and count as one.
-    """
-
-    ttft_s: Distribution | None
-    tpot_s: Distribution | None
-    itl_s: Distribution | None
-    response_s: Distribution | None
-
-
-class GroupMetrics(LatencyMetrics):
-    """Metrics of one group of devices; rates are None where there is nothing to count."""
-
-    responses: int
-    violation_rate: float | None
-    starved_rate: float | None
-    rounds: int
-    deadline_miss_rate: float | None
-    slow_round_rate: float | None
-    throughput: float
-    goodput: float
-    acceptance_length: float | None
-    submitted_per_verify: float | None
-    speed: Distribution | None
-    queue_s: Distribution | None
-    verify_s: Distribution | None
-    interference: Distribution | None
-
-
-class ClassMetrics(GroupMetrics):
-    """Metrics of the devices of one SLO class."""
-
-    promised_speed: float
-
-
-class ServingMetrics(TypedDict):
-    """All metrics of one simulation after its warm-up."""
-
-    overall: GroupMetrics
-    classes: dict[str, ClassMetrics]
-    kinds: dict[str, GroupMetrics]
-    violations: dict[str, int]
-    server: dict[str, float | int | Distribution | None]
-    steady: dict[str, float | bool | None]
-    over_time: TimeSeries
-    cost: dict[str, float | None]
-    pool: NotRequired[dict[str, ServerShare]]
-
-
 def compute_metrics(
     scenario: Scenario, result: SimulationResult, objective: Objective = "speed", window: int = 50
-) -> ServingMetrics:
+) -> Figures:
     """Return the metrics of a simulation after its warm-up.
 
     `window` is the number of batches in the moving mean of verification time, by which missed deadlines are attributed.
@@ -156,40 +108,38 @@ def compute_metrics(
     rounds = _Rounds(scenario, result)
     all_responses = np.ones(len(responses.slo), dtype=bool)
     all_rounds = np.ones(len(rounds.slo), dtype=bool)
-    classes: dict[str, ClassMetrics] = {}
+    classes: dict[str, ClassFigures[Real]] = {}
     for index, (name, speed) in enumerate(zip(scenario.slo.names, scenario.slo.speeds, strict=True)):
         group = _group_metrics(responses, rounds, responses.slo == index, rounds.slo == index)
-        classes[name] = {"promised_speed": speed, **group}
+        classes[name] = ClassFigures(**structs.asdict(group), promised_speed=speed)
     kinds = {
         kind.name: _group_metrics(responses, rounds, responses.kind == index, rounds.kind == index)
         for index, kind in enumerate(scenario.kinds)
         if len(scenario.kinds) > 1
     }
     drift = throughput_drift(scenario, result)
-    metrics: ServingMetrics = {
-        "overall": _group_metrics(responses, rounds, all_responses, all_rounds),
-        "classes": classes,
-        "kinds": kinds,
-        "violations": _attribute_misses(rounds, result, window),
-        "server": server_metrics(scenario, result),
-        "steady": {
-            "drift": drift,
-            "steady": drift is not None and abs(drift) <= STEADY_WITHIN,
-            "warm_up_left_s": max(0.0, warm_up_end_s(result) - scenario.warmup_s),
-        },
-        "over_time": time_series(result, len(scenario.pool)),
-        "cost": cost(scenario, result),
-    }
-    if (pool := pool_metrics(scenario, result)) is not None:
-        metrics["pool"] = pool
-    return metrics
+    return ServingFigures(
+        overall=_group_metrics(responses, rounds, all_responses, all_rounds),
+        classes=classes,
+        kinds=kinds,
+        violations=_attribute_misses(rounds, result, window),
+        server=server_metrics(scenario, result),
+        steady=SteadyState(
+            drift=drift,
+            steady=drift is not None and abs(drift) <= STEADY_WITHIN,
+            warm_up_left_s=max(0.0, warm_up_end_s(result) - scenario.warmup_s),
+        ),
+        over_time=time_series(result, len(scenario.pool)),
+        cost=cost(scenario, result),
+        pool=pool_metrics(scenario, result),
+    )
 
 
 ALL = "all"
 """Names all classes together among the latencies by class."""
 
 
-def latencies_by_class(scenario: Scenario, result: SimulationResult) -> dict[str, LatencyMetrics]:
+def latencies_by_class(scenario: Scenario, result: SimulationResult) -> dict[str, ResponseLatencies[Real]]:
     """Return the latencies of all responses together and, where several speeds are promised, by class."""
     responses = _Responses(scenario, result, "speed")
     rounds = rows_after(_with_gaps(scenario, result), "arrived_s", scenario.warmup_s)
@@ -300,7 +250,7 @@ def _kinds(scenario: Scenario, table: Table) -> Integers:
     return kinds
 
 
-def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_rounds: Mask) -> GroupMetrics:
+def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_rounds: Mask) -> GroupFigures[Real]:
     """Return the metrics of one group, given which responses and rounds belong to it."""
     finished = responses.finished & group
     owed = responses.owed[group]
@@ -310,35 +260,39 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
     met = finished & ~responses.violated
     committed, submitted = (rounds.table[name][group_rounds] for name in ("committed", "submitted"))
     duration_s = responses.end_s[finished] - responses.start_s[finished]
-    return {
-        "responses": int(due.sum()),
-        "violation_rate": _share(responses.violated, due),
-        "starved_rate": ratio_of_sums((owed * responses.violated[group]).sum(), owed.sum()),
-        "rounds": int(judged_rounds.sum()),
-        "deadline_miss_rate": _share(rounds.missed, judged_rounds),
-        "slow_round_rate": _share(rounds.slow, judged_rounds),
-        "throughput": float(committed.sum()) / responses.window_s,
-        "goodput": float(responses.tokens[met].sum()) / responses.window_s,
-        "acceptance_length": mean(committed[rounds.verified[group_rounds]]),
-        "submitted_per_verify": mean(submitted[rounds.verified[group_rounds]]),
-        "speed": distribution(responses.tokens[finished] / duration_s),
-        **_latencies(responses, rounds.table["gap_s"][group_rounds], finished),
-        "queue_s": distribution(rounds.queue_s[verified]),
-        "verify_s": distribution(rounds.verify_s[verified]),
-        "interference": distribution(rounds.interference[verified]),
-    }
+    latencies = _latencies(responses, rounds.table["gap_s"][group_rounds], finished)
+    return GroupFigures(
+        ttft_s=latencies.ttft_s,
+        tpot_s=latencies.tpot_s,
+        itl_s=latencies.itl_s,
+        response_s=latencies.response_s,
+        responses=int(due.sum()),
+        violation_rate=_share(responses.violated, due),
+        starved_rate=ratio_of_sums((owed * responses.violated[group]).sum(), owed.sum()),
+        rounds=int(judged_rounds.sum()),
+        deadline_miss_rate=_share(rounds.missed, judged_rounds),
+        slow_round_rate=_share(rounds.slow, judged_rounds),
+        throughput=float(committed.sum()) / responses.window_s,
+        goodput=float(responses.tokens[met].sum()) / responses.window_s,
+        acceptance_length=mean(committed[rounds.verified[group_rounds]]),
+        submitted_per_verify=mean(submitted[rounds.verified[group_rounds]]),
+        speed=distribution(responses.tokens[finished] / duration_s),
+        queue_s=distribution(rounds.queue_s[verified]),
+        verify_s=distribution(rounds.verify_s[verified]),
+        interference=distribution(rounds.interference[verified]),
+    )
 
 
-def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> LatencyMetrics:
+def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> ResponseLatencies[Real]:
     """Return the latencies of finished responses, and of the gaps between arrivals that are known."""
     several = finished & (responses.tokens > 1)
     tpot_s = (responses.end_s[several] - responses.first_s[several]) / (responses.tokens[several] - 1)
-    return {
-        "ttft_s": distribution(responses.first_s[finished] - responses.start_s[finished]),
-        "tpot_s": distribution(tpot_s),
-        "itl_s": distribution(gap_s[np.isfinite(gap_s)]),
-        "response_s": distribution(responses.end_s[finished] - responses.start_s[finished]),
-    }
+    return ResponseLatencies(
+        ttft_s=distribution(responses.first_s[finished] - responses.start_s[finished]),
+        tpot_s=distribution(tpot_s),
+        itl_s=distribution(gap_s[np.isfinite(gap_s)]),
+        response_s=distribution(responses.end_s[finished] - responses.start_s[finished]),
+    )
 
 
 def _times_owed(
@@ -360,7 +314,7 @@ def _times_owed(
     return owed
 
 
-def _attribute_misses(rounds: _Rounds, result: SimulationResult, window: int) -> dict[str, int]:
+def _attribute_misses(rounds: _Rounds, result: SimulationResult, window: int) -> MissCauses[Real]:
     """Return how many verified rounds missed their deadline because of their own batch, and because of the queue."""
     batch_s = result.batches["ended_s"] - result.batches["started_s"]
     servers = servers_of(result.batches)
@@ -374,7 +328,7 @@ def _attribute_misses(rounds: _Rounds, result: SimulationResult, window: int) ->
     ratio = batch_s / moving_mean_s
     missed = rounds.verified & rounds.judged & rounds.missed
     compute = int((ratio[rounds.table["batch"][missed].astype(int)] > COMPUTE_DOMINANT).sum())
-    return {"window": window, "compute_dominant": compute, "queue_dominant": int(missed.sum()) - compute}
+    return MissCauses(window, compute, int(missed.sum()) - compute)
 
 
 def _share(holds: Mask, among: Mask) -> float | None:

@@ -4,10 +4,10 @@ Also here: checks for a steady state: where the warm-up ends, and if throughput 
 """
 
 from math import sqrt
-from typing import TypedDict
 
 import numpy as np
 
+from specbench_kit.metrics.serving_rows import Percentiles, Real, ServerLoad, ServerShare, ServingCost
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.fleet import Fleet
@@ -15,60 +15,34 @@ from specbench_kit.serving.result import SimulationResult, Table
 from specbench_kit.serving.scenario import Scenario
 
 
-class Distribution(TypedDict):
-    """Mean and percentiles of a quantity."""
-
-    mean: float
-    p50: float
-    p95: float
-    p99: float
-
-
-class ServerShare(TypedDict):
-    """What one server of a pool does: how busy it is, and its shares of all verified rounds and committed tokens.
-
-    In the whole simulation, `moved` sessions left it by the router's choice, and `lost` ones because it failed, with KV
-    that had to be computed again elsewhere.
-    """
-
-    utilisation: float
-    rounds_share: float | None
-    tokens_share: float | None
-    batches: int
-    batch_size: float | None
-    away_s: float
-    moved: int
-    lost: int
-
-
-def pool_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, ServerShare] | None:
-    """Return what each server of a pool does after the warm-up, by name; None for a single one that never fails."""
+def pool_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, ServerShare[Real]]:
+    """Return what each server of a pool does after the warm-up, by name; empty for a single one that never fails."""
     if result.pool is None:
-        return None
+        return {}
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
     rounds = rows_after(result.rounds, "started_s", scenario.warmup_s)
     rounds = {name: column[np.isfinite(rounds["started_s"])] for name, column in rounds.items()}
     verifies = verifying_servers(result, rounds)
     window_s = result.end_s - scenario.warmup_s
-    servers: dict[str, ServerShare] = {}
+    servers: dict[str, ServerShare[Real]] = {}
     for index, server in enumerate(scenario.pool):
         own = {name: column[batches["server"] == index] for name, column in batches.items()}
         here = verifies == index
         tokens = rounds["committed"]
-        servers[server.name] = {
-            "utilisation": _busy_s(own, result.end_s) / window_s,
-            "rounds_share": ratio_of_sums(here.sum(), len(here)),
-            "tokens_share": ratio_of_sums(tokens[here].sum(), tokens.sum()),
-            "batches": len(own["size"]),
-            "batch_size": mean(own["size"]),
-            "away_s": sum(
+        servers[server.name] = ServerShare(
+            utilisation=_busy_s(own, result.end_s) / window_s,
+            rounds_share=ratio_of_sums(here.sum(), len(here)),
+            tokens_share=ratio_of_sums(tokens[here].sum(), tokens.sum()),
+            batches=len(own["size"]),
+            batch_size=mean(own["size"]),
+            away_s=sum(
                 max(0.0, min(outage.to_s, result.end_s) - max(outage.from_s, scenario.warmup_s))
                 for outage in scenario.outages
                 if outage.server == index
             ),
-            "moved": result.pool.moved[index],
-            "lost": result.pool.lost[index],
-        }
+            moved=result.pool.moved[index],
+            lost=result.pool.lost[index],
+        )
     return servers
 
 
@@ -84,30 +58,26 @@ def verifying_servers(result: SimulationResult, verified: Table) -> Integers:
     return servers_of(result.batches)[verified["batch"].astype(np.int64)]
 
 
-def server_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, float | int | Distribution | None]:
+def server_metrics(scenario: Scenario, result: SimulationResult) -> ServerLoad[Real]:
     """Return load, batches, evictions and idle time of the server."""
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
     expected_s, true_s = (batches[name] - batches["started_s"] for name in ("expected_s", "ended_s"))
-    return {
-        "utilisation": _busy_s(batches, result.end_s) / (result.end_s - scenario.warmup_s) / len(scenario.pool),
-        "batches": len(batches["size"]),
-        "batch_size": distribution(batches["size"]),
-        "left_waiting": distribution(batches["left_waiting"]),
-        "estimate_over_true": mean(expected_s / true_s),
-        "refusals": result.refusals,
-        "idle_while_waiting_s": result.idle_waiting_s,
-        "evictions": result.evictions,
-        "evictions_per_response": result.evictions / max(1, int(np.isfinite(result.responses["end_s"]).sum())),
-        "peak_kv_tokens": result.peak_kv_tokens,
-    }
+    return ServerLoad(
+        utilisation=_busy_s(batches, result.end_s) / (result.end_s - scenario.warmup_s) / len(scenario.pool),
+        batches=len(batches["size"]),
+        batch_size=distribution(batches["size"]),
+        left_waiting=distribution(batches["left_waiting"]),
+        estimate_over_true=mean(expected_s / true_s),
+        refusals=result.refusals,
+        idle_while_waiting_s=result.idle_waiting_s,
+        evictions=result.evictions,
+        evictions_per_response=result.evictions / max(1, int(np.isfinite(result.responses["end_s"]).sum())),
+        peak_kv_tokens=result.peak_kv_tokens,
+    )
 
 
-def cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None]:
-    """Return prices and energy after the warm-up.
-
-    `price` counts the servers all the time and devices while they draft; `rented_price` counts devices all the time.
-    If the server drafts, devices cost nothing.
-    """
+def cost(scenario: Scenario, result: SimulationResult) -> ServingCost[Real]:
+    """Return prices and energy after the warm-up; if the server drafts, devices cost nothing."""
     rounds = rows_after(result.rounds, "sent_s", scenario.warmup_s)
     hours = (result.end_s - scenario.warmup_s) / 3600
     per_hour = Fleet(scenario.kinds, scenario.devices).price_per_hour
@@ -118,15 +88,15 @@ def cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None
     rented_price = hours * (server_per_hour + devices_per_hour)
     tokens = float(rounds["committed"].sum())
     energy_j = _energy_j(scenario, result, rounds)
-    return {
-        "energy_j": energy_j,
-        "joules_per_token": energy_j / tokens if energy_j and tokens else None,
-        "edge_busy_s": float(rounds["draft_s"].sum()),
-        "price": price,
-        "tokens_per_price": tokens / price if price else None,
-        "rented_price": rented_price,
-        "tokens_per_rented_price": tokens / rented_price if rented_price else None,
-    }
+    return ServingCost(
+        energy_j=energy_j,
+        joules_per_token=energy_j / tokens if energy_j and tokens else None,
+        edge_busy_s=float(rounds["draft_s"].sum()),
+        price=price,
+        tokens_per_price=tokens / price if price else None,
+        rented_price=rented_price,
+        tokens_per_rented_price=tokens / rented_price if rented_price else None,
+    )
 
 
 def _energy_j(scenario: Scenario, result: SimulationResult, rounds: Table) -> float | None:
@@ -161,12 +131,12 @@ def mean(values: Floats) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def distribution(values: Floats) -> Distribution | None:
+def distribution(values: Floats) -> Percentiles[Real] | None:
     """Return mean and percentiles, or None of no values."""
     if not len(values):
         return None
     p50, p95, p99 = map(float, np.quantile(values, [0.5, 0.95, 0.99]))
-    return {"mean": float(values.mean()), "p50": p50, "p95": p95, "p99": p99}
+    return Percentiles(float(values.mean()), p50, p95, p99)
 
 
 STEADY_WITHIN = 0.05

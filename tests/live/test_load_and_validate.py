@@ -13,13 +13,22 @@ import pytest
 from command_line import BUSY, QUIET, READINGS, skit_here
 from live_server import CAPACITY, TARGET, make_server, serving
 from load_inputs import LENGTH, MODELS, PROFILE, PROMPTS, request
+from msgspec import to_builtins
+from report_builders import deployment_description, serving_figures
 from tiny_models import plain_greedy
 from trace_builders import write_trace
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.live.server.admission import ServerLimits
-from specbench_kit.reports.pages.live import deviations, mean_of, values_of
+from specbench_kit.reports.pages.live import (
+    LoadDescription,
+    LoadFigures,
+    RoundTrips,
+    deviations,
+    mean_of,
+    values_of,
+)
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation
 from specbench_kit.studies.load.run import ServerSpeed
@@ -63,14 +72,14 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
     with serving() as (service, address):
         outcome = load_of(settings, address)
         assert service.handler.batch_runner.evictions == 0
-    (row,) = outcome.summary["rows"]
-    assert row["figures"]["overall"]["acceptance_length"] > 1
-    assert row["answers"]["rounds"] > row["answers"]["responses"] > 1
-    assert (row["answers"]["differing"], row["answers"]["degraded"], row["answers"]["refusals"]) == (0, 0, 0)
+    (row,) = outcome.summary.rows
+    assert row.figures.overall.acceptance_length > 1
+    assert row.answers.rounds > row.answers.responses > 1
+    assert (row.answers.differing, row.answers.degraded, row.answers.refusals) == (0, 0, 0)
     assert outcome.run["time_kind"] == "measured"
     validated = validation.validate(outcome.folder, lambda *_: None)
-    (row_of_both,) = validated.summary["rows"]
-    assert row_of_both["measured"] == row
+    (row_of_both,) = validated.summary.rows
+    assert row_of_both.measured == row
     assert "| 3 | closed loop | measured |" in (outcome.folder / "validation.md").read_text()
     for name in ("report.md", "validation.md"):
         text = (outcome.folder / name).read_text()
@@ -86,15 +95,15 @@ def test_what_batches_took_is_compared_with_the_profile_and_not_with_the_servers
 ) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, events=True)
-    (row,) = outcome.summary["rows"]
+    (row,) = outcome.summary.rows
     batches = events(outcome, "batches")[1:]
     batches = batches[batches.started_s >= settings.warmup_s]
     profile_s = (1e-4 * batches.new + 1e-2).sum()
-    assert row["slower"] == pytest.approx((batches.ended_s - batches.started_s).sum() / profile_s, rel=0.1)
-    assert row["estimate"] == pytest.approx(0.1, rel=0.01)
-    (row_of_both,) = validation.validate(outcome.folder, lambda *_: None).summary["rows"]
-    simulated, as_fast = row_of_both["simulated"], row_of_both["as_fast"]
-    assert as_fast["verify"] / simulated["verify"] == pytest.approx(row["slower"], rel=0.5)
+    assert row.slower == pytest.approx((batches.ended_s - batches.started_s).sum() / profile_s, rel=0.1)
+    assert row.estimate == pytest.approx(0.1, rel=0.01)
+    (row_of_both,) = validation.validate(outcome.folder, lambda *_: None).summary.rows
+    simulated, as_fast = row_of_both.simulated, row_of_both.as_fast
+    assert as_fast["verify"] / simulated["verify"] == pytest.approx(row.slower, rel=0.5)
     # Its scheduler expects of every batch what the server's expected.
     assert simulated["estimated / true"] == pytest.approx(0.1, rel=0.01)
 
@@ -104,9 +113,9 @@ def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(settin
     with serving() as (service, address):
         outcome = load_of(settings, address, duration_s=3.0, events=True)
         texts = [session.text for session in service.handler.sessions._sessions.values()]
-    answers = outcome.summary["rows"][0]["answers"]
-    assert 0 < answers["differing"] < 1
-    assert 0 < answers["left_trace"] <= 1
+    answers = outcome.summary.rows[0].answers
+    assert 0 < answers.differing < 1
+    assert 0 < answers.left_trace <= 1
     # The server's text is the target's own, and every response has as many tokens as the recorded one.
     for text in texts:
         prompt = list(text.request.prompt_ids)
@@ -124,18 +133,18 @@ def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(settin
 def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> None:
     with serving(slots=6, limits=ServerLimits(context=CAPACITY, waiting=1)) as (_, address):
         outcome = load_of(settings, address, devices=(6,), draft_s=1e-6)
-    answers = outcome.summary["rows"][0]["answers"]
-    assert answers["degraded"] > 0
-    assert answers["refusals"] > 0
-    assert answers["differing"] == 0
+    answers = outcome.summary.rows[0].answers
+    assert answers.degraded > 0
+    assert answers.refusals > 0
+    assert answers.differing == 0
     assert "OVERLOADED at 6 devices" in (outcome.folder / "report.md").read_text()
 
 
 def test_a_promise_that_no_batch_can_meet_ends_neither_load_nor_validation(settings: LoadSettings) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, slo="5000/s")
-    (row,) = validation.validate(outcome.folder, lambda *_: None).summary["rows"]
-    assert row["simulated"]["violations"] == 1.0
+    (row,) = validation.validate(outcome.folder, lambda *_: None).summary.rows
+    assert row.simulated["violations"] == 1.0
 
 
 def test_batches_of_one_size_tell_how_evenly_the_server_worked(
@@ -154,7 +163,7 @@ def test_batches_of_one_size_tell_how_evenly_the_server_worked(
     with serving(service) as (_, address):
         outcome = load_of(settings, address, devices=(1,))
     assert outcome.run["machine"][0]["lanes"]["the server"]["spread"] > 2
-    assert outcome.summary["rows"][0]["scatter"] > 0.5
+    assert outcome.summary.rows[0].scatter > 0.5
     assert "the same step of the server took up to" in (outcome.folder / "report.md").read_text()
 
 
@@ -169,7 +178,7 @@ def test_scatter_is_that_of_batches_of_one_size() -> None:
 def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettings) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, devices=(4,), rate=(4.0, 40.0), events=True)
-    assert [(row["devices"], row["rate"]) for row in outcome.summary["rows"]] == [(4, 4.0), (4, 40.0)]
+    assert [(row.devices, row.rate) for row in outcome.summary.rows] == [(4, 4.0), (4, 40.0)]
     trace = TraceFile(settings.trace)
     for point in (LoadPoint(4, 4.0), LoadPoint(4, 40.0)):
         (path,) = (outcome.folder / "events").glob(f"devices-4-rate-{point.rate:g}-responses.parquet")
@@ -227,21 +236,28 @@ def test_a_trace_of_another_target_is_refused(settings: LoadSettings) -> None:
         load_of(settings, address)
 
 
+def described(**changes: Any) -> LoadDescription:
+    config = {"method": "wisp", "scheduler": "fcfs", "slo": ["2"], "max_batch": 4, "seed": 0}
+    config |= {"duration_s": 2.0, "warmup_s": 1.0}
+    content = {"config": config, "server": {}, "deployment": to_builtins(deployment_description()), **changes}
+    return LoadDescription.read(content)
+
+
 def test_round_trips_of_a_busy_server_are_those_of_its_number_of_devices() -> None:
-    measured = {"busy_by_sessions": [[1.0, 0.0], [2.0, 1e-3], [4.0, 5e-3]]}
+    measured = described(busy_by_sessions=[[1.0, 0.0], [2.0, 1e-3], [4.0, 5e-3]])
     assert [validation._busy_s(measured, devices) for devices in (1, 2, 3, 4, 9)] == pytest.approx(
         [0.0, 1e-3, 3e-3, 5e-3, 5e-3]
     )
-    assert validation._busy_s({}, 7) == 0.0
+    assert validation._busy_s(described(), 7) == 0.0
 
 
 def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
-    measured = {"round_s": {"p50": 0.1, "p95": 0.2}, "figures": {"overall": {"throughput": 100, "violation_rate": 0.1}}}
-    drawn = [
-        {"round_s": {"p50": p50, "p95": 0.26}, "figures": {"overall": {"throughput": speed, "violation_rate": 0.14}}}
-        for p50, speed in ((0.108, 81), (0.110, 101))
-    ]
-    simulated = mean_of(drawn)
+    def load(p50: float, p95: float, throughput: float, late: float) -> LoadFigures:
+        figures = serving_figures(0.0, throughput=throughput, violation_rate=late)
+        return LoadFigures(devices=3, round_s=RoundTrips(p50, p95, None), figures=figures)
+
+    measured = load(0.1, 0.2, 100.0, 0.1)
+    simulated = mean_of([load(0.108, 0.26, 81.0, 0.14), load(0.110, 0.26, 101.0, 0.14)])
     assert simulated["round p50"] == pytest.approx(0.109)
     off = deviations(values_of(measured), simulated)
     within = {name: error.within for name, error in off.items() if error.within is not None}

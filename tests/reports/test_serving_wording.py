@@ -1,38 +1,49 @@
 """What a search for capacity, or a simulation, says first."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from report_builders import deployment_description
+from report_builders import deployment_description, serving_figures, serving_run
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
+from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRow, SimulatedRow
 from specbench_kit.reports.sections.cautions import TOY_PAIR, impossible_times, setting_cautions
+from specbench_kit.reports.serving.charts import CapacitySummary, SearchRule, SimulationSummary
 from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
 from specbench_kit.runs.document import RunDescription
 
-CAPACITY: dict[str, Any] = {"command": "capacity", "config": {"seeds": 5}}
-SIMULATION: dict[str, Any] = {"command": "simulate", "config": {"seeds": 5}}
-POINT = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
+RULE = SearchRule(0.05, 64, 0.01, "speed")
+POINT: dict[str, Any] = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
 
 
-Number = float | None
+def searched(
+    series: str, low: float | None, mean: float, high: float | None, slo: str = "4", **changes: Any
+) -> SearchedRow:
+    found = {"series": series, "slo": slo, "unit": "devices", "capacity": Interval(mean, low, high), "seeds": []}
+    return SearchedRow(**(POINT | found | changes))
 
 
-def interval(low: Number, mean: float, high: Number) -> dict[str, Number]:
-    return {"low": low, "mean": mean, "high": high}
+def simulated(series: str, devices: int, low: float, mean: float, high: float) -> SimulatedRow:
+    figures = serving_figures(
+        Interval(0.0), violation_rate=Interval(mean, low, high), throughput=Interval(100.0, 90.0, 110.0)
+    )
+    return SimulatedRow(series=series, slo="2", devices=devices, figures=figures, **POINT)
 
 
-def searched(series: str, low: Number, mean: float, high: Number, slo: str = "4", **changes: Any) -> dict[str, Any]:
-    found = {"series": series, "slo": slo, "unit": "devices", "capacity": interval(low, mean, high)}
-    return POINT | found | changes
+def of_search(rows: list[SearchedRow], seeds: int = 5) -> list[str]:
+    return winners(serving_run(seeds=seeds), CapacitySummary(rule=RULE, axes={}, rows=rows, guards=[]))
 
 
-def simulated(series: str, devices: int, low: Number, mean: float, high: Number) -> dict[str, Any]:
-    figures = {"overall": {"violation_rate": interval(low, mean, high), "throughput": interval(90, 100, 110)}}
-    return POINT | {"series": series, "slo": "2", "devices": devices, "figures": figures}
+def simulation(rows: list[SimulatedRow], ranges: Sequence[FigureRange] = ()) -> SimulationSummary:
+    return SimulationSummary(axes={}, rows=rows, against_first=[], knees=[], guards=[], ranges=list(ranges))
+
+
+def of_simulation(rows: list[SimulatedRow], seeds: int = 5) -> list[str]:
+    return winners(serving_run(seeds=seeds), simulation(rows))
 
 
 @pytest.mark.parametrize(
@@ -80,20 +91,20 @@ def simulated(series: str, devices: int, low: Number, mean: float, high: Number)
     ],
 )
 def test_a_search_names_the_system_that_serves_most_and_what_it_leads_by(
-    rows: list[dict[str, Any]], sentences: list[str]
+    rows: list[SearchedRow], sentences: list[str]
 ) -> None:
-    assert winners(CAPACITY, {"rows": rows}) == sentences
+    assert of_search(rows) == sentences
 
 
 def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_highest_load() -> None:
     rows = [simulated("a", 8, 0, 0, 0), simulated("b", 8, 0, 0, 0)]
     rows += [simulated("a", 16, 0.2, 0.25, 0.3), simulated("b", 16, 0.05, 0.1, 0.15)]
-    assert winners(SIMULATION, {"rows": rows}) == [
+    assert of_simulation(rows) == [
         "At 16 devices take b: it breaks 10.0% (5.0%–15.0%) of its promises, a 25.0% (20.0%–30.0%)."
     ]
-    assert winners(SIMULATION, {"rows": [row | {"figures": {"overall": {}}} for row in rows]}) == []
+    assert of_simulation([replace(row, figures=serving_figures(Interval(0.0))) for row in rows]) == []
     rows[-1] = simulated("b", 16, 0.05, 0.1, 0.22)
-    assert winners(SIMULATION, {"rows": rows}) == [
+    assert of_simulation(rows) == [
         "At 16 devices b breaks 10.0% (5.0%–22.0%) of its promises and a 25.0% (20.0%–30.0%): no difference is shown, "
         "at 100 (90.0–110) and 100 (90.0–110) tokens/s."
     ]
@@ -105,11 +116,9 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
 )
 def test_fewer_than_five_seeds_give_no_verdict(seeds: int, words: str) -> None:
     """However far apart the intervals are, nobody is told to take one of the systems."""
-    config = {"config": {"seeds": seeds}}
     rows = [simulated("a", 16, 0.2, 0.25, 0.3), simulated("b", 16, 0.05, 0.1, 0.15)]
-    found = [*winners(SIMULATION | config, {"rows": rows})]
-    rows = [searched("a", None, 90, None), searched("b", None, 9, None)]
-    found += winners(CAPACITY | config, {"rows": rows})
+    found = [*of_simulation(rows, seeds)]
+    found += of_search([searched("a", None, 90, None), searched("b", None, 9, None)], seeds)
     assert len(found) == 2
     for sentence in found:
         assert f": {words}" in sentence
@@ -118,10 +127,13 @@ def test_fewer_than_five_seeds_give_no_verdict(seeds: int, words: str) -> None:
 
 
 def test_a_range_whose_ends_read_alike_is_said_once() -> None:
-    end = {"series": "a", "devices": 16, "throughput": [90.0, 110.0], "throughput_ratio": None, "against": "a"}
-    (line,) = derived_range({"ranges": [end | {"violation_rate": [0.0, 0.0001]}]})
+    place = {"series": "a", "devices": 16, "slo": "2", **POINT}
+    end = FigureRange(
+        **place, ends={}, throughput=(90.0, 110.0), violation_rate=(0.0, 0.0001), against="a", throughput_ratio=None
+    )
+    (line,) = derived_range(simulation([], [end]))
     assert line.endswith("at 16 devices: a 90.0 to 110 tokens/s with 0.0% late. One seed was run at each end.")
-    (line,) = derived_range({"ranges": [end | {"violation_rate": [0.0, 0.1]}]})
+    (line,) = derived_range(simulation([], [replace(end, violation_rate=(0.0, 0.1))]))
     assert "with 0.0% to 10.0% late. One seed" in line
 
 
@@ -173,7 +185,7 @@ def series(method: str, submitted: float, acceptance: str | None = None) -> dict
     ],
 )
 def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, Any], words: list[str]) -> None:
-    assert acceptance_cautions({"series": [entry], "models": {"target": {"name": "smollm2"}}}) == words
+    assert acceptance_cautions(serving_run(entry, models={"target": {"name": "smollm2"}})) == words
 
 
 def test_the_acceptance_of_the_toy_pair_is_said_beside_other_models_times() -> None:
@@ -182,9 +194,9 @@ def test_the_acceptance_of_the_toy_pair_is_said_beside_other_models_times() -> N
     assert setting_cautions(RunDescription.read(modelled))[-1] == TOY_PAIR
     assert "TOY PAIR" not in str(setting_cautions(RunDescription.read({**modelled, "time_kind": "measured"})))
     named = {**series("fixed-k", 4.0, "trace.parquet"), "recorded": {"models": toy, "dataset": None}}
-    assert acceptance_cautions({"series": [named, named]}) == [TOY_PAIR]
+    assert acceptance_cautions(serving_run(named, named)) == [TOY_PAIR]
     # Of a trace that was recorded for the run, its setting tells.
-    assert acceptance_cautions({"series": [{**named, "acceptance": None}]}) == []
+    assert acceptance_cautions(serving_run({**named, "acceptance": None})) == []
 
 
 def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives() -> None:
@@ -198,8 +210,8 @@ def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives()
     edge = {**series("wisp", 8.0, "trace.parquet"), "deployment": "wan", **facts}
     wan = load("wan")
     assert wan
-    run = {"series": [edge], "deployments": {"wan": describe(wan)}}
-    *lines, server_only = acceptance_cautions(run)
+    deployments = {"wan": describe(wan)}
+    *lines, server_only = acceptance_cautions(serving_run(edge, deployments=deployments))
     # No line says again that the length is fixed.
     assert lines == [
         "SEEN PROMPTS: the predictor or the head of wisp was trained on 6 of these 120 prompts; record other prompts "
@@ -210,4 +222,4 @@ def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives()
     ]
     words = "SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast"
     assert server_only.startswith(words)
-    assert acceptance_cautions({**run, "series": [{**edge, "colocated_ratio": 1.2}]}) == lines
+    assert acceptance_cautions(serving_run({**edge, "colocated_ratio": 1.2}, deployments=deployments)) == lines

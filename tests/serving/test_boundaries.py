@@ -66,7 +66,7 @@ def test_an_answer_at_its_deadline_is_in_time() -> None:
     rounds = [{**round_, "ended_s": ended_s, "deadline_s": 20.5} for ended_s in (20.5, 20.6)]
     batch = {"started_s": 20.0, "ended_s": 20.6, "expected_s": 20.6, "size": 2}
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
-    assert compute_metrics(scene, result([], rounds, [batch]))["overall"]["deadline_miss_rate"] == 1 / 2
+    assert compute_metrics(scene, result([], rounds, [batch])).overall.deadline_miss_rate == 1 / 2
 
 
 def test_time_per_token_counts_the_gaps() -> None:
@@ -82,4 +82,5 @@ def test_the_middle_belongs_to_the_second_half() -> None:
     """From 10 to 100 s the middle is at 55 s."""
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
     rounds = [{"answered_s": at_s, "arrived_s": at_s, "committed": 3.0, "ended_s": np.inf} for at_s in (10.0, 55.0)]
-    assert compute_metrics(scene, result([], rounds, []))["steady"].items() >= {"drift": 0.0, "steady": True}.items()
+    state = compute_metrics(scene, result([], rounds, [])).steady
+    assert (state.drift, state.steady) == (0.0, True)

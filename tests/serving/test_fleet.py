@@ -48,9 +48,9 @@ def test_a_kind_has_its_own_odds_link_and_price() -> None:
     gone = np.isfinite(rounds["answered_s"])
     chosen = of_far & gone
     assert (rounds["answered_s"][chosen] - rounds["ended_s"][chosen]).min() == pytest.approx(0.25)
-    parts = [found["kinds"][name]["throughput"] for name in ("near", "far")]
-    assert sum(parts) == pytest.approx(found["overall"]["throughput"])
-    assert found["cost"]["rented_price"] == pytest.approx(far.sum() * 2.0 * 35 / 3600)
+    parts = [found.kinds[name].throughput for name in ("near", "far")]
+    assert sum(parts) == pytest.approx(found.overall.throughput)
+    assert found.cost.rented_price == pytest.approx(far.sum() * 2.0 * 35 / 3600)
 
 
 def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
@@ -109,10 +109,10 @@ def test_energy_is_that_of_what_works() -> None:
     )
     scene = scenario(devices=3, deployment=powered, duration_s=12.0)
     found = compute_metrics(scene, simulate(scene))
-    busy_s = found["server"]["utilisation"] * 7.0
-    assert found["cost"]["energy_j"] == pytest.approx(100 * busy_s + 10 * found["cost"]["edge_busy_s"])
+    busy_s = found.server.utilisation * 7.0
+    assert found.cost.energy_j == pytest.approx(100 * busy_s + 10 * found.cost.edge_busy_s)
     bare = scenario(devices=3, duration_s=12.0)
-    assert compute_metrics(bare, simulate(bare))["cost"]["energy_j"] is None
+    assert compute_metrics(bare, simulate(bare)).cost.energy_j is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from report_builders import serving_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.reports.serving.wording import acceptance_cautions
@@ -108,7 +109,7 @@ def test_a_report_says_that_a_mean_ranks_no_policies() -> None:
         {"label": "a", "acceptance": "golden:glm-5.2-mtp"} | drafting,
         {"label": "b", "acceptance": None} | drafting,
     ]
-    (line,) = acceptance_cautions({"series": stated})
+    (line,) = acceptance_cautions(serving_run(*stated))
     assert line.startswith("GOLDEN ACCEPTANCE: a: ")
     assert "cannot rank policies" in line
-    assert acceptance_cautions({"series": stated[1:]}) == []
+    assert acceptance_cautions(serving_run(*stated[1:])) == []

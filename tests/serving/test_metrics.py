@@ -47,11 +47,11 @@ def test_a_late_response_counts_once_and_where_starved_as_often_as_it_was_owed()
     for one, (broken, owed) in cases:
         violated, classes = slo_violations(scene, result([one], [], []))
         assert (violated.sum(), len(violated), len(classes)) == (broken > 0, owed > 0, owed > 0), one
-        starved = compute_metrics(scene, result([one], [], []))["overall"]["starved_rate"]
+        starved = compute_metrics(scene, result([one], [], [])).overall.starved_rate
         assert starved == (broken / owed if owed else None), one
     everything = result([one for one, _ in cases], [], [])
-    overall = compute_metrics(scene, everything)["overall"]
-    assert (overall["violation_rate"], overall["starved_rate"]) == (pytest.approx(4 / 5), pytest.approx(13 / 14))
+    overall = compute_metrics(scene, everything).overall
+    assert (overall.violation_rate, overall.starved_rate) == (pytest.approx(4 / 5), pytest.approx(13 / 14))
 
 
 def test_time_per_token_is_judged_from_the_first_one_on() -> None:
@@ -82,12 +82,12 @@ def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
         {**base, "deadline_s": 130, "started_s": NEVER, "ended_s": NEVER, "answered_s": NEVER, "batch": -1},
     ]
     batches = [{"started_s": 20.5, "ended_s": 20.9, "expected_s": 20.9, "size": 3, "new": 15, "cached": 300}]
-    overall = compute_metrics(scene, result([], rounds, batches))["overall"]
-    assert overall["rounds"] == 4
-    assert overall["deadline_miss_rate"] == 2 / 4
-    assert overall["slow_round_rate"] == 2 / 4
-    assert overall["queue_s"]["mean"] == pytest.approx(0.2)
-    assert overall["interference"]["mean"] == pytest.approx(0.4 / VERIFY.seconds([(5, 100)]))
+    overall = compute_metrics(scene, result([], rounds, batches)).overall
+    assert overall.rounds == 4
+    assert overall.deadline_miss_rate == 2 / 4
+    assert overall.slow_round_rate == 2 / 4
+    assert overall.queue_s.mean == pytest.approx(0.2)
+    assert overall.interference.mean == pytest.approx(0.4 / VERIFY.seconds([(5, 100)]))
 
 
 def test_a_violation_is_put_down_to_its_batch_or_to_the_queue() -> None:
@@ -99,8 +99,8 @@ def test_a_violation_is_put_down_to_its_batch_or_to_the_queue() -> None:
          "deadline_s": 20.5, "batch": place, "new": 1}
         for place, one in enumerate(batches)
     ]  # fmt: skip
-    found = compute_metrics(scene, result([], rounds, batches))["violations"]
-    assert (found["compute_dominant"], found["queue_dominant"]) == (1, 3)
+    found = compute_metrics(scene, result([], rounds, batches)).violations
+    assert (found.compute_dominant, found.queue_dominant) == (1, 3)
 
 
 def test_itl_is_between_two_arrivals_of_one_response() -> None:
@@ -119,11 +119,11 @@ def test_itl_is_between_two_arrivals_of_one_response() -> None:
     gaps_s = {ALL: [0.5, 1.0, 3.0, 2.0], "1": [0.5, 1.0, 3.0], "2": [2.0]}
     assert set(found) == set(gaps_s)
     for name, expected in gaps_s.items():
-        itl_s = found[name]["itl_s"]
+        itl_s = found[name].itl_s
         assert itl_s is not None
-        assert (itl_s["mean"], itl_s["p50"]) == pytest.approx((np.mean(expected), np.median(expected)))
+        assert (itl_s.mean, itl_s.p50) == pytest.approx((np.mean(expected), np.median(expected)))
     before = latencies_by_class(scene, result([], [{**row, "arrived_s": 9.0} for row in rounds], []))
-    assert before[ALL]["itl_s"] is None
+    assert before[ALL].itl_s is None
 
 
 @pytest.mark.parametrize("system", ["wisp", "adaspec", "centralized"])
@@ -131,38 +131,38 @@ def test_time_per_token_lies_within_the_gaps_between_arrivals(system: str) -> No
     """The gaps of a response add up to the time from its first tokens to its last, whichever side drafts."""
     scene = scenario(system, 8, slo="1", duration_s=60.0, warmup_s=0.0)
     found = latencies_by_class(scene, simulate(scene, 1))[ALL]
-    itl_s, tpot_s, ttft_s, response_s = (found[name] for name in ("itl_s", "tpot_s", "ttft_s", "response_s"))
+    itl_s, tpot_s, ttft_s, response_s = found.itl_s, found.tpot_s, found.ttft_s, found.response_s
     assert itl_s
     assert tpot_s
     assert ttft_s
     assert response_s
-    assert 0 < tpot_s["mean"] <= itl_s["mean"]
-    assert itl_s["p50"] <= itl_s["p95"] <= itl_s["p99"]
-    assert ttft_s["mean"] + 39 * tpot_s["mean"] == pytest.approx(response_s["mean"])
+    assert 0 < tpot_s.mean <= itl_s.mean
+    assert itl_s.p50 <= itl_s.p95 <= itl_s.p99
+    assert ttft_s.mean + 39 * tpot_s.mean == pytest.approx(response_s.mean)
     if system == "centralized":  # one token a round: the mean over gaps is that over tokens
-        assert itl_s["mean"] == pytest.approx(tpot_s["mean"], rel=0.02)
+        assert itl_s.mean == pytest.approx(tpot_s.mean, rel=0.02)
 
 
 def test_figures_of_a_run_hang_together() -> None:
     scene = scenario("wisp-cache", 30)
     run = simulate(scene, 2)
     found = compute_metrics(scene, run)
-    overall, classes = found["overall"], found["classes"]
+    overall, classes = found.overall, found.classes
     assert set(classes) == {"1", "2", "3", "4"}
-    assert sum(one["throughput"] for one in classes.values()) == pytest.approx(overall["throughput"])
-    assert sum(one["responses"] for one in classes.values()) == overall["responses"]
-    assert overall["goodput"] <= overall["throughput"] * 1.1
-    assert 0 < found["server"]["utilisation"] <= 1
-    assert found["server"]["estimate_over_true"] == pytest.approx(1)
-    assert overall["interference"]["mean"] >= 1
-    assert found["steady"]["steady"] in (True, False)
-    assert found["cost"]["edge_busy_s"] > 0
+    assert sum(one.throughput for one in classes.values()) == pytest.approx(overall.throughput)
+    assert sum(one.responses for one in classes.values()) == overall.responses
+    assert overall.goodput <= overall.throughput * 1.1
+    assert 0 < found.server.utilisation <= 1
+    assert found.server.estimate_over_true == pytest.approx(1)
+    assert overall.interference.mean >= 1
+    assert found.steady.steady in (True, False)
+    assert found.cost.edge_busy_s > 0
 
 
 def test_a_run_without_anything_to_judge_has_no_rates() -> None:
     scene = scenario(devices=1, slo="1", duration_s=6.0)
-    overall = compute_metrics(scene, simulate(scene))["overall"]
-    assert (overall["responses"], overall["violation_rate"]) == (0, None)
+    overall = compute_metrics(scene, simulate(scene)).overall
+    assert (overall.responses, overall.violation_rate) == (0, None)
 
 
 TABLE_2 = {"1": (130, 50), "2": (66, 25), "3": (56, 20), "4": (40, 14)}
@@ -183,5 +183,5 @@ def broken(system: str, slo: str, devices: int) -> float:
         find("wisp").build(), systems.get(system), source, devices, slo=parse_slo(slo),
         prompt_tokens=500, output_tokens=100, duration_s=170.0, warmup_s=20.0,
     )  # fmt: skip
-    rate: float = compute_metrics(scene, simulate(scene))["overall"]["violation_rate"]
+    rate: float = compute_metrics(scene, simulate(scene)).overall.violation_rate
     return rate

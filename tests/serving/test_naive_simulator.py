@@ -148,11 +148,11 @@ def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: f
         warmup_s=50.0,
     )
     found = compute_metrics(scenario, simulate(scenario, 1))
-    assert found["server"]["utilisation"] == pytest.approx(load, rel=0.04)
-    assert found["overall"]["throughput"] == pytest.approx(load / 0.1, rel=0.04)
-    queue_s = found["overall"]["queue_s"]
+    assert found.server.utilisation == pytest.approx(load, rel=0.04)
+    assert found.overall.throughput == pytest.approx(load / 0.1, rel=0.04)
+    queue_s = found.overall.queue_s
     assert queue_s
-    assert queue_s["mean"] == pytest.approx(0.1 * load / (2 - 2 * load), rel=0.15)
+    assert queue_s.mean == pytest.approx(0.1 * load / (2 - 2 * load), rel=0.15)
 
 
 @pytest.mark.parametrize(("think_s", "leave", "away_s"), [(0.0, 0.0, 0.0), (2.0, 0.0, 0.0), (1.0, 0.25, 6.0)])
@@ -181,14 +181,14 @@ def test_devices_are_throughput_times_the_length_of_their_cycle(
     )
     result = simulate(scenario, 4)
     found = compute_metrics(scenario, result)
-    response_s = found["overall"]["response_s"]
+    response_s = found.overall.response_s
     assert response_s
-    responses_per_s = found["overall"]["throughput"] / 30
+    responses_per_s = found.overall.throughput / 30
     pause_s = (1 - leave) * think_s + leave * away_s
-    assert responses_per_s * (response_s["mean"] + pause_s) == pytest.approx(24, rel=0.03)
+    assert responses_per_s * (response_s.mean + pause_s) == pytest.approx(24, rel=0.03)
     counted = result.batches["started_s"] >= 20
     batch_s = (result.batches["ended_s"] - result.batches["started_s"])[counted]
-    assert found["server"]["utilisation"] == pytest.approx(batch_s.sum() / 180, abs=0.002)
+    assert found.server.utilisation == pytest.approx(batch_s.sum() / 180, abs=0.002)
 
 
 def single_rounds(requests: list[tuple[float, int]], servers: int, router: str) -> Scenario:

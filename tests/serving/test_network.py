@@ -53,7 +53,7 @@ def test_drafts_that_share_an_uplink_cross_it_one_by_one_and_late() -> None:
     rounds, order = shared.rounds, np.argsort(shared.rounds["arrived_s"])
     takes_s = 4 * rounds["submitted"] / 1000.0 * (rounds["cached"] > 0)  # of drafts without a prompt
     assert (np.diff(rounds["arrived_s"][order]) >= takes_s[order][1:] - 1e-9).all()
-    missed = [compute_metrics(scene, one)["overall"]["deadline_miss_rate"] for one in (alone, shared)]
+    missed = [compute_metrics(scene, one).overall.deadline_miss_rate for one in (alone, shared)]
     assert missed[0] < missed[1]
 
 

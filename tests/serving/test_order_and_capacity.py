@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
+from report_builders import serving_figures
 from scenes import DEPLOYMENT
 
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint, Link
 from specbench_kit.deployments.loading import find
+from specbench_kit.metrics.serving_rows import Interval, SimulatedRow
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.result import SimulationResult
@@ -23,7 +26,6 @@ from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.capacity import violation_interval
-from specbench_kit.studies.serving.settings import GridPoint, ServingSeries
 from specbench_kit.studies.serving.simulation_grid import GridRow, summarise
 
 PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
@@ -111,27 +113,24 @@ def test_the_reserve_is_a_share_of_all_memory() -> None:
     assert room_bytes == pytest.approx(0.9 * 80e9 - 2 * 32.76e9, rel=0.01)
 
 
-def figures_of(throughput: float, rate: float | None) -> dict[str, Any]:
-    overall = {"throughput": throughput, "violation_rate": rate}
-    return {"overall": overall}
-
-
 def test_series_are_held_against_the_first_seed_by_seed() -> None:
     """Rates that differ by 0.1 with every seed differ by 0.1 on average; a seed without a rate is left out."""
-    series = [ServingSeries(name, "wisp", "wisp-promise", "wisp", None, "wisp") for name in ("first", "second")]
     rates = {"first": [0.1, 0.5, None, 0.3], "second": [0.2, 0.6, 0.9, 0.4]}
-    rows = [
-        GridRow(
-            GridPoint(one, 16, "2"),
-            {},
-            [figures_of(10.0 * (n + 1) * factor, rate) for n, rate in enumerate(rates[name])],
-        )
-        for one, name, factor in zip(series, rates, (1.0, 1.5), strict=True)
-    ]
-    (found,) = summarise(rows)["against_first"]
-    assert list(found["violation_difference"].values()) == pytest.approx([0.1, 0.1, 0.1])
-    assert list(found["throughput_ratio"].values()) == pytest.approx([1.5, 1.5, 1.5])
-    assert (found["series"], found["against"]) == ("second", "first")
+    rows = []
+    for name, factor in zip(rates, (1.0, 1.5), strict=True):
+        by_seed = [
+            serving_figures(0.0, throughput=10.0 * (n + 1) * factor, violation_rate=rate)
+            for n, rate in enumerate(rates[name])
+        ]
+        place = {"slo": "2", "slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": None}
+        row = SimulatedRow(series=name, devices=16, **place, figures=serving_figures(Interval(0.0)))
+        rows.append(GridRow(row, by_seed))
+    (found,) = summarise(rows).against_first
+    assert found.violation_difference is not None
+    assert found.throughput_ratio is not None
+    assert structs.astuple(found.violation_difference) == pytest.approx([0.1, 0.1, 0.1])
+    assert structs.astuple(found.throughput_ratio) == pytest.approx([1.5, 1.5, 1.5])
+    assert (found.series, found.against) == ("second", "first")
 
 
 def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:

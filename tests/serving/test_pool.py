@@ -11,6 +11,8 @@ from scenes import DEPLOYMENT, equal_results, scenario
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint
+from specbench_kit.metrics.serving_rows import Interval
+from specbench_kit.reports.serving.charts import SimulationSummary
 from specbench_kit.serving.arrivals import Poisson
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
@@ -132,15 +134,13 @@ def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, change
 def test_two_servers_serve_what_one_cannot() -> None:
     scenes = [scenario("wisp", 200, servers=servers) for servers in (1, 2)]
     one, two = (compute_metrics(scene, simulate(scene, 1)) for scene in scenes)
-    assert "pool" not in one
-    assert two["overall"]["throughput"] > 1.5 * one["overall"]["throughput"]
-    assert list(two["pool"]) == ["1", "2"]
-    shares = [server["rounds_share"] or 0 for server in two["pool"].values()]
+    assert one.pool == {}
+    assert two.overall.throughput > 1.5 * one.overall.throughput
+    assert list(two.pool) == ["1", "2"]
+    shares = [server.rounds_share or 0 for server in two.pool.values()]
     assert sum(shares) == pytest.approx(1)
     assert min(shares) > 0.4
-    assert two["server"]["utilisation"] == pytest.approx(
-        sum(server["utilisation"] for server in two["pool"].values()) / 2
-    )
+    assert two.server.utilisation == pytest.approx(sum(server.utilisation for server in two.pool.values()) / 2)
 
 
 def test_an_unequal_pool_gives_the_faster_server_more() -> None:
@@ -153,8 +153,8 @@ def test_an_unequal_pool_gives_the_faster_server_more() -> None:
         found[router] = compute_metrics(scene, simulate(scene, 1))
     in_turn = found.pop("round-robin")
     for by_work in found.values():
-        assert by_work["pool"]["1 (fast)"]["rounds_share"] > 1.1 * in_turn["pool"]["1 (fast)"]["rounds_share"]  # type: ignore[operator]
-        assert by_work["overall"]["throughput"] > in_turn["overall"]["throughput"]
+        assert by_work.pool["1 (fast)"].rounds_share > 1.1 * in_turn.pool["1 (fast)"].rounds_share  # type: ignore[operator]
+        assert by_work.overall.throughput > in_turn.overall.throughput
 
 
 @dataclass
@@ -304,11 +304,13 @@ def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
         **options,  # type: ignore[arg-type]
     )
     outcome = ServingRun(settings=settings, report=lambda *_: None).simulate()
-    alone, pool = (row["figures"]["pool"] for row in outcome.summary["rows"])
+    assert isinstance(outcome.summary, SimulationSummary)
+    alone, pool = (row.figures.pool for row in outcome.summary.rows)
     assert list(alone) == ["1"]
-    assert alone["1"]["rounds_share"]["mean"] == 1
-    assert pool["1"]["away_s"]["mean"] == 2
-    assert pool["1"]["tokens_share"]["mean"] + pool["2"]["tokens_share"]["mean"] == pytest.approx(1)
+    assert alone["1"].rounds_share == Interval(1.0)
+    assert pool["1"].away_s.mean == 2
+    shares = [server.tokens_share.mean for server in pool.values() if server.tokens_share]
+    assert sum(shares) == pytest.approx(1)
     report = (outcome.folder / "report.md").read_text(encoding="utf-8")
     lines = report.partition("## Servers of the pool (modelled)")[2].partition("##")[0].strip().splitlines()
     assert len(lines) == 2 + 3

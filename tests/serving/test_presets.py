@@ -98,4 +98,4 @@ def test_an_unknown_preset_is_refused() -> None:
 
 def test_a_figure_derived_from_others_is_told_without_an_interval() -> None:
     """As the share of missed deadlines that `wisp-figure-8` prints."""
-    assert estimate({"mean": 0.25}) == Estimate(0.25, None)
+    assert estimate(Interval(0.25)) == Estimate(0.25, None)

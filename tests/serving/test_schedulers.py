@@ -213,7 +213,7 @@ def test_without_a_late_lane_one_expired_request_stops_every_batch() -> None:
     assert livelocked.refusals > 1
     assert livelocked.idle_waiting_s > 10
     assert (served.refusals, served.idle_waiting_s) == (0, 0.0)
-    assert compute_metrics(scene, livelocked)["overall"]["violation_rate"] == 1.0
+    assert compute_metrics(scene, livelocked).overall.violation_rate == 1.0
 
 
 def test_knapsack_finds_what_trying_every_batch_finds() -> None:
@@ -296,14 +296,14 @@ def rate(
     scene = scenario(
         "wisp-cache", devices, scheduler=scheduler, deployment=deployment, prompt_tokens=500, slo=slo, **spans
     )
-    found: float = compute_metrics(scene, simulate(scene, seed))["overall"][what]
+    found: float = getattr(compute_metrics(scene, simulate(scene, seed)).overall, what)
     return found
 
 
 def test_an_estimator_may_be_wrong_while_the_server_is_not() -> None:
     errors = EstimatorError(), EstimatorError(factor=2.0), EstimatorError(noise=0.3)
     scenes = [scenario(estimator=error) for error in errors]
-    right, double, noisy = (compute_metrics(one, simulate(one))["server"]["estimate_over_true"] for one in scenes)
+    right, double, noisy = (compute_metrics(one, simulate(one)).server.estimate_over_true for one in scenes)
     assert right == pytest.approx(1.0)
     assert double == pytest.approx(2.0)
     assert noisy != pytest.approx(1.0, abs=1e-6)

@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
+from report_builders import serving_figures
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.metrics.serving_rows import Interval, SimulatedRow
 from specbench_kit.serving.number_lists import parse_devices
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
@@ -73,17 +76,21 @@ def test_bad_settings_are_refused(changes: dict[str, Any], line: str) -> None:
 
 def test_estimates_over_seeds() -> None:
     """Student's t: 12.706205 for two seeds, 4.302653 for three."""
-    assert estimate([3.0]) == (3.0, None, None)
-    assert estimate([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.706205, 2 + 12.706205))
-    assert estimate([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+    assert estimate([3.0]) == Interval(3.0)
+    assert astuple(estimate([1.0, 3.0])) == pytest.approx((2.0, 2 - 12.706205, 2 + 12.706205))
+    three = (2.0, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5)
+    assert astuple(estimate([1.0, 2.0, 3.0])) == pytest.approx(three)
     assert estimate([0.0, 0.1], 0.0, 1.0).low == 0.0
 
 
 def test_trees_of_figures_are_joined_number_by_number() -> None:
-    found = over_seeds([{"a": {"b": 1, "c": None}, "ok": True}, {"a": {"b": 3, "c": 4.0}, "ok": False}])
-    assert found["a"]["b"]["mean"] == 2
-    assert found["a"]["c"] == {"mean": 4.0, "low": None, "high": None}
-    assert found["ok"] is False
+    first = serving_figures(0, throughput=1, acceptance_length=None)
+    second = serving_figures(0, throughput=3, acceptance_length=4.0)
+    second.steady.steady = False
+    found = over_seeds([first, second])
+    assert found.overall.throughput.mean == 2
+    assert found.overall.acceptance_length == Interval(4.0)
+    assert found.steady.steady is False
 
 
 def test_the_knee_is_where_a_flat_line_begins_to_rise() -> None:
@@ -93,13 +100,16 @@ def test_the_knee_is_where_a_flat_line_begins_to_rise() -> None:
 
 
 def test_the_guard_time_that_makes_up_for_a_wrong_estimator() -> None:
-    def row(factor: float, guard_s: float, rate: float) -> dict[str, Any]:
+    def row(factor: float, guard_s: float, rate: float) -> SimulatedRow:
         place = {"series": "wisp", "devices": 9, "slo": "2", "slo_scale": 1.0, "estimator_noise": 0.0}
-        figure = {"mean": rate, "low": rate - 0.01, "high": rate + 0.01}
-        return {**place, "estimator_factor": factor, "guard_s": guard_s, "rate": figure}
+        figures = serving_figures(Interval(0.0), violation_rate=Interval(rate, rate - 0.01, rate + 0.01))
+        return SimulatedRow(**place, estimator_factor=factor, guard_s=guard_s, figures=figures)
+
+    def late(row: SimulatedRow) -> Interval | None:
+        return row.figures.overall.violation_rate
 
     rows = [row(1, 0.05, 0.1), row(1, 0.2, 0.1), row(0.5, 0.05, 0.4), row(0.5, 0.2, 0.105)]
-    (found,) = guards(rows, "rate", smaller_is_better=True)
-    assert (found["estimator_factor"], found["guard_s"]) == (0.5, 0.2)
-    (lost,) = guards([*rows[:3], row(0.5, 0.2, 0.3)], "rate", smaller_is_better=True)
-    assert lost["guard_s"] is None
+    (found,) = guards(rows, late, smaller_is_better=True)
+    assert (found.estimator_factor, found.guard_s) == (0.5, 0.2)
+    (lost,) = guards([*rows[:3], row(0.5, 0.2, 0.3)], late, smaller_is_better=True)
+    assert lost.guard_s is None

@@ -288,7 +288,7 @@ def test_recorded_arrivals_that_find_their_device_busy_wait_and_are_counted() ->
     result = simulate(scene)
     assert sorted(np.round(result.responses["start_s"], 6)) == [round(one.at_s, 6) for one in filled_queue]
     assert np.isinf(result.responses["end_s"]).any()
-    assert compute_metrics(scene, result)["overall"]["violation_rate"] > 0.5
+    assert compute_metrics(scene, result).overall.violation_rate > 0.5
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import numpy as np
 from scenes import calm, scenario
 
+from specbench_kit.metrics.serving_rows import SimulatedRow
+from specbench_kit.reports.serving.charts import SimulationSummary
 from specbench_kit.reports.serving.wording import MOST_EVICTIONS, thrashing
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
@@ -24,8 +26,10 @@ def finished(result: SimulationResult) -> int:
 
 
 def cautions(scene: Scenario, result: SimulationResult) -> list[str]:
-    row = {"series": "centralized", "devices": scene.devices, "figures": over_seeds([compute_metrics(scene, result)])}
-    return thrashing({"rows": [row]})
+    place = {"slo": "1", "slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": None}
+    figures = over_seeds([compute_metrics(scene, result)])
+    row = SimulatedRow(series="centralized", devices=scene.devices, **place, figures=figures)
+    return thrashing(SimulationSummary(axes={}, rows=[row], against_first=[], knees=[], guards=[]))
 
 
 def test_a_server_with_little_memory_thrashes_goes_on_and_says_so() -> None:

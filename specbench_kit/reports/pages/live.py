@@ -1,16 +1,19 @@
-"""The reports on a load that was measured at a server, and on how far the simulator is off, as documents.
+"""The reports on a load that was measured at a server, and on how far the simulator is off, with their figures.
 
-Also here: what a reader must know of a load before its times or their simulation are quoted.
+Also here: what a load finds and says of itself, as reports read it; what a reader must know of a load before its times
+or their simulation are quoted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import look_up
+from specbench_kit.metrics.serving_rows import Figures, Percentiles, Real
 from specbench_kit.profilers.base import LEAST_SERVED_R2
 from specbench_kit.reports.document import (
     Blocks,
@@ -20,46 +23,148 @@ from specbench_kit.reports.document import (
     Figure,
     Heading,
     Paragraph,
-    Row,
-    RunFile,
-    Summary,
     Table,
     caution,
     code,
     facts,
     with_more_columns,
 )
+from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.profiles import score
+from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
+from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription, ServerReference
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Values = Mapping[str, float | None]
 """The figures of a row by the titles of their columns."""
 
 
+class RoundTrips(Struct):
+    """Percentiles of the time from a draft sent to its answer; None if no round was answered."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class LoadFigures(Struct, kw_only=True):
+    """The figures of a load at a server, or of a simulation of it; a closed loop of devices has no rate."""
+
+    devices: int
+    rate: float | None = None
+    round_s: RoundTrips
+    figures: Figures
+
+    @property
+    def name(self) -> str:
+        """The load in words."""
+        return label(self.devices, self.rate)
+
+
+class AnswerShares(Struct):
+    """A server's answers; a share is None if there is nothing to count.
+
+    `differing` ones accept other tokens than the recorded target, or go on with another one; `left_trace` is the share
+    of the responses with at least one of them. `degraded` answers come from an overloaded server that did not verify
+    the draft, `refusals` from one that asked for the same draft later.
+    """
+
+    rounds: int
+    responses: int
+    differing: float | None
+    left_trace: float | None
+    degraded: float | None
+    refusals: int
+
+
+class MeasuredLoad(LoadFigures, kw_only=True):
+    """A load that a server was under.
+
+    `slower` is the time of verifications over that by the profile, `estimate` the server's own over it, `scatter` how
+    much equal batches differ, `late_s` the median and 99th percentile of how late drafts left.
+    """
+
+    slower: float | None
+    estimate: float | None
+    scatter: float | None
+    late_s: tuple[float, float]
+    answers: AnswerShares
+
+
+class LoadSummary(Struct):
+    """The content of a load's `summary.json`; at the numbers of devices in `late`, drafts left too late."""
+
+    rows: list[MeasuredLoad]
+    late: list[int]
+
+
+class LoadConfig(RunConfig, kw_only=True):
+    """The settings of a load that its report names, and those that its simulation needs."""
+
+    method: str
+    scheduler: str
+    slo: list[str]
+    max_batch: int
+    duration_s: float
+    warmup_s: float
+    seed: int
+
+
+class LoadedProfile(Struct):
+    """How far the server's profile is to be trusted."""
+
+    name: str = ""
+    r2: float | None = None
+    disturbed: list[str] = field(default_factory=list)
+
+
+class LoadDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a load; the last fields are what its server and its network take besides verifying."""
+
+    config: LoadConfig
+    server: ServerReference
+    deployment: DeploymentDescription
+    profile: LoadedProfile = field(default_factory=LoadedProfile)
+    busy_by_sessions: list[tuple[float, float]] = field(default_factory=lambda: [(1.0, 0.0)])
+    wire_s: float = 0.0
+    verify_cv: float = 0.0
+    frame_s: float = 0.0
+    turn_s: float = 0.0
+    turn_answer_s: float = 0.0
+    answer_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedColumn(Column):
-    """A figure by its path in a row; `tolerance` is how far a simulation may be off, as a share or in points."""
+    """A figure of a load; `tolerance` is how far a simulation may be off, as a share or in points."""
 
-    path: str = ""
+    of: Callable[[LoadFigures], float | None] = lambda _: None
     tolerance: float | None = None
     in_points: bool = False
 
 
+def _mean(quantity: Percentiles[Real] | None) -> float | None:
+    return quantity.mean if quantity else None
+
+
 COLUMNS = (
-    ComparedColumn("throughput (tokens/s)", "number", "figures.overall.throughput", 0.10),
-    ComparedColumn("round p50", "seconds", "round_s.p50", 0.10),
-    ComparedColumn("round p95", "seconds", "round_s.p95", 0.15),
-    ComparedColumn("round p99", "seconds", "round_s.p99"),
-    ComparedColumn("violations", "share", "figures.overall.violation_rate", 0.03, in_points=True),
-    ComparedColumn("batch size", "number", "figures.server.batch_size.mean"),
-    ComparedColumn("queue", "seconds", "figures.overall.queue_s.mean"),
-    ComparedColumn("verify", "seconds", "figures.overall.verify_s.mean"),
-    ComparedColumn("estimated / true", "number", "figures.server.estimate_over_true"),
-    ComparedColumn("busy", "share", "figures.server.utilisation"),
+    ComparedColumn("throughput (tokens/s)", "number", lambda row: row.figures.overall.throughput, 0.10),
+    ComparedColumn("round p50", "seconds", lambda row: row.round_s.p50, 0.10),
+    ComparedColumn("round p95", "seconds", lambda row: row.round_s.p95, 0.15),
+    ComparedColumn("round p99", "seconds", lambda row: row.round_s.p99),
+    ComparedColumn("violations", "share", lambda row: row.figures.overall.violation_rate, 0.03, in_points=True),
+    ComparedColumn("batch size", "number", lambda row: _mean(row.figures.server.batch_size)),
+    ComparedColumn("queue", "seconds", lambda row: _mean(row.figures.overall.queue_s)),
+    ComparedColumn("verify", "seconds", lambda row: _mean(row.figures.overall.verify_s)),
+    ComparedColumn("estimated / true", "number", lambda row: row.figures.server.estimate_over_true),
+    ComparedColumn("busy", "share", lambda row: row.figures.server.utilisation),
 )
 POINT = ("devices", "requests")
 """Columns that name a load: the devices, and how many requests arrive."""
@@ -67,15 +172,18 @@ SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, wi
 TOLERANCES = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
 
 
-def values_of(row: Row) -> Values:
+def values_of(row: LoadFigures) -> Values:
     """Return the figures of a row."""
-    return {column.title: look_up(row, column.path) for column in COLUMNS}
+    return {column.title: column.of(row) for column in COLUMNS}
 
 
-def mean_of(rows: Sequence[Row]) -> Values:
+def mean_of(rows: Sequence[LoadFigures]) -> Values:
     """Return the means of the figures of several rows; None if a row lacks the figure."""
-    values_by_title = {column.title: [look_up(row, column.path) for row in rows] for column in COLUMNS}
-    return {title: None if None in values else fmean(values) for title, values in values_by_title.items()}
+    means: dict[str, float | None] = {}
+    for column in COLUMNS:
+        known = [value for row in rows if (value := column.of(row)) is not None]
+        means[column.title] = fmean(known) if len(known) == len(rows) else None
+    return means
 
 
 class Deviation(Struct):
@@ -90,7 +198,7 @@ class ValidatedLoad(Struct):
 
     devices: int
     rate: float | None
-    measured: Row
+    measured: MeasuredLoad
     simulated: Values
     simulated_apart: dict[str, Deviation]
     as_fast: Values
@@ -130,43 +238,41 @@ LOAD_COLUMNS = ("load", "throughput (tokens/s)", "round p50", "round p95", "viol
 """The columns of a load that a reader sees first."""
 
 
-def load_report(run: RunFile, summary: Summary, figures: Sequence[Figure] = ()) -> Document:
+def load_report(run: LoadDescription, summary: LoadSummary, figures: Sequence[Figure] = ()) -> Document:
     """Return the report of `skit load`."""
-    rows = [
-        [name_of(row), *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
-    ]
+    rows = [[row.name, *values_of(row).values(), " and ".join(map(seconds, row.late_s))] for row in summary.rows]
     table = Table(("load", *COLUMNS, "drafts sent late by (p50, p99)"), rows)
     return _document(
         "Load on",
         run,
         [Paragraph(f"**{load_headline(run, summary)}**")],
-        caution(machine.warnings(RunDescription.read(run)), severe=True),
-        caution(load_cautions(run, summary["rows"])),
+        caution(machine.warnings(run), severe=True),
+        caution(load_cautions(run, summary.rows)),
         [*figures, *with_more_columns(table, LOAD_COLUMNS)],
         _answers(summary),
     )
 
 
-def load_headline(run: RunFile, summary: Summary) -> str:
+def load_headline(run: LoadDescription, summary: LoadSummary) -> str:
     """Return in a sentence what the server did under the load with the highest throughput."""
-    rows = summary["rows"]
-    values = {name_of(row): values_of(row) for row in rows}
+    rows = summary.rows
+    values = {row.name: values_of(row) for row in rows}
     best = max(values, key=lambda name: values[name]["throughput (tokens/s)"] or 0.0)
     figures = values[best]
     first = f"Of {len(rows)} loads, {best} have the highest throughput" if len(rows) > 1 else f"{best} were served"
-    promise = slo_in_words(run["config"]["slo"][0])
+    promise = slo_in_words(run.config.slo[0])
     # None if no response was due within the load.
     broken = figures["violations"]
     kept = (
         f"{share(broken)} of responses slower than the promised {promise}" if broken is not None else "no response due"
     )
     return (
-        f"{first}: {significant(figures['throughput (tokens/s)'])} tokens/s with {code(run['config']['scheduler'])}, "
+        f"{first}: {significant(figures['throughput (tokens/s)'])} tokens/s with {code(run.config.scheduler)}, "
         f"95% of rounds answered within {seconds(figures['round p95'])}, {kept} (one measurement, no interval)."
     )
 
 
-def _answers(summary: Summary) -> Blocks:
+def _answers(summary: LoadSummary) -> Blocks:
     """Return the section on how the server's answers and its speed relate to trace and profile."""
     columns = (
         *POINT,
@@ -178,11 +284,11 @@ def _answers(summary: Summary) -> Blocks:
         Column("verify / profile", "number"),
         Column("server's estimate / profile", "number"),
     )
-    names = ("rounds", "differing", "left_trace", "degraded", "refusals")
-    rows = []
-    for row in summary["rows"]:
-        answers = [row["answers"][name] for name in names]
-        rows.append([*_point(row["devices"], row.get("rate")), *answers, row["slower"], row["estimate"]])
+    rows: list[list[Cell]] = []
+    for row in summary.rows:
+        answers = row.answers
+        counts = (answers.rounds, answers.differing, answers.left_trace, answers.degraded, answers.refusals)
+        rows.append([*_point(row.devices, row.rate), *counts, row.slower, row.estimate])
     return [Heading("The server's answers"), Table(columns, rows)]
 
 
@@ -215,7 +321,7 @@ def judged_errors(result: Validation) -> list[JudgedError]:
     return judged
 
 
-def validation_report(run: RunFile, result: Validation, figures: Sequence[Figure] = ()) -> Document:
+def validation_report(run: LoadDescription, result: Validation, figures: Sequence[Figure] = ()) -> Document:
     """Return the report on the simulation of the same load."""
     rows: list[list[Cell]] = []
     for row in result.rows:
@@ -228,7 +334,7 @@ def validation_report(run: RunFile, result: Validation, figures: Sequence[Figure
         "Validation of",
         run,
         [Paragraph(f"**{validation_headline(result)}**")],
-        caution(machine.warnings(RunDescription.read(run)), severe=True),
+        caution(machine.warnings(run), severe=True),
         caution(load_cautions(run, [row.measured for row in result.rows])),
         [*figures, _judged_table(result), Paragraph(note)],
         [Heading("All figures"), Table((*POINT, "", *COLUMNS), rows)],
@@ -279,21 +385,19 @@ def _error(error: Deviation, column: ComparedColumn) -> str:
     return f"**{text}**" if error.within is False else text
 
 
-def _document(subject: str, run: RunFile, *sections: Blocks) -> Document:
-    config = run["config"]
+def _document(subject: str, run: LoadDescription, *sections: Blocks) -> Document:
+    config = run.config
     rows = [
-        ("drafting", code(config["method"])),
-        ("promised speed (SLO)", ", ".join(map(slo_in_words, config["slo"]))),
-        ("largest batch", count(config["max_batch"])),
-        ("measured", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
-        ("server", f"{run['server']['kind']} on {run['server']['device']}"),
-        ("expected verification times", run["deployment"]["verifier"]["origin"]),
-        ("times of the devices", run["deployment"]["drafter"]["origin"]),
+        ("drafting", code(config.method)),
+        ("promised speed (SLO)", ", ".join(map(slo_in_words, config.slo))),
+        ("largest batch", count(config.max_batch)),
+        ("measured", f"{config.duration_s:g} s, of which {config.warmup_s:g} s of warm-up do not count"),
+        ("server", f"{run.server.kind} on {run.server.device}"),
+        ("expected verification times", run.deployment.verifier.origin),
+        ("times of the devices", run.deployment.drafter.origin),
     ]
     setting: Blocks = [Heading("What was run"), facts(rows)]
-    return Document.of(
-        f"{subject} {code(config['scheduler'])}", *sections, setting, provenance(RunDescription.read(run))
-    )
+    return Document.of(f"{subject} {code(config.scheduler)}", *sections, setting, provenance(run))
 
 
 LATE_S = 0.05
@@ -302,40 +406,40 @@ MOST_APART = 1.25
 """Largest ratio, either way, of measured verification times to those of the profile that passes without a word."""
 
 
-def load_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
+def load_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list[str]:
     """Return what limits the figures of a load, less what the machine's disturbances void."""
-    lines = setting_cautions(RunDescription.read(run))
+    lines = setting_cautions(run)
     for row in rows:
-        if row["late_s"][1] > LATE_S:
-            lines.append(f"LATE DRAFTS at {name_of(row)}: the machine that generates the load was too slow.")
-        answers = row.get("answers") or {}
-        if answers.get("degraded") or answers.get("refusals"):
+        if row.late_s[1] > LATE_S:
+            lines.append(f"LATE DRAFTS at {row.name}: the machine that generates the load was too slow.")
+        answers = row.answers
+        if answers.degraded or answers.refusals:
             lines.append(
-                f"OVERLOADED at {name_of(row)}: the server answered {share(answers['degraded'] or 0.0)} of the rounds "
-                f"without verifying the draft, and asked {count(answers['refusals'])} times to send it again later."
+                f"OVERLOADED at {row.name}: the server answered {share(answers.degraded or 0.0)} of the rounds "
+                f"without verifying the draft, and asked {count(answers.refusals)} times to send it again later."
             )
-        if answers.get("differing"):
+        if answers.differing:
             lines.append(
-                f"OTHER ANSWERS at {name_of(row)}: {share(answers['differing'])} of the rounds, in "
-                f"{share(answers['left_trace'])} of the responses, were not answered as in the trace. Devices followed "
+                f"OTHER ANSWERS at {row.name}: {share(answers.differing)} of the rounds, in "
+                f"{share(answers.left_trace)} of the responses, were not answered as in the trace. Devices followed "
                 "the server, and most drafts behind such an answer are wrong."
             )
     return [*lines, *profile_cautions(run, rows)]
 
 
-def profile_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
+def profile_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list[str]:
     """Return what limits the comparison with the profile."""
     lines = []
-    profile = run.get("profile") or {}
-    if disturbed := profile.get("disturbed"):
-        lines.append(f"DISTURBED PROFILE: {'; '.join(disturbed)}, while '{profile['name']}' was measured.")
-    if (r2 := profile.get("r2")) is not None and r2 < LEAST_SERVED_R2:
-        lines.append(poor_fit(r2))
+    profile = run.profile
+    if profile.disturbed:
+        lines.append(f"DISTURBED PROFILE: {'; '.join(profile.disturbed)}, while '{profile.name}' was measured.")
+    if profile.r2 is not None and profile.r2 < LEAST_SERVED_R2:
+        lines.append(poor_fit(profile.r2))
     for row in rows:
-        slower = row.get("slower")
+        slower = row.slower
         if slower and not 1 / MOST_APART <= slower <= MOST_APART:
             lines.append(
-                f"OTHER SPEED at {name_of(row)}: verifications took {slower:.2f} times as long as by the profile: "
+                f"OTHER SPEED at {row.name}: verifications took {slower:.2f} times as long as by the profile: "
                 "measure it again, right before the load."
             )
     return lines
@@ -349,11 +453,95 @@ def poor_fit(r2: float | None) -> str:
     )
 
 
-def name_of(row: Row) -> str:
-    """Return the name of a row's load."""
-    return label(row["devices"], row.get("rate"))
-
-
 def label(devices: int, rate: float | None) -> str:
     """Return the name of a load; a closed loop has no rate."""
     return f"{count(devices)} devices" + ("" if rate is None else f" and {rate:g} requests/s")
+
+
+ROW_IN = 0.26
+FRAME_IN = 1.0
+"""Height of a row, and of the axis and the legend below the rows."""
+
+
+def write_load(folder: Path, run: LoadDescription, summary: LoadSummary) -> Document:
+    """Write the report of a load with its figure, and return its document."""
+    document = load_report(run, summary, write_pictures(folder, [round_trips(summary)], _where(run)))
+    write_page(folder, document)
+    return document
+
+
+def write_validation(folder: Path, name: str, run: LoadDescription, result: Validation) -> Document:
+    """Write the report on a load's simulation, as files of this name, and return its document."""
+    pictures = [errors] if (errors := error_picture(result)) else []
+    document = validation_report(run, result, write_pictures(folder, pictures, _where(run)))
+    write_page(folder, document, name)
+    return document
+
+
+def _where(run: LoadDescription) -> str:
+    config = run.config
+    return (
+        f"{config.scheduler} on {run.server.device}, {config.method}, promised {slo_in_words(config.slo[0])}, "
+        f"{config.duration_s:g} s per load"
+    )
+
+
+def round_trips(summary: LoadSummary) -> Picture:
+    """Return the picture of how long rounds take under each load: a line from the median to the slowest percent."""
+    answered = [row for row in summary.rows if row.round_s.p50 is not None]
+
+    def draw(axes: "Axes") -> None:
+        for number, row in enumerate(answered):
+            trips = row.round_s
+            p50_ms, p95_ms, p99_ms = (1e3 * (time_s or 0.0) for time_s in (trips.p50, trips.p95, trips.p99))
+            axes.plot([p50_ms, p99_ms], [number, number], color=COLOURS[0], linewidth=2)
+            for index, (name, time_ms) in enumerate((("P50", p50_ms), ("P95", p95_ms), ("P99", p99_ms))):
+                name_once = name if number == 0 else None
+                axes.plot([time_ms], [number], MARKERS[index], color=COLOURS[0], markersize=6, label=name_once)
+        axes.set_yticks(range(len(answered)), [row.name for row in answered])
+        axes.invert_yaxis()
+        axes.margins(y=0.3)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("time from a draft sent to its answer (ms)")
+        axes.grid(axis="x", alpha=0.3)
+        if answered:
+            axes.legend(loc="best")
+
+    note = "Half of the rounds are faster than P50; one in a hundred is slower than P99. To the left is better."
+    return Picture("round_trips", "Round trips by load", note, FRAME_IN + ROW_IN * max(2, len(answered)), draw)
+
+
+def error_picture(result: Validation) -> Picture | None:
+    """Return the picture of how far simulated figures are off, or None if none has a tolerance."""
+    errors = judged_errors(result)
+    by_figure: dict[tuple[str, str], list[JudgedError]] = {}
+    for error in errors:
+        by_figure.setdefault((error.load, error.column.title), []).append(error)
+    several = len({load for load, _ in by_figure}) > 1
+    # Names leave most of the width to the errors: the unit stands in the table.
+    short = {figure: figure.partition(" (")[0] for _, figure in by_figure}
+    names = [
+        f"{short[figure]}\n{load.replace(' and ', ', ').replace(' requests', '')}" if several else short[figure]
+        for load, figure in by_figure
+    ]
+
+    def draw(axes: "Axes") -> None:
+        named = set[str]()
+        for number, members in enumerate(by_figure.values()):
+            reach = 100 * (members[0].column.tolerance or 0.0)
+            axes.plot([-reach, reach], [number, number], color=GREY, linewidth=7, alpha=0.3, solid_capstyle="butt")
+            for error in members:
+                index = list(SIMULATED).index(error.variant)
+                name = None if error.variant in named else SIMULATED[error.variant]
+                named.add(error.variant)
+                axes.plot([100 * error.error], [number], MARKERS[index], color=COLOURS[index], markersize=6, label=name)
+        axes.axvline(0, color=GREY, linewidth=1)
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.set_xlabel("simulated less measured (%)")
+        axes.grid(axis="x", alpha=0.3)
+        axes.figure.legend(loc="outside lower center", frameon=False)
+
+    note = f"Grey: the tolerances ({TOLERANCES}). A mark beyond them is missed; violations are in points."
+    height_in = FRAME_IN + 0.3 + (1.3 if several else 1.0) * ROW_IN * max(2, len(names))
+    return Picture("simulation_errors", "How far the simulation is off", note, height_in, draw) if errors else None

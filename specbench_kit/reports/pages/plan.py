@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.plan_summary import FleetSummary, MovedAssumption, PlannedFleet, PlanSummary, ServedPoint
+from specbench_kit.metrics.serving_rows import GroupFigures, Interval
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -226,16 +227,16 @@ def _latencies(summary: PlanSummary) -> Blocks:
         *("class", Column("late", "share"), Column("tokens/s of a response", "number")),
         *(Column(title, "seconds") for title in timed),
     )
-    groups = {"all": plan.overall, **(plan.classes if len(plan.classes) > 1 else {})}
-    rows = []
+    groups: dict[str, GroupFigures[Interval]] = {"all": plan.overall}
+    if len(plan.classes) > 1:
+        groups |= plan.classes
+    rows: list[list[Cell]] = []
     for name, group in groups.items():
-        figures = [
-            group[metric] and group[metric][figure]["mean"]
-            for metric in ("response_s", "ttft_s", "tpot_s")
-            for figure in ("p50", "p95", "p99")
-        ]
-        late = group["violation_rate"] and group["violation_rate"]["mean"]
-        rows.append((name, late, group["speed"] and group["speed"]["mean"]["mean"], *figures))
+        late = group.violation_rate.mean if group.violation_rate else None
+        cells: list[Cell] = [name, late, group.speed.mean.mean if group.speed else None]
+        for times_s in (group.response_s, group.ttft_s, group.tpot_s):
+            cells += [times_s.p50.mean, times_s.p95.mean, times_s.p99.mean] if times_s else [None] * 3
+        rows.append(cells)
     return [Heading("Latency at a full replica (modelled)"), Table(columns, rows)]
 
 

@@ -1,12 +1,146 @@
-"""The lines of a figure: which rows of a summary form a line, and what the horizontal axis is."""
+"""What a simulation and a search for capacity find and say of themselves, as reports read it.
 
-from collections.abc import Sequence
+Also here: the lines of a figure: which rows of a summary form a line, and what the horizontal axis is.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.reports.document import Row
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics.serving_rows import (
+    AxisValue,
+    CapacityRange,
+    FigureRange,
+    SearchedRow,
+    SeriesDifference,
+    ServingPoint,
+    SimulatedRow,
+)
+from specbench_kit.papers.comparison import ComparedNumber
+from specbench_kit.papers.experiment import Assumed
 from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
+from specbench_kit.runs.document import RunConfig, RunDescription
+
+
+class SimulationSummary(Struct, kw_only=True, omit_defaults=True):
+    """The content of `summary.json` of a simulation; `published` are the numbers of a preset's paper."""
+
+    axes: dict[str, list[AxisValue]]
+    rows: list[SimulatedRow]
+    against_first: list[SeriesDifference]
+    knees: list[ServingPoint]
+    guards: list[ServingPoint]
+    ranges: list[FigureRange] = []
+    published: list[ComparedNumber] = []
+
+
+class SearchRule(Struct):
+    """The rule by which a load counted as served, and the extent of the search."""
+
+    epsilon: float
+    most: int
+    resolution: float
+    objective: str
+
+
+class CapacitySummary(Struct, kw_only=True, omit_defaults=True):
+    """The content of `summary.json` of a search for capacity."""
+
+    rule: SearchRule
+    axes: dict[str, list[AxisValue]]
+    rows: list[SearchedRow]
+    guards: list[ServingPoint]
+    ranges: list[CapacityRange] = []
+    published: list[ComparedNumber] = []
+
+    @property
+    def unit(self) -> str:
+        """The unit of capacities: devices, or a rate of arrivals."""
+        return self.rows[0].unit
+
+
+ServingSummary = SimulationSummary | CapacitySummary
+
+
+class ServingConfig(RunConfig, kw_only=True):
+    """The settings of a simulation that its report names."""
+
+    seeds: int
+    duration_s: float
+    warmup_s: float
+    slo: list[str]
+    objective: str
+    arrivals: str
+    arrivals_scale: float = 1.0
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    link_trace: str | None = None
+    shared_up_bytes_per_s: float | None = None
+    frame_s: float = 0.0
+    outage: list[str] = field(default_factory=list)
+    max_batch: int
+    estimator_profile: str | None = None
+
+
+class TypicalDrafts(Struct):
+    """Averages of a series' rounds, and the longest draft."""
+
+    submitted: float
+    acceptance: float
+    committed: float
+    longest: int
+
+
+class KvDescription(Struct):
+    """The KV memory of a server in tokens, its context, and where both come from."""
+
+    tokens: float | None
+    context: float | None
+    origin: str
+
+
+class SeriesDescription(Struct, kw_only=True):
+    """One system of a simulation; `recorded` says whose recorded acceptance it has, if it has one."""
+
+    label: str
+    system: str
+    summary: str
+    scheduler: str
+    method: str
+    acceptance: str | None
+    typical: TypicalDrafts
+    deployment: str
+    servers: str = "1"
+    router: str = ""
+    recorded: JsonObject | None = None
+    uses: JsonObject = field(default_factory=dict)
+    seen_prompts: int | None = None
+    colocated_ratio: float | None = None
+    kv: KvDescription
+
+
+class PresetDescription(Struct):
+    """The published experiment that was repeated."""
+
+    name: str
+    summary: str
+    source: str
+    against: str
+    reading: str
+    assumed: list[Assumed]
+
+
+class ServingDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a simulation or of a search for capacity."""
+
+    config: ServingConfig
+    series: list[SeriesDescription]
+    preset: PresetDescription | None = None
+
 
 NAMES = {
     "devices": "devices",
@@ -20,21 +154,24 @@ NAMES = {
 SHORT = {"slo_scale": "SLO x", "estimator_factor": "estimate x", "estimator_noise": "noise ", "guard_s": "guard "}
 
 
+R = TypeVar("R", bound=ServingPoint)
+
+
 @dataclass(frozen=True, slots=True)
-class ChartLine:
+class ChartLine(Generic[R]):
     """One line: rows that differ only in the value of the chart's axis, in the order of that axis."""
 
     label: str
     style: Style
-    rows: Sequence[Row]
+    rows: Sequence[R]
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Generic[R]):
     """All lines along one axis."""
 
     axis: str
-    lines: Sequence[ChartLine]
+    lines: Sequence[ChartLine[R]]
 
     @property
     def numeric(self) -> bool:
@@ -46,35 +183,49 @@ class Chart:
         """True if some line has several points; a chart without lines is drawn as bars."""
         return any(len(line.rows) > 1 for line in self.lines)
 
-    def x(self, line: ChartLine) -> list[Any]:
+    def numbers(self, line: ChartLine[R]) -> list[float]:
+        """Return the values of a numeric axis at a line's rows."""
+        return [float(str(row.at(self.axis))) for row in line.rows]
+
+    def names(self, line: ChartLine[R]) -> list[str]:
+        """Return the promised speeds at a line's rows."""
+        return [slo_in_words(row.slo) for row in line.rows]
+
+    def x(self, line: ChartLine[R]) -> Sequence[float] | Sequence[str]:
         """Return the values of the axis at a line's rows; those of the SLO axis are names."""
-        return [row[self.axis] if self.numeric else slo_in_words(str(row[self.axis])) for row in line.rows]
+        return self.numbers(line) if self.numeric else self.names(line)
 
 
-def chart(rows: Sequence[Row]) -> Chart:
+def chart(rows: Sequence[R]) -> Chart[R]:
     """Return the rows as lines along the first axis that has several values."""
-    varied = [name for name in NAMES if len({row[name] for row in rows if row.get(name) is not None}) > 1]
-    axis = next(iter(varied), "slo" if rows and "devices" not in rows[0] else "devices")
-    fixed = [name for name in varied if name != axis]
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    changing = [name for name in NAMES if len({row.at(name) for row in rows if row.at(name) is not None}) > 1]
+    axis = next(iter(changing), "slo" if rows and rows[0].devices is None else "devices")
+    fixed = [name for name in changing if name != axis]
+    groups: dict[tuple[AxisValue, ...], list[R]] = {}
     for row in rows:
-        groups.setdefault((row["series"], *(row.get(name) for name in fixed)), []).append(row)
-    series = list(dict.fromkeys(key[0] for key in groups))
+        groups.setdefault((row.series, *(row.at(name) for name in fixed)), []).append(row)
+    series = list(dict.fromkeys(members[0].series for members in groups.values()))
     lines_of_series = dict.fromkeys(series, 0)
     lines = []
-    for key, members in groups.items():
+    for members in groups.values():
         # Lines of one series share a colour and differ in dashes and markers.
-        hue = series.index(key[0])
-        number = series.index(key[0]) + lines_of_series[key[0]]
+        name = members[0].series
+        hue = series.index(name)
+        number = hue + lines_of_series[name]
         style = Style(OF_METHODS[hue % len(OF_METHODS)], LINES[number % len(LINES)], MARKERS[number % len(MARKERS)])
-        lines_of_series[key[0]] += 1
-        lines.append(ChartLine(", ".join(filter(None, [str(key[0]), axis_values(members[0], fixed)])), style, members))
+        lines_of_series[name] += 1
+        lines.append(ChartLine(", ".join(filter(None, [name, point_in_words(members[0], fixed)])), style, members))
     return Chart(axis, lines)
 
 
-def axis_values(row: Row, axes: Sequence[str]) -> str:
+def point_in_words(row: ServingPoint, axes: Sequence[str]) -> str:
     """Return a row's values of some axes in words."""
-    return ", ".join(_axis_value(axis, row[axis]) for axis in axes if row.get(axis) is not None)
+    return axis_values({axis: row.at(axis) for axis in axes})
+
+
+def axis_values(values: Mapping[str, object]) -> str:
+    """Return values of axes in words."""
+    return ", ".join(_axis_value(axis, value) for axis, value in values.items() if value is not None)
 
 
 def _axis_value(axis: str, value: object) -> str:

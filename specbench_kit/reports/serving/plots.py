@@ -6,29 +6,43 @@ share: curves with intervals, bars, frames and legends.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import look_up
+from specbench_kit.metrics.serving_rows import (
+    GroupFigures,
+    Interval,
+    SearchedRow,
+    ServingPoint,
+    SimulatedRow,
+    TimeSeries,
+)
 from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.document import Row, RunFile, Summary
 from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.serving.charts import NAMES, Chart, chart
+from specbench_kit.reports.serving.charts import (
+    NAMES,
+    CapacitySummary,
+    Chart,
+    ServingDescription,
+    ServingSummary,
+    SimulationSummary,
+    chart,
+)
 from specbench_kit.reports.serving.report import serving_report
-from specbench_kit.reports.serving.wording import capacity_unit, seeds_in_words
+from specbench_kit.reports.serving.wording import mean_of, p95_of, seeds_in_words
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
-from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FigureOf = Callable[[Row], Row | None]
+R = TypeVar("R", bound=ServingPoint)
+Simulated = Chart[SimulatedRow]
+Searched = Chart[SearchedRow]
 
 PUBLISHED = "published"
 HEIGHT_IN = 3.0
@@ -37,22 +51,23 @@ LOGARITHMIC_SPAN = 20
 """The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
 
 
-def curves(axes: "Axes", chart: Chart, figure: str | FigureOf, scale: float, *, faint: bool = False) -> None:
+def curves(
+    axes: "Axes", chart: Chart[R], figure: Callable[[R], Interval | None], scale: float, *, faint: bool = False
+) -> None:
     """Draw an estimate of every row: lines with intervals, or bars if no line has several points.
 
-    `figure` is the estimate's path in a row, or a function of the row. Faint curves are drawn next to the normal ones,
-    without label and interval.
+    Faint curves are drawn next to the normal ones, without label and interval.
     """
-    read = figure if callable(figure) else partial(look_up, path=figure)
     for number, line in enumerate(chart.lines):
-        figures = [(value, read(row)) for value, row in zip(chart.x(line), line.rows, strict=True)]
-        points = [(value, estimate) for value, estimate in figures if estimate and estimate["mean"] is not None]
-        if not points:
+        found = [figure(row) for row in line.rows]
+        estimates = [estimate for estimate in found if estimate is not None]
+        if not estimates:
             continue
         # matplotlib draws names in their order; a bar stands beside its faint one.
         bar = number + (0.2 if faint else -0.2)
-        x = np.array([value if chart.has_lines else bar for value, _ in points])
-        y = [scale * estimate["mean"] for _, estimate in points]
+        places = [place for place, estimate in zip(chart.x(line), found, strict=True) if estimate is not None]
+        x = np.array(places if chart.has_lines else [bar for _ in estimates])
+        y = [scale * estimate.mean for estimate in estimates]
         style = line.style
         if not chart.has_lines:
             axes.bar(x, y, 0.38, color=style.colour, edgecolor=BLACK, linewidth=0.5, alpha=0.4 if faint else 1)
@@ -68,39 +83,41 @@ def curves(axes: "Axes", chart: Chart, figure: str | FigureOf, scale: float, *, 
                 markersize=size,
                 alpha=alpha,
             )
-        if not faint and all(estimate["low"] is not None for _, estimate in points):
-            low, high = ([scale * estimate[end] for _, estimate in points] for end in ("low", "high"))
+        bounds = [estimate.bounds for estimate in estimates if estimate.bounds]
+        if not faint and len(bounds) == len(estimates):
+            low = [scale * ends[0] for ends in bounds]
+            high = [scale * ends[1] for ends in bounds]
             if len(x) > 1:
                 axes.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
             axes.vlines(x, low, high, color=style.colour if len(x) > 1 else BLACK, linewidth=1)
 
 
 def bars(
-    axes: "Axes", chart: Chart, estimates: Mapping[str, Sequence[Row | None]], names: Sequence[str]
+    axes: "Axes", chart: Chart[R], estimates: Mapping[str, Sequence[Interval | None]], names: Sequence[str]
 ) -> dict[tuple[str, int], float]:
     """Draw a group of bars per name, with intervals; return the middle of each bar by line and group."""
     width = 0.8 / len(chart.lines)
     middles = {}
     for number, line in enumerate(chart.lines):
-        heights: list[tuple[float, Row]] = []
+        heights: list[tuple[float, Interval]] = []
         for group, estimate in enumerate(estimates[line.label]):
             middle = group + (number - (len(chart.lines) - 1) / 2) * width
             middles[line.label, group] = middle
             if estimate is not None:
                 heights.append((middle, estimate))
         x = [middle for middle, _ in heights]
-        y = [estimate["mean"] for _, estimate in heights]
+        y = [estimate.mean for _, estimate in heights]
         colour = line.style.colour
         hatch = HATCHES[number % len(HATCHES)]
         axes.bar(x, y, width * 0.92, label=line.label, color=colour, hatch=hatch, edgecolor=BLACK, linewidth=0.5)
         for middle, estimate in heights:
-            if estimate["low"] is not None:
-                axes.vlines([middle], [estimate["low"]], [estimate["high"]], color=BLACK, linewidth=1)
+            if estimate.bounds:
+                axes.vlines([middle], *estimate.bounds, color=BLACK, linewidth=1)
     axes.set_xticks(range(len(names)), list(names))
     return middles
 
 
-def frame(axes: "Axes", chart: Chart, label: str, top: float | None = None) -> None:
+def frame(axes: "Axes", chart: Chart[R], label: str, top: float | None = None) -> None:
     """Label and scale both axes and add the legend; `label` names the vertical axis."""
     axes.set(ylabel=label)
     axes.set_ylim(bottom=0, top=top)
@@ -109,118 +126,116 @@ def frame(axes: "Axes", chart: Chart, label: str, top: float | None = None) -> N
         axes.set_xticks(range(len(chart.lines)), [line.label for line in chart.lines])
         return
     axes.set_xlabel(NAMES[chart.axis])
-    values = [value for line in chart.lines for value in chart.x(line)]
-    if chart.numeric and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_SPAN:
+    values = [value for line in chart.lines for value in chart.numbers(line)] if chart.numeric else []
+    if values and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_SPAN:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
     legend(axes, chart)
 
 
-def legend(axes: "Axes", chart: Chart) -> None:
+def legend(axes: "Axes", chart: Chart[R]) -> None:
     """Put the legend below the axes, where it hides nothing; published values come last."""
     labelled = zip(*axes.get_legend_handles_labels(), strict=True)
     entries = zip(*sorted(labelled, key=lambda entry: entry[1] == PUBLISHED), strict=True)
     axes.figure.legend(*entries, loc="outside lower center", ncols=_columns(chart), fontsize=7, frameon=False)
 
 
-def height(chart: Chart) -> float:
+def height(chart: Chart[R]) -> float:
     """Return a figure's height in inches, with room for the legend."""
     return HEIGHT_IN + LEGEND_IN * -(-(len(chart.lines) + 1) // _columns(chart))
 
 
-def _columns(chart: Chart) -> int:
+def _columns(chart: Chart[R]) -> int:
     longest = max(len(line.label) for line in chart.lines)
     return 3 if longest <= 16 else 2 if longest <= 30 else 1
 
 
-OVERALL = "figures.overall"
-OVER_TIME = {
-    "draft_length": ("Draft length over time", "tokens sent in a verification"),
-    "batch_size": ("Batch size over time", "requests in a batch"),
-    "left_waiting": ("Queue over time", "requests left waiting"),
-    "load": ("Load over time", "share of time in which the server is busy"),
+OVER_TIME: Mapping[str, tuple[str, str, Callable[[TimeSeries], Sequence[float | None]]]] = {
+    "draft_length": (
+        "Draft length over time",
+        "tokens sent in a verification",
+        lambda over_time: over_time.draft_length,
+    ),
+    "batch_size": ("Batch size over time", "requests in a batch", lambda over_time: over_time.batch_size),
+    "left_waiting": ("Queue over time", "requests left waiting", lambda over_time: over_time.left_waiting),
+    "load": ("Load over time", "share of time in which the server is busy", lambda over_time: over_time.load),
 }
-"""Title and label of each figure over the simulated time."""
+"""Title, label and values of each figure over the simulated time."""
 
 
-def pictures(run: RunFile, summary: Summary) -> Iterator[Picture]:
+def pictures(summary: ServingSummary) -> Iterator[Picture]:
     """Yield every figure that has something to show."""
-    rows = summary["rows"]
-    lines = chart(rows)
-    if run["command"] == "capacity":
-        lines = _most_first(lines)
+    if isinstance(summary, CapacitySummary):
+        searched = _most_first(chart(summary.rows))
         # A single capacity is a number, which a bar does not explain; the loads that were tried do.
-        if len(rows) > 1:
-            yield _capacity(lines, summary)
-        yield _tried_loads(lines, capacity_unit(summary), summary["rule"]["epsilon"])
+        if len(summary.rows) > 1:
+            yield _capacity(searched, summary)
+        yield _tried_loads(searched, summary)
         return
-    if any(look_up(row, f"{OVERALL}.violation_rate") for row in rows):
+    rows = summary.rows
+    lines = chart(rows)
+    if any(row.figures.overall.violation_rate for row in rows):
         yield _violations(lines, summary)
-    note = "Solid: all committed tokens; faint: goodput, the tokens of responses that keep their SLO."
-    throughput = f"{OVERALL}.throughput"
-    yield _pair(
-        "throughput", "Throughput and goodput", note, lines, throughput, f"{OVERALL}.goodput", 1, "tokens per second"
-    )
+    yield _throughput(lines)
     yield _waiting(lines)
-    note = "The time of a round's batch over the round's time alone. Solid: mean; faint: 95th percentile."
-    mean = f"{OVERALL}.interference.mean"
-    p95 = f"{OVERALL}.interference.p95"
-    yield _pair("interference", "Interference", note, lines, mean, p95, 1, "batch time / time alone")
+    yield _interference(lines)
     if any(_missed_deadlines(row) for row in rows):
-        note = (
-            "The others missed it because of their own batch, which took over 1.5 times the moving mean of 50 batches."
-        )
-        label = "missed deadlines due to queueing (%)"
-        yield _pair(
-            "attribution", "Why rounds missed their deadline", note, lines, _queue_share, None, 100, label, top=103
-        )
-    if any(len(line.rows[-1]["figures"]["classes"]) > 1 for line in lines.lines):
+        yield _attribution(lines)
+    if any(len(line.rows[-1].figures.classes) > 1 for line in lines.lines):
         yield _attainment(lines)
-    if all(look_up(line.rows[-1], "figures.over_time") for line in lines.lines):
-        for name in OVER_TIME:
-            yield _over_time(lines, name)
+    for name, (title, label, series) in OVER_TIME.items():
+        yield _over_time(lines, name, title, label, series)
 
 
-def _pair(
-    name: str,
-    title: str,
-    note: str,
-    lines: Chart,
-    figure: str | FigureOf,
-    faint: str | None,
-    scale: float,
-    label: str,
-    top: float | None = None,
-) -> Picture:
-    """Return a picture of one figure of the rows, with another one as faint lines."""
+def _throughput(lines: Simulated) -> Picture:
+    def paint(axes: "Axes") -> None:
+        curves(axes, lines, lambda row: row.figures.overall.throughput, 1)
+        curves(axes, lines, lambda row: row.figures.overall.goodput, 1, faint=True)
+        frame(axes, lines, "tokens per second")
+
+    note = "Solid: all committed tokens; faint: goodput, the tokens of responses that keep their SLO."
+    return Picture("throughput", "Throughput and goodput", note, height(lines), paint)
+
+
+def _interference(lines: Simulated) -> Picture:
+    def paint(axes: "Axes") -> None:
+        curves(axes, lines, lambda row: mean_of(row.figures.overall.interference), 1)
+        curves(axes, lines, lambda row: p95_of(row.figures.overall.interference), 1, faint=True)
+        frame(axes, lines, "batch time / time alone")
+
+    note = "The time of a round's batch over the round's time alone. Solid: mean; faint: 95th percentile."
+    return Picture("interference", "Interference", note, height(lines), paint)
+
+
+def _attribution(lines: Simulated) -> Picture:
+    def paint(axes: "Axes") -> None:
+        curves(axes, lines, _queue_share, 100)
+        frame(axes, lines, "missed deadlines due to queueing (%)", 103)
+
+    note = "The others missed it because of their own batch, which took over 1.5 times the moving mean of 50 batches."
+    return Picture("attribution", "Why rounds missed their deadline", note, height(lines), paint)
+
+
+def _violations(lines: Simulated, summary: SimulationSummary) -> Picture:
+    knees = {(knee.series, knee.place) for knee in summary.knees}
 
     def paint(axes: "Axes") -> None:
-        curves(axes, lines, figure, scale)
-        if faint is not None:
-            curves(axes, lines, faint, scale, faint=True)
-        frame(axes, lines, label, top)
-
-    return Picture(name, title, note, height(lines), paint)
-
-
-def _violations(lines: Chart, summary: Summary) -> Picture:
-    def paint(axes: "Axes") -> None:
-        curves(axes, lines, f"{OVERALL}.violation_rate", 100)
+        curves(axes, lines, lambda row: row.figures.overall.violation_rate, 100)
         rows = [row for line in lines.lines for row in line.rows] if lines.axis == "devices" else []
         for row in rows:
-            if any(knee.items() <= row.items() for knee in summary["knees"]):
-                rate = 100 * look_up(row, f"{OVERALL}.violation_rate.mean")
-                axes.scatter([row["devices"]], [rate], 110, facecolors="none", edgecolors=BLACK, zorder=4)
+            rate = row.figures.overall.violation_rate
+            if rate is not None and row.devices is not None and (row.series, row.place) in knees:
+                axes.scatter([row.devices], [100 * rate.mean], 110, facecolors="none", edgecolors=BLACK, zorder=4)
         frame(axes, lines, "responses that break their SLO (%)", top=103)
 
     note = "Means over seeds with 95% intervals; a ring marks the knee, where a line begins to rise."
     return Picture("violations", "Violation rate", note, height(lines), paint)
 
 
-def _waiting(lines: Chart) -> Picture:
+def _waiting(lines: Simulated) -> Picture:
     def paint(axes: "Axes") -> None:
-        curves(axes, lines, f"{OVERALL}.verify_s.mean", 1e3)
-        curves(axes, lines, f"{OVERALL}.queue_s.mean", 1e3, faint=True)
+        curves(axes, lines, lambda row: mean_of(row.figures.overall.verify_s), 1e3)
+        curves(axes, lines, lambda row: mean_of(row.figures.overall.queue_s), 1e3, faint=True)
         frame(axes, lines, "ms per round")
         axes.set_yscale("symlog", linthresh=1)
         axes.set_ylim(bottom=0)
@@ -229,31 +244,30 @@ def _waiting(lines: Chart) -> Picture:
     return Picture("waiting", "Queue and verification", note, height(lines), paint)
 
 
-def _missed_deadlines(row: Row) -> float:
-    violations = row["figures"]["violations"]
-    missed: float = violations["compute_dominant"]["mean"] + violations["queue_dominant"]["mean"]
-    return missed
+def _missed_deadlines(row: SimulatedRow) -> float:
+    violations = row.figures.violations
+    return violations.compute_dominant.mean + violations.queue_dominant.mean
 
 
-def _queue_share(row: Row) -> Row | None:
+def _queue_share(row: SimulatedRow) -> Interval | None:
     """Return the share of missed deadlines that is due to queueing; a ratio of means, so that it has no interval."""
     missed = _missed_deadlines(row)
-    if not missed:
-        return None
-    return {"mean": row["figures"]["violations"]["queue_dominant"]["mean"] / missed, "low": None, "high": None}
+    return Interval(row.figures.violations.queue_dominant.mean / missed) if missed else None
 
 
-def _attainment(lines: Chart) -> Picture:
+def _attainment(lines: Simulated) -> Picture:
     """Return bars of SLO attainment by class, for each line at its last point."""
-    classes = {line.label: line.rows[-1]["figures"]["classes"] for line in lines.lines}
+    classes = {line.label: line.rows[-1].figures.classes for line in lines.lines}
     names = list(next(iter(classes.values())))
 
-    def attainment(group: Row | None) -> Row | None:
-        rate = group and group["violation_rate"]
+    def attainment(group: GroupFigures[Interval] | None) -> Interval | None:
+        rate = group and group.violation_rate
         if not rate:
             return None
-        low, high = (None, None) if rate["low"] is None else (100 * (1 - rate["high"]), 100 * (1 - rate["low"]))
-        return {"mean": 100 * (1 - rate["mean"]), "low": low, "high": high}
+        low, high = rate.bounds or (None, None)
+        if low is None or high is None:
+            return Interval(100 * (1 - rate.mean))
+        return Interval(100 * (1 - rate.mean), 100 * (1 - high), 100 * (1 - low))
 
     def paint(axes: "Axes") -> None:
         estimates = {label: [attainment(groups.get(name)) for name in names] for label, groups in classes.items()}
@@ -267,15 +281,18 @@ def _attainment(lines: Chart) -> Picture:
     return Picture("attainment", "SLO attainment by class", note, height(lines), paint)
 
 
-def _over_time(lines: Chart, name: str) -> Picture:
-    title, label = OVER_TIME[name]
-
+def _over_time(
+    lines: Simulated, name: str, title: str, label: str, series: Callable[[TimeSeries], Sequence[float | None]]
+) -> Picture:
     def paint(axes: "Axes") -> None:
         for line in lines.lines:
-            series = line.rows[-1]["figures"]["over_time"]
-            points = [(x, y) for x, y in zip(series["at_s"], series[name], strict=True) if y is not None]
-            x = [x for x, _ in points]
-            y = [y for _, y in points]
+            over_time = line.rows[-1].figures.over_time
+            x = []
+            y = []
+            for at_s, value in zip(over_time.at_s, series(over_time), strict=True):
+                if at_s is not None and value is not None:
+                    x.append(at_s)
+                    y.append(value)
             axes.plot(x, y, label=line.label, color=line.style.colour, linestyle=line.style.line)
         axes.set(xlabel="simulated time (s)", ylabel=label)
         axes.set_ylim(bottom=0)
@@ -286,21 +303,20 @@ def _over_time(lines: Chart, name: str) -> Picture:
     return Picture(f"time_{name}", title, note, height(lines), paint)
 
 
-def _capacity(lines: Chart, summary: Summary) -> Picture:
-    names = list(dict.fromkeys(str(x) for line in lines.lines for x in lines.x(line)))
-    published = [pair for pair in summary.get("published", ()) if pair.metric == "capacity" and pair.value]
+def _capacity(lines: Searched, summary: CapacitySummary) -> Picture:
+    published = [pair for pair in summary.published if pair.metric == "capacity" and pair.value]
 
     def paint(axes: "Axes") -> None:
         if lines.numeric:
-            curves(axes, lines, "capacity", 1)
+            curves(axes, lines, lambda row: row.capacity, 1)
         else:
-            capacities = {
-                line.label: dict(zip(lines.x(line), (row["capacity"] for row in line.rows), strict=True))
-                for line in lines.lines
-            }
-            estimates = {label: [by_slo.get(name) for name in names] for label, by_slo in capacities.items()}
+            names = list(dict.fromkeys(name for line in lines.lines for name in lines.names(line)))
+            estimates: dict[str, list[Interval | None]] = {}
+            for line in lines.lines:
+                by_slo = dict(zip(lines.names(line), line.rows, strict=True))
+                estimates[line.label] = [by_slo[name].capacity if name in by_slo else None for name in names]
             _mark_published(axes, published, names, bars(axes, lines, estimates, names))
-        axes.set(xlabel=NAMES[lines.axis], ylabel=capacity_unit(summary))
+        axes.set(xlabel=NAMES[lines.axis], ylabel=summary.unit)
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", alpha=0.3)
         legend(axes, lines)
@@ -326,27 +342,27 @@ def _mark_published(
         axes.scatter(x, y, 42, marker="D", facecolors="white", edgecolors=BLACK, zorder=4, label=PUBLISHED)
 
 
-def _most_first(lines: Chart) -> Chart:
+def _most_first(lines: Searched) -> Searched:
     """Return the chart with the systems of the largest capacity at their first point first."""
-    by_capacity = sorted(lines.lines, key=lambda line: -line.rows[0]["capacity"]["mean"])
+    by_capacity = sorted(lines.lines, key=lambda line: -line.rows[0].capacity.mean)
     return replace(lines, lines=by_capacity)
 
 
-def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
+def _tried_loads(lines: Searched, summary: CapacitySummary) -> Picture:
+    epsilon = summary.rule.epsilon
+
     def paint(axes: "Axes") -> None:
         for line in lines.lines:
+            style = line.style
             for row in line.rows:
-                trials = [trial for seed in row["seeds"] for trial in seed["trials"]]
-                points = sorted((trial["load"], 100 * trial["rate"]) for trial in trials)
+                trials = [trial for seed in row.seeds for trial in seed.trials]
+                points = sorted((trial.load, 100 * trial.rate) for trial in trials)
                 if points:
-                    x, y = zip(*points, strict=True)
-                    label = line.label if row is line.rows[0] else None
-                    style = line.style
                     axes.plot(
-                        x,
-                        y,
+                        [load for load, _ in points],
+                        [rate for _, rate in points],
                         marker=style.marker,
-                        label=label,
+                        label=line.label if row is line.rows[0] else None,
                         color=style.colour,
                         linestyle="none",
                         markersize=4,
@@ -357,7 +373,7 @@ def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
         )
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set(xlabel=unit, ylabel="responses that break their SLO (%)")
+        axes.set(xlabel=summary.unit, ylabel="responses that break their SLO (%)")
         axes.set_ylim(-3, 103)
         axes.grid(alpha=0.3)
         legend(axes, lines)
@@ -369,11 +385,11 @@ def _tried_loads(lines: Chart, unit: str, epsilon: float) -> Picture:
     return Picture("tried", "Violation rates of all tried loads", note, height(lines), paint)
 
 
-def write_reports(folder: Path, run: RunFile, summary: Summary) -> None:
+def write_reports(folder: Path, run: ServingDescription, summary: ServingSummary) -> None:
     """Write `report.md`, `report.html`, and `plots/` as PNG and SVG."""
-    config = run["config"]
-    where = f"{seeds_in_words(config)} of {config['duration_s']:g} simulated s, {time_kind(RunDescription.read(run))}"
-    figures = write_pictures(folder, pictures(run, summary), where)
+    config = run.config
+    where = f"{seeds_in_words(config)} of {config.duration_s:g} simulated s, {time_kind(run)}"
+    figures = write_pictures(folder, pictures(summary), where)
     links = [path.name for path in sorted(folder.glob("timeline-*.json"))]
     links += ["events/"] if (folder / "events").is_dir() else []
     write_page(folder, serving_report(run, summary, figures, links))

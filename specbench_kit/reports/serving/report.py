@@ -3,11 +3,24 @@
 Also here: the sections on how a simulation was set up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.metrics.serving_rows import (
+    AXES,
+    GroupFigures,
+    Interval,
+    Percentiles,
+    ResponseLatencies,
+    SearchedRow,
+    SeedFigures,
+    ServerShare,
+    ServingPoint,
+    SimulatedRow,
+    varied,
+)
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -19,9 +32,6 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
-    Row,
-    RunFile,
-    Summary,
     Table,
     caution,
     code,
@@ -35,70 +45,110 @@ from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import dataset_sentence
 from specbench_kit.reports.serving import wording
-from specbench_kit.reports.serving.charts import NAMES
-from specbench_kit.reports.serving.wording import estimate
+from specbench_kit.reports.serving.charts import (
+    NAMES,
+    CapacitySummary,
+    PresetDescription,
+    ServingDescription,
+    ServingSummary,
+    SimulationSummary,
+)
+from specbench_kit.reports.serving.wording import estimate, mean_of, p95_of
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
 from specbench_kit.runs.document import RunDescription
 
+F = TypeVar("F")
+"""The figures that a column takes its own from."""
+
 
 @dataclass(frozen=True, slots=True)
-class ServingColumn(Column):
-    """A column of one figure, given by its path in a row of the summary."""
+class FigureColumn(Column, Generic[F]):
+    """A column of one figure."""
 
-    path: str = ""
+    of: Callable[[F], Interval | None] = lambda _: None
 
 
-RESULTS = (
-    ServingColumn("violations (95%)", "share", "violation_rate"),
-    ServingColumn("starved", "share", "starved_rate"),
-    ServingColumn("tokens/s", "number", "throughput"),
-    ServingColumn("goodput (tokens/s)", "number", "goodput"),
-    ServingColumn("tokens/s of a response", "number", "speed.mean"),
-    ServingColumn("TTFT", "seconds", "ttft_s.mean"),
-    ServingColumn("TPOT", "seconds", "tpot_s.mean"),
-    ServingColumn("acceptance length", "number", "acceptance_length"),
+Group = GroupFigures[Interval]
+Latencies = ResponseLatencies[Interval]
+
+RESULTS: Sequence[FigureColumn[Group]] = (
+    FigureColumn("violations (95%)", "share", lambda group: group.violation_rate),
+    FigureColumn("starved", "share", lambda group: group.starved_rate),
+    FigureColumn("tokens/s", "number", lambda group: group.throughput),
+    FigureColumn("goodput (tokens/s)", "number", lambda group: group.goodput),
+    FigureColumn("tokens/s of a response", "number", lambda group: mean_of(group.speed)),
+    FigureColumn("TTFT", "seconds", lambda group: mean_of(group.ttft_s)),
+    FigureColumn("TPOT", "seconds", lambda group: mean_of(group.tpot_s)),
+    FigureColumn("acceptance length", "number", lambda group: group.acceptance_length),
 )
-LATENCIES = tuple(
-    ServingColumn(f"{title} {name}", "seconds", f"{metric}.{name}")
-    for title, metric in (("response", "response_s"), ("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"))
-    for name in ("mean", "p50", "p95", "p99")
+
+
+def _latency_columns(
+    title: str, of: Callable[[Latencies], Percentiles[Interval] | None]
+) -> Sequence[FigureColumn[Latencies]]:
+    """Return the columns of one latency: its mean and its percentiles."""
+
+    def column(name: str, part: Callable[[Percentiles[Interval]], Interval]) -> FigureColumn[Latencies]:
+        def figure(group: Latencies) -> Interval | None:
+            percentiles = of(group)
+            return part(percentiles) if percentiles else None
+
+        return FigureColumn(f"{title} {name}", "seconds", figure)
+
+    return (
+        column("mean", lambda percentiles: percentiles.mean),
+        column("p50", lambda percentiles: percentiles.p50),
+        column("p95", lambda percentiles: percentiles.p95),
+        column("p99", lambda percentiles: percentiles.p99),
+    )
+
+
+LATENCIES: Sequence[FigureColumn[Latencies]] = (
+    *_latency_columns("response", lambda group: group.response_s),
+    *_latency_columns("TTFT", lambda group: group.ttft_s),
+    *_latency_columns("ITL", lambda group: group.itl_s),
+    *_latency_columns("TPOT", lambda group: group.tpot_s),
 )
 """How long a response takes from end to end, until its first token, and between the tokens that its user sees."""
 FIRST_LATENCIES = ("response p50", "response p95", "TTFT p95", "ITL p95")
 LESS_NEEDED = {column.title for column in LATENCIES} - {*FIRST_LATENCIES}
 """Latencies that a table shows when it is opened."""
-ROUNDS = (
-    ServingColumn("missed deadlines", "share", "overall.deadline_miss_rate"),
-    ServingColumn("slow rounds", "share", "overall.slow_round_rate"),
-    ServingColumn("queue", "seconds", "overall.queue_s.mean"),
-    ServingColumn("queue p95", "seconds", "overall.queue_s.p95"),
-    ServingColumn("verify", "seconds", "overall.verify_s.mean"),
-    ServingColumn("interference", "number", "overall.interference.mean"),
-    ServingColumn("missed because of queueing", "count", "violations.queue_dominant"),
-    ServingColumn("missed because of batch time", "count", "violations.compute_dominant"),
+ROUNDS: Sequence[FigureColumn[SeedFigures]] = (
+    FigureColumn("missed deadlines", "share", lambda figures: figures.overall.deadline_miss_rate),
+    FigureColumn("slow rounds", "share", lambda figures: figures.overall.slow_round_rate),
+    FigureColumn("queue", "seconds", lambda figures: mean_of(figures.overall.queue_s)),
+    FigureColumn("queue p95", "seconds", lambda figures: p95_of(figures.overall.queue_s)),
+    FigureColumn("verify", "seconds", lambda figures: mean_of(figures.overall.verify_s)),
+    FigureColumn("interference", "number", lambda figures: mean_of(figures.overall.interference)),
+    FigureColumn("missed because of queueing", "count", lambda figures: figures.violations.queue_dominant),
+    FigureColumn("missed because of batch time", "count", lambda figures: figures.violations.compute_dominant),
 )
-SERVER = (
-    ServingColumn("busy", "share", "server.utilisation"),
-    ServingColumn("batch size", "number", "server.batch_size.mean"),
-    ServingColumn("requests left waiting", "number", "server.left_waiting.mean"),
-    ServingColumn("estimated / true time", "number", "server.estimate_over_true"),
-    ServingColumn("scheduler returned no batch", "count", "server.refusals"),
-    ServingColumn("idle while requests waited", "seconds", "server.idle_while_waiting_s"),
-    ServingColumn("evictions", "count", "server.evictions"),
-    ServingColumn("peak KV tokens", "count", "server.peak_kv_tokens"),
-    ServingColumn("warm-up that was counted", "seconds", "steady.warm_up_left_s"),
-    ServingColumn("J / token, at full power while busy", "number", "cost.joules_per_token"),
-    ServingColumn("tokens per $, devices while they draft", "count", "cost.tokens_per_price"),
-    ServingColumn("tokens per $, devices all the time", "count", "cost.tokens_per_rented_price"),
+SERVER: Sequence[FigureColumn[SeedFigures]] = (
+    FigureColumn("busy", "share", lambda figures: figures.server.utilisation),
+    FigureColumn("batch size", "number", lambda figures: mean_of(figures.server.batch_size)),
+    FigureColumn(
+        "requests left waiting",
+        "number",
+        lambda figures: mean_of(figures.server.left_waiting),
+    ),
+    FigureColumn("estimated / true time", "number", lambda figures: figures.server.estimate_over_true),
+    FigureColumn("scheduler returned no batch", "count", lambda figures: figures.server.refusals),
+    FigureColumn("idle while requests waited", "seconds", lambda figures: figures.server.idle_while_waiting_s),
+    FigureColumn("evictions", "count", lambda figures: figures.server.evictions),
+    FigureColumn("peak KV tokens", "count", lambda figures: figures.server.peak_kv_tokens),
+    FigureColumn("warm-up that was counted", "seconds", lambda figures: figures.steady.warm_up_left_s),
+    FigureColumn("J / token, at full power while busy", "number", lambda figures: figures.cost.joules_per_token),
+    FigureColumn("tokens per $, devices while they draft", "count", lambda figures: figures.cost.tokens_per_price),
+    FigureColumn("tokens per $, devices all the time", "count", lambda figures: figures.cost.tokens_per_rented_price),
 )
-SERVERS = (
-    ServingColumn("busy", "share", "utilisation"),
-    ServingColumn("of all rounds", "share", "rounds_share"),
-    ServingColumn("of all tokens", "share", "tokens_share"),
-    ServingColumn("batch size", "number", "batch_size"),
-    ServingColumn("away", "seconds", "away_s"),
-    ServingColumn("sessions moved away", "count", "moved"),
-    ServingColumn("sessions lost in outages", "count", "lost"),
+SERVERS: Sequence[FigureColumn[ServerShare[Interval]]] = (
+    FigureColumn("busy", "share", lambda server: server.utilisation),
+    FigureColumn("of all rounds", "share", lambda server: server.rounds_share),
+    FigureColumn("of all tokens", "share", lambda server: server.tokens_share),
+    FigureColumn("batch size", "number", lambda server: server.batch_size),
+    FigureColumn("away", "seconds", lambda server: server.away_s),
+    FigureColumn("sessions moved away", "count", lambda server: server.moved),
+    FigureColumn("sessions lost in outages", "count", lambda server: server.lost),
 )
 """What each server of a pool does, and the time in which it was away."""
 GUARDS = (
@@ -106,47 +156,48 @@ GUARDS = (
     "smallest guard time, as far as the seeds can tell."
 )
 EVENTS = "Timelines open in Perfetto (ui.perfetto.dev); events are Parquet tables of rounds, responses and batches."
-AT_CAPACITY = {"mean": "response at capacity", "p50": "p50", "p95": "p95", "p99": "p99"}
-"""Titles of the columns of end-to-end latency at the capacity, by figure."""
+AT_CAPACITY = ("response at capacity", "p50", "p95", "p99")
+"""Titles of the columns of end-to-end latency at the capacity."""
 PAGE_COLUMNS = 7
 """Columns of the first table, as many as a page holds."""
 LONGEST_TABLE = 8
 """Rows from which on a table is folded."""
 
 
-def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], links: Sequence[str]) -> Document:
+def serving_report(
+    run: ServingDescription, summary: ServingSummary, figures: Sequence[Figure], links: Sequence[str]
+) -> Document:
     """Return the report with its figures; `links` are further files of the folder."""
-    described = RunDescription.read(run)
-    preset = run["preset"]
-    subject = "Capacity of" if run["command"] == "capacity" else "Simulation of"
-    names = ", ".join(code(entry["label"]) for entry in run["series"])
-    guards = [wording.guard_sentence(guard) for guard in summary["guards"]]
+    preset = run.preset
+    subject = "Capacity of" if isinstance(summary, CapacitySummary) else "Simulation of"
+    names = ", ".join(code(entry.label) for entry in run.series)
+    guards = [wording.guard_sentence(guard) for guard in summary.guards]
     # One sentence comes first: the others follow the first table.
     sentence, *others = wording.headlines(run, summary) or ["No series has a result."]
     return Document.of(
-        f"{preset['name']}: {preset['summary']}" if preset else f"{subject} {names}",
-        paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
+        f"{preset.name}: {preset.summary}" if preset else f"{subject} {names}",
+        paragraphs(f"After {preset.source}. {preset.reading}".strip()) if preset else [],
         [Paragraph(f"**{sentence}**")],
-        caution([*setting_cautions(described), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
+        caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
         [*figures[:1]],
-        _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
+        _capacity(summary) if isinstance(summary, CapacitySummary) else _simulation(summary),
         [Heading("Other settings"), BulletList(others)] if others else [],
-        _published(run, summary),
+        _published(preset, summary) if preset else [],
         [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)] if guards else [],
         [Heading("More figures"), *figures[1:]] if len(figures) > 1 else [],
         [Heading("Events"), BulletList([link(path, path) for path in links]), Paragraph(EVENTS)] if links else [],
         setting(run),
         series(run),
-        deployments(described),
+        deployments(run),
         _definitions(run),
-        provenance(described),
+        provenance(run),
     )
 
 
-def row_axes(rows: Sequence[Row]) -> list[str]:
+def row_axes(rows: Sequence[ServingPoint]) -> list[str]:
     """Return the axes that a table shows: the number of devices, and all with several values."""
     changing = varied(rows)
-    return [axis for axis in AXES if axis in changing or (axis == "devices" and axis in rows[0])]
+    return [axis for axis in AXES if axis in changing or (axis == "devices" and rows[0].devices is not None)]
 
 
 def axis_titles(axes: Sequence[str]) -> list[str]:
@@ -154,9 +205,9 @@ def axis_titles(axes: Sequence[str]) -> list[str]:
     return [NAMES[axis] for axis in axes]
 
 
-def point_cells(row: Row, axes: Sequence[str]) -> list[Cell]:
+def point_cells(row: ServingPoint, axes: Sequence[str]) -> list[Cell]:
     """Return the cells that name a row: its series and its values of these axes."""
-    return [code(row["series"]), *(axis_cell(axis, row[axis]) for axis in axes)]
+    return [code(row.series), *(axis_cell(axis, row.at(axis)) for axis in axes)]
 
 
 def axis_cell(axis: str, value: object) -> str:
@@ -166,108 +217,97 @@ def axis_cell(axis: str, value: object) -> str:
     return ABSENT if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _simulation(summary: Summary) -> Blocks:
-    rows = summary["rows"]
+def _simulation(summary: SimulationSummary) -> Blocks:
+    rows = summary.rows
     axes = row_axes(rows)
-    by_class = [
-        [*point_cells(row, axes), name, group["promised_speed"]["mean"], *_figures(group, RESULTS, "")]
-        for row in rows
-        for name, group in row["figures"]["classes"].items()
-        if len(row["figures"]["classes"]) > 1
-    ]
-    class_table = Table(("system", *axis_titles(axes), "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)
-    first = [*("system", *axis_titles(axes)), *(column.title for column in RESULTS)][:PAGE_COLUMNS]
-    results = with_more_columns(_figure_table(rows, RESULTS, "figures.overall."), first)
-    blocks: list[Block] = [Heading("Results (modelled)"), *results]
+    by_class: list[list[Cell]] = []
+    pool: list[list[Cell]] = []
+    for row in rows:
+        place = point_cells(row, axes)
+        classes = row.figures.classes if len(row.figures.classes) > 1 else {}
+        for name, group in classes.items():
+            by_class.append([*place, name, group.promised_speed.mean, *_figures(group, RESULTS)])
+        pool += [[*place, name, *_figures(server, SERVERS)] for name, server in row.figures.pool.items()]
+    named = ("system", *axis_titles(axes))
+    first = [*named, *(column.title for column in RESULTS)][:PAGE_COLUMNS]
+    results = Table(
+        (*named, *RESULTS), [[*point_cells(row, axes), *_figures(row.figures.overall, RESULTS)] for row in rows]
+    )
+    blocks: list[Block] = [Heading("Results (modelled)"), *with_more_columns(results, first)]
     folded = len(rows) > LONGEST_TABLE
     for title, table in (
-        ("By class", class_table),
+        ("By class", Table((*named, "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)),
         ("Latency of responses", _latency_table(rows, axes)),
-        ("Rounds", _figure_table(rows, ROUNDS, "figures.")),
-        ("Server", _figure_table(rows, SERVER, "figures.")),
-        ("Servers of the pool", _pool_table(rows)),
+        ("Rounds", _figure_table(rows, ROUNDS)),
+        ("Server", _figure_table(rows, SERVER)),
+        ("Servers of the pool", Table((*named, "server", *SERVERS), pool)),
     ):
         if table.rows:
             first = [name for name in table.titles if name not in LESS_NEEDED]
             opened = [Folded("Table", [table])] if folded else with_more_columns(table, first)
             blocks += [Heading(f"{title} (modelled)"), *opened]
-    if pairs := summary["against_first"]:
+    if pairs := summary.against_first:
         columns = (Column("throughput (95%)", "times"), Column("violation rate, difference (95%)", "share"))
         differences = [
-            [*point_cells(pair, axes), *(estimate(pair[key]) for key in ("throughput_ratio", "violation_difference"))]
+            [*point_cells(pair, axes), estimate(pair.throughput_ratio), estimate(pair.violation_difference)]
             for pair in pairs
         ]
-        heading = Heading(f"Against {code(pairs[0]['against'])}, seed by seed")
-        blocks += [heading, Table(("system", *axis_titles(axes), *columns), differences)]
+        heading = Heading(f"Against {code(pairs[0].against)}, seed by seed")
+        blocks += [heading, Table((*named, *columns), differences)]
     return blocks
 
 
-def latency_groups(row: Row) -> list[tuple[str, Row]]:
+def latency_groups(row: SimulatedRow | SearchedRow) -> Mapping[str, Latencies]:
     """Return the latencies of a row of either command: of all responses and, if there are several, of each class."""
-    if "figures" not in row:
-        return list((row.get("latencies") or {}).items())
-    classes = row["figures"]["classes"]
-    return [("all", row["figures"]["overall"]), *(classes.items() if len(classes) > 1 else ())]
+    if isinstance(row, SearchedRow):
+        return row.latencies or {}
+    classes = row.figures.classes if len(row.figures.classes) > 1 else {}
+    return {"all": row.figures.overall, **classes}
 
 
-def _latency_table(rows: Sequence[Row], axes: Sequence[str]) -> Table:
-    cells = [
-        [*point_cells(row, axes), name, *_figures(group, LATENCIES, "")]
-        for row in rows
-        for name, group in latency_groups(row)
-    ]
+def _latency_table(rows: Sequence[SimulatedRow | SearchedRow], axes: Sequence[str]) -> Table:
+    cells: list[list[Cell]] = []
+    for row in rows:
+        for name, group in latency_groups(row).items():
+            cells.append([*point_cells(row, axes), name, *_figures(group, LATENCIES)])
     return Table(("system", *axis_titles(axes), "class", *LATENCIES), cells)
 
 
-def _figure_table(rows: Sequence[Row], columns: Sequence[ServingColumn], prefix: str) -> Table:
+def _figure_table(rows: Sequence[SimulatedRow], columns: Sequence[FigureColumn[SeedFigures]]) -> Table:
     axes = row_axes(rows)
-    cells = [[*point_cells(row, axes), *_figures(row, columns, prefix)] for row in rows]
+    cells = [[*point_cells(row, axes), *_figures(row.figures, columns)] for row in rows]
     return Table(("system", *axis_titles(axes), *columns), cells)
 
 
-def _figures(row: Row, columns: Sequence[ServingColumn], prefix: str) -> list[Cell]:
-    return [estimate(look_up(row, prefix + column.path)) for column in columns]
+def _figures(figures: F, columns: Sequence[FigureColumn[F]]) -> list[Cell]:
+    return [estimate(column.of(figures)) for column in columns]
 
 
-def _pool_table(rows: Sequence[Row]) -> Table:
-    """Return what each server of every pool does; no row without pools."""
-    axes = row_axes(rows)
-    cells = [
-        [*point_cells(row, axes), name, *_figures(server, SERVERS, "")]
-        for row in rows
-        for name, server in row["figures"].get("pool", {}).items()
-    ]
-    return Table(("system", *axis_titles(axes), "server", *SERVERS), cells)
-
-
-def _capacity(summary: Summary) -> Blocks:
-    rows = summary["rows"]
-    rule = summary["rule"]
+def _capacity(summary: CapacitySummary) -> Blocks:
+    rows = summary.rows
     axes = ["slo", *(axis for axis in row_axes(rows) if axis != "slo")]
     cells: list[list[Cell]] = []
     for row in rows:
-        if row.get("refused"):
+        if row.refused:
             cells.append([*point_cells(row, axes), "0", ABSENT, None, None, *(None for _ in AT_CAPACITY)])
             continue
-        by_seed = ", ".join(f"{seed['load']:g}" for seed in row["seeds"])
-        tried = sum(len(seed["trials"]) for seed in row["seeds"])
-        cells.append(
-            [
-                *(*point_cells(row, axes), wording.capacity(row), by_seed, row["settled"], tried),
-                *(estimate(look_up(row, f"response_s.{figure}")) for figure in AT_CAPACITY),
-            ]
-        )
+        by_seed = ", ".join(f"{seed.load:g}" for seed in row.seeds)
+        tried = sum(len(seed.trials) for seed in row.seeds)
+        latency = row.response_s
+        parts = (latency.mean, latency.p50, latency.p95, latency.p99) if latency else [None for _ in AT_CAPACITY]
+        found = (wording.capacity(row), by_seed, row.settled, tried)
+        cells.append([*point_cells(row, axes), *found, *map(estimate, parts)])
     columns: list[Column | str] = ["capacity (95%)", "by seed"]
     columns += [Column("settled early or clearly", "share"), Column("loads tried", "count")]
-    columns += [Column(title, "seconds") for title in AT_CAPACITY.values()]
+    columns += [Column(title, "seconds") for title in AT_CAPACITY]
     text = (
-        f"The highest load with a violation rate of at most {share(rule['epsilon'])}, found by doubling and halving, "
-        "for each seed separately. A run stops at a quarter or half of its time if the interval of its rate then lies "
-        "on one side of epsilon, which errs in 5% of runs at most over all looks together; otherwise the rate over the "
-        "whole run decides."
+        f"The highest load with a violation rate of at most {share(summary.rule.epsilon)}, found by doubling and "
+        "halving, for each seed separately. A run stops at a quarter or half of its time if the interval of its rate "
+        "then lies on one side of epsilon, which errs in 5% of runs at most over all looks together; otherwise the "
+        "rate over the whole run decides."
     )
     table = Table(("system", *axis_titles(axes), *columns), cells)
-    first = ["system", *axis_titles(axes), "capacity (95%)", *AT_CAPACITY.values()][:PAGE_COLUMNS]
+    first = ["system", *axis_titles(axes), "capacity (95%)", *AT_CAPACITY][:PAGE_COLUMNS]
     blocks = [Heading("Capacity (modelled)"), *with_more_columns(table, first), Paragraph(text)]
     latencies = _latency_table(rows, axes)
     if latencies.rows:
@@ -276,18 +316,14 @@ def _capacity(summary: Summary) -> Blocks:
     return blocks
 
 
-def _published(run: RunFile, summary: Summary) -> Blocks:
+def _published(preset: PresetDescription, summary: ServingSummary) -> Blocks:
     """Return the paper's numbers next to the simulated ones, and the inputs that the paper leaves open."""
-    if not run["preset"]:
-        return []
-    inputs = [(entry["name"], entry["value"], entry["effect"]) for entry in run["preset"]["assumed"]]
+    inputs = [(assumed.name, assumed.value, assumed.effect) for assumed in preset.assumed]
     assumed: Blocks = [Heading("Assumed inputs"), Table(("input", "assumed", "effect of another value"), inputs)]
-    against = run["preset"]["against"]
-    pairs = summary.get("published")
-    if not pairs:
+    if not summary.published:
         return assumed
-    columns = [*wording.PUBLISHED_COLUMNS, *(wording.ratio_columns(against) if against else [])]
-    rows = [wording.published_cells(pair)[: len(columns)] for pair in pairs]
+    columns = [*wording.PUBLISHED_COLUMNS, *(wording.ratio_columns(preset.against) if preset.against else [])]
+    rows = [wording.published_cells(pair)[: len(columns)] for pair in summary.published]
     text = (
         "The paper leaves inputs open, which are listed below, so that the numbers themselves need not agree; ratios "
         "between systems depend less on them. The ratio of ratios is 1 where the simulation shows the paper's "
@@ -297,9 +333,9 @@ def _published(run: RunFile, summary: Summary) -> Blocks:
     return [Heading("Published and simulated"), Table(columns, rows), Paragraph(text), *assumed]
 
 
-def _definitions(run: RunFile) -> Blocks:
+def _definitions(run: ServingDescription) -> Blocks:
     speed = "its speed, from the request to its last token,"
-    objective = speed if run["config"]["objective"] == "speed" else "its time per token after the first"
+    objective = speed if run.config.objective == "speed" else "its time per token after the first"
     text = (
         f"A response breaks its SLO when {objective} falls short of its class. Responses that are due before the end "
         "count once, finished or not; in the starved rate, a response that is overdue k times over counts k times. "
@@ -319,57 +355,55 @@ NOTE = (
 )
 
 
-def setting(run: RunFile) -> Blocks:
+def setting(run: ServingDescription) -> Blocks:
     """Return the load, the SLOs and the limits of the simulated server."""
-    config = run["config"]
-    lengths = [f"{config[f'{name}_tokens'] or 'as recorded'} {name}" for name in ("prompt", "output")]
-    faster = f" at {config['arrivals_scale']:g} times the rate" if config["arrivals_scale"] != 1 else ""
-    uplink = config["shared_up_bytes_per_s"]
+    config = run.config
+    lengths = f"{config.prompt_tokens or 'as recorded'} prompt, {config.output_tokens or 'as recorded'} output"
+    faster = f" at {config.arrivals_scale:g} times the rate" if config.arrivals_scale != 1 else ""
+    uplink = config.shared_up_bytes_per_s
+    promise = "token speed end to end" if config.objective == "speed" else "time per token after the first"
     rows = [
-        ("arrivals", f"{config['arrivals']}{faster}"),
-        ("promised speed (SLO)", "; ".join(map(slo_in_words, config["slo"]))),
-        (
-            "SLO applies to",
-            "token speed end to end" if config["objective"] == "speed" else "time per token after the first",
-        ),
-        ("tokens, unless the arrivals give them", ", ".join(lengths)),
-        ("links", f"as recorded in {code(str(config['link_trace']))}" if config["link_trace"] else ""),
+        ("arrivals", f"{config.arrivals}{faster}"),
+        ("promised speed (SLO)", "; ".join(map(slo_in_words, config.slo))),
+        ("SLO applies to", promise),
+        ("tokens, unless the arrivals give them", lengths),
+        ("links", f"as recorded in {code(config.link_trace)}" if config.link_trace else ""),
         ("shared uplink", f"{count(uplink)} bytes/s, first come, first served" if uplink else ""),
-        ("time of a message at the server", seconds(config["frame_s"]) if config["frame_s"] else ""),
-        ("servers that are away (number:from:to, in seconds)", ", ".join(config.get("outage", ()))),
-        ("largest batch", str(config["max_batch"])),
-        ("simulated", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
-        ("seeds", f"{config['seeds']}, from {config['seed']} on; the same for every series"),
-        ("dataset", dataset_sentence(RunDescription.read(run).dataset) if run["dataset"] else ""),
-        ("profile of the estimator", config["estimator_profile"] or "the server's own"),
+        ("time of a message at the server", seconds(config.frame_s) if config.frame_s else ""),
+        ("servers that are away (number:from:to, in seconds)", ", ".join(config.outage)),
+        ("largest batch", str(config.max_batch)),
+        ("simulated", f"{config.duration_s:g} s, of which {config.warmup_s:g} s of warm-up do not count"),
+        ("seeds", f"{config.seeds}, from {config.seed} on; the same for every series"),
+        ("dataset", dataset_sentence(run.dataset) if run.dataset.name else ""),
+        ("profile of the estimator", config.estimator_profile or "the server's own"),
     ]
     return [Heading("What was simulated"), facts([row for row in rows if row[1]])]
 
 
-def series(run: RunFile) -> Blocks:
+def series(run: ServingDescription) -> Blocks:
     """Return system, scheduler, method, acceptance and KV memory of every series."""
-    dataset = (run["dataset"] or {}).get("name", "a dataset")
-    rows = []
+    dataset = run.dataset.name or "a dataset"
+    rows: list[list[Cell]] = []
     memory = []
-    pools = any(entry.get("servers", "1") != "1" for entry in run["series"])
-    for entry in run["series"]:
-        typical = entry["typical"]
-        kv = entry["kv"]
-        acceptance = entry["acceptance"] and code(entry["acceptance"])
+    pools = any(entry.servers != "1" for entry in run.series)
+    for entry in run.series:
+        acceptance = f"the recorded trace of {dataset}, replayed with the method"
+        typical = (entry.typical.submitted, entry.typical.acceptance, entry.typical.committed)
         rows.append(
-            (
-                code(entry["label"]),
-                f"{entry['system']}: {entry['summary']}",
-                code(entry["scheduler"]),
-                code(entry["method"]),
+            [
+                code(entry.label),
+                f"{entry.system}: {entry.summary}",
+                code(entry.scheduler),
+                code(entry.method),
                 *([wording.servers(entry)] if pools else []),
-                acceptance or f"the recorded trace of {dataset}, replayed with the method",
-                *(typical[key] for key in ("submitted", "acceptance", "committed")),
-            )
+                code(entry.acceptance) if entry.acceptance else acceptance,
+                *typical,
+            ]
         )
-        tokens = f"{count(kv['tokens'])} tokens, " if kv["tokens"] else ""
-        context = f"; context of {count(kv['context'])}" if kv["context"] else ""
-        memory.append(f"{code(entry['label'])}: {tokens}{kv['origin']}{context}")
+        kv = entry.kv
+        tokens = f"{count(kv.tokens)} tokens, " if kv.tokens else ""
+        context = f"; context of {count(kv.context)}" if kv.context else ""
+        memory.append(f"{code(entry.label)}: {tokens}{kv.origin}{context}")
     columns: list[Column | str] = ["label", "system", "scheduler", "method", *(["servers"] if pools else [])]
     columns += ["acceptance", Column("sent / round", "number"), Column("accepted", "share")]
     columns += [Column("tokens / round", "number")]

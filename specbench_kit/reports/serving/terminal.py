@@ -4,15 +4,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of, varied
+from specbench_kit.metrics.serving_rows import (
+    AXES,
+    Interval,
+    Percentiles,
+    SearchedRow,
+    SeedFigures,
+    SimulatedRow,
+    varied,
+)
+from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
+    Cell,
     Column,
     Note,
-    Row,
-    RunFile,
-    Summary,
     Table,
     caution,
     paragraphs,
@@ -20,20 +27,25 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.serving import wording
-from specbench_kit.reports.serving.report import ServingColumn, latency_groups, point_cells
+from specbench_kit.reports.serving.charts import (
+    CapacitySummary,
+    ServingDescription,
+    ServingSummary,
+    SimulationSummary,
+)
+from specbench_kit.reports.serving.report import FigureColumn, latency_groups, point_cells
 from specbench_kit.reports.serving.wording import estimate, seeds_in_words
 from specbench_kit.reports.writing.formatting import ABSENT, significant
-from specbench_kit.runs.document import RunDescription
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SIMULATED = (
-    ServingColumn("violations (95%)", "share", "figures.overall.violation_rate"),
-    ServingColumn("tokens/s", "number", "figures.overall.throughput"),
-    ServingColumn("goodput\n(tokens/s)", "number", "figures.overall.goodput"),
-    ServingColumn("acceptance\nlength", "number", "figures.overall.acceptance_length"),
-    ServingColumn("busy", "share", "figures.server.utilisation"),
+SIMULATED: Sequence[FigureColumn[SeedFigures]] = (
+    FigureColumn("violations (95%)", "share", lambda figures: figures.overall.violation_rate),
+    FigureColumn("tokens/s", "number", lambda figures: figures.overall.throughput),
+    FigureColumn("goodput\n(tokens/s)", "number", lambda figures: figures.overall.goodput),
+    FigureColumn("acceptance\nlength", "number", lambda figures: figures.overall.acceptance_length),
+    FigureColumn("busy", "share", lambda figures: figures.server.utilisation),
 )
 AXIS_TITLES = {
     "slo": "promised speed",
@@ -42,75 +54,83 @@ AXIS_TITLES = {
     "estimator_noise": "estimate\nnoise",
     "guard_s": "guard\n(s)",
 }
-LATENCIES = {"response": "response_s", "TTFT": "ttft_s", "ITL": "itl_s"}
+LATENCIES = ("response", "TTFT", "ITL")
 MOST_LATENCIES = 12
 """Rows up to which the terminal shows latencies; the report shows all."""
 MOST_COLUMNS = 6
 """Columns that fit into 80 characters next to the series; the report shows all."""
 
 
-def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
+def print_serving(console: "Console", run: ServingDescription, summary: ServingSummary) -> None:
     """Print a row per point, the published numbers if there are any, and the cautions."""
-    described = RunDescription.read(run)
-    config = run["config"]
-    setting = f"{seeds_in_words(config)} of {config['duration_s']:g} simulated seconds · {time_kind(described)}"
-    if "devices" in summary["rows"][0] and "slo" not in varied(summary["rows"]):
-        setting += f" · promised: {'; '.join(map(slo_in_words, config['slo']))}"
-    blocks: list[Block] = [Note(setting), _results(run, summary), *_latencies(summary)]
-    if summary.get("published"):
-        blocks.append(_published(run, summary))
-    blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary["guards"]))
-    blocks += caution([*setting_cautions(described), *wording.acceptance_cautions(run), *wording.cautions(summary)])
+    config = run.config
+    setting = f"{seeds_in_words(config)} of {config.duration_s:g} simulated seconds · {time_kind(run)}"
+    if isinstance(summary, SimulationSummary) and "slo" not in varied(summary.rows):
+        setting += f" · promised: {'; '.join(map(slo_in_words, config.slo))}"
+    results = _simulated(summary.rows) if isinstance(summary, SimulationSummary) else _capacities(summary)
+    blocks: list[Block] = [Note(setting), results, *_latencies(summary.rows)]
+    if summary.published:
+        blocks.append(_published(run, summary.published))
+    blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary.guards))
+    blocks += caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)])
     render_terminal.show(console, blocks)
 
 
-def _results(run: RunFile, summary: Summary) -> Table:
+def _simulated(rows: Sequence[SimulatedRow]) -> Table:
     """Return a row per point; only the first figure has its interval."""
-    rows = summary["rows"]
-    always = "slo" if "devices" not in rows[0] else "devices"
-    axes = [axis for axis in AXES if axis == always or axis in varied(rows)]
-    columns: Sequence[ServingColumn] = SIMULATED
-    unit = wording.capacity_unit(summary)
-    if run["command"] == "capacity":
-        in_devices = unit == "devices"
-        title = "capacity (95%)" if in_devices else f"capacity\n({unit})"
-        columns = (ServingColumn(title, "count" if in_devices else "number", "capacity"),)
-    columns = columns[: MOST_COLUMNS - len(axes)]
-    cells = []
+    axes = [axis for axis in AXES if axis == "devices" or axis in varied(rows)]
+    columns = SIMULATED[: MOST_COLUMNS - len(axes)]
+    cells: list[list[Cell]] = []
     for row in rows:
-        first, *others = (estimate(look_up(row, column.path)) for column in columns)
-        cells.append([*point_cells(row, axes), first, *(other and other.value for other in others)])
-    return Table(("system", *(Column(AXIS_TITLES.get(axis, axis), "count") for axis in axes), *columns), cells)
+        first, *others = (column.of(row.figures) for column in columns)
+        means = [other.mean if other else None for other in others]
+        cells.append([*point_cells(row, axes), estimate(first), *means])
+    return Table(("system", *_axis_columns(axes), *columns), cells)
 
 
-def _latencies(summary: Summary) -> list[Block]:
+def _capacities(summary: CapacitySummary) -> Table:
+    rows = summary.rows
+    axes = [axis for axis in AXES if axis == "slo" or axis in varied(rows)]
+    in_devices = summary.unit == "devices"
+    title = "capacity (95%)" if in_devices else f"capacity\n({summary.unit})"
+    columns = [Column(title, "count" if in_devices else "number")][: MOST_COLUMNS - len(axes)]
+    cells = [[*point_cells(row, axes), estimate(row.capacity)] for row in rows]
+    return Table(("system", *_axis_columns(axes), *columns), cells)
+
+
+def _axis_columns(axes: Sequence[str]) -> list[Column]:
+    return [Column(AXIS_TITLES.get(axis, axis), "count") for axis in axes]
+
+
+def _latencies(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
     """Return median, 95th and 99th percentile of what users wait for, by class; nothing if the table would be long."""
-    rows = summary["rows"]
-    axes = [axis for axis in AXES if axis in varied(rows)]
-    cells = []
+    axes = varied(rows)
+    cells: list[list[Cell]] = []
     for row in rows:
-        for name, group in latency_groups(row):
-            cells.append([*point_cells(row, axes), name, *(_percentiles(group, path) for path in LATENCIES.values())])
+        for name, group in latency_groups(row).items():
+            waited = (group.response_s, group.ttft_s, group.itl_s)
+            cells.append([*point_cells(row, axes), name, *map(_percentiles, waited)])
     if not 0 < len(cells) <= MOST_LATENCIES:
         return []
     titles = [f"{title} (s)\np50 p95 p99" for title in LATENCIES]
     return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), "class", *titles), cells)]
 
 
-def _percentiles(group: Row, path: str) -> str:
-    values = [mean_of(group, f"{path}.{name}") for name in ("p50", "p95", "p99")]
-    return " ".join(ABSENT if value is None else significant(value) for value in values)
+def _percentiles(times: Percentiles[Interval] | None) -> str:
+    if times is None:
+        return f"{ABSENT} {ABSENT} {ABSENT}"
+    return " ".join(significant(value.mean) for value in (times.p50, times.p95, times.p99))
 
 
-def _published(run: RunFile, summary: Summary) -> Table:
-    against = run["preset"]["against"]
+def _published(run: ServingDescription, pairs: Sequence[ComparedNumber]) -> Table:
+    against = run.preset.against if run.preset else ""
     ratio_titles = [f"{against} /\nsystem", "ratio of\nratios"] if against else []
     numbers = ["published", "simulated", "simulated /\npublished", *ratio_titles]
     cells = []
-    for pair in summary["published"]:
+    for pair in pairs:
         series, point, figure, published, _, ratio, _, simulated_ratio, ratio_of_ratios = wording.published_cells(pair)
         subject = f"{series}, {point}" if pair.where else series
-        simulated = Column(unit=wording.unit_of(pair)).text(pair.simulated and pair.simulated.mean)
+        simulated = Column(unit=wording.unit_of(pair)).text(pair.simulated.mean if pair.simulated else None)
         cells.append(
             [subject, figure, published, simulated, ratio, simulated_ratio, ratio_of_ratios][: 2 + len(numbers)]
         )

@@ -1,17 +1,40 @@
 """Sentences and cells that a simulation's report shares with the terminal."""
 
 from collections.abc import Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import AXES, FEWEST_SEEDS, look_up, varied
+from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.metrics.serving_rows import (
+    AXES,
+    FEWEST_SEEDS,
+    AxisValue,
+    Interval,
+    Percentiles,
+    SearchedRow,
+    ServingPoint,
+    SimulatedRow,
+    varied,
+)
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.document import Cell, Column, Estimate, Row, RunFile, Summary
+from specbench_kit.reports.document import Cell, Column, Estimate
 from specbench_kit.reports.experiments.wording import outcome
 from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_cautions
-from specbench_kit.reports.serving.charts import axis_values
+from specbench_kit.reports.serving.charts import (
+    CapacitySummary,
+    SeriesDescription,
+    ServingConfig,
+    ServingDescription,
+    ServingSummary,
+    SimulationSummary,
+    axis_values,
+    point_in_words,
+)
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
 
 NOT_AT_HAND = "not at hand"
 GOLDEN = "golden:"
@@ -20,66 +43,71 @@ MOST_EVICTIONS = 2.0
 """Evictions of KV per finished response from which on a server thrashes; real servers with preemption have under 1."""
 
 
-def estimate(figure: Row | None) -> Estimate | None:
+def estimate(figure: Interval | None) -> Estimate | None:
     """Return a figure's mean over seeds with its interval."""
-    if figure is None or figure["mean"] is None:
-        return None
-    # A figure that is derived from others, such as a share of missed deadlines, has no interval.
-    is_exact = figure.get("low") is None
-    return Estimate(figure["mean"], None if is_exact else (figure["low"], figure["high"]))
+    return None if figure is None else Estimate(figure.mean, figure.bounds)
 
 
-def estimate_text(figure: Row | None, unit: Unit = "number") -> str:
+def mean_of(percentiles: Percentiles[Interval] | None) -> Interval | None:
+    """Return the mean of a quantity; None if nothing of the kind happened."""
+    return percentiles.mean if percentiles else None
+
+
+def p95_of(percentiles: Percentiles[Interval] | None) -> Interval | None:
+    """Return the 95th percentile of a quantity; None if nothing of the kind happened."""
+    return percentiles.p95 if percentiles else None
+
+
+def estimate_text(figure: Interval | None, unit: Unit = "number") -> str:
     """Return a figure's mean with its interval as text."""
     return Column(unit=unit).text(estimate(figure))
 
 
-def capacity_unit(summary: Summary) -> str:
-    """Return the unit of capacities: devices, or a rate of arrivals."""
-    return next((str(row["unit"]) for row in summary["rows"] if "unit" in row), "devices")
-
-
-def seeds_in_words(config: Row) -> str:
+def seeds_in_words(config: ServingConfig) -> str:
     """Return how many seeds were simulated, as `1 seed` or `5 seeds`."""
-    return f"{config['seeds']} {'seed' if config['seeds'] == 1 else 'seeds'}"
+    return f"{config.seeds} {'seed' if config.seeds == 1 else 'seeds'}"
 
 
-def capacity(row: Row) -> str:
+def capacity(row: SearchedRow) -> str:
     """Return the capacity of a row with its unit."""
-    return f"{estimate_text(row['capacity'], 'count' if row['unit'] == 'devices' else 'number')} {row['unit']}"
+    return f"{estimate_text(row.capacity, 'count' if row.unit == 'devices' else 'number')} {row.unit}"
 
 
-def servers(entry: Row) -> str:
+def servers(entry: SeriesDescription) -> str:
     """Return the verification servers of a series and, if there are several, their router."""
-    described = str(entry.get("servers", "1"))
-    return described if described == "1" else f"{described}, {entry['router']}"
+    return entry.servers if entry.servers == "1" else f"{entry.servers}, {entry.router}"
 
 
-def acceptance_cautions(run: RunFile) -> list[str]:
+def acceptance_cautions(run: ServingDescription) -> list[str]:
     """Return what limits the acceptance that a simulation goes by."""
     lines: list[str] = []
-    for entry in run["series"]:
-        if "recorded" in entry:
-            lines += _recorded_cautions(run, entry)
+    for entry in run.series:
+        if entry.recorded is not None:
+            lines += _recorded_cautions(run, entry, entry.recorded)
     return [*dict.fromkeys(lines), *_fixed_cautions(run), *_colocated_cautions(run), *_golden_cautions(run)]
 
 
-def _recorded_cautions(run: RunFile, entry: Row) -> list[str]:
+def _recorded_cautions(run: ServingDescription, entry: SeriesDescription, recorded: JsonObject) -> list[str]:
     """Return what a benchmark of a series' method would say of it on the same trace."""
-    replayed = {name: entry.get(name) for name in ("method", "uses", "seen_prompts")}
-    deployment = (run.get("deployments") or {}).get(entry.get("deployment"))
-    described = RunDescription.read({**entry["recorded"], **replayed, "deployment": deployment, "trace": {}})
+    described = replace(
+        RunDescription.read(recorded),
+        method=entry.method,
+        uses=entry.uses,
+        seen_prompts=entry.seen_prompts,
+        deployment=run.deployments.get(entry.deployment),
+        trace=TraceReference(),
+    )
     # The models of a trace that was recorded for this run are those of the run, of which the setting tells.
-    of_named_trace = entry["acceptance"] is not None and is_toy(described.models)
+    of_named_trace = entry.acceptance is not None and is_toy(described.models)
     return [*([TOY_PAIR] if of_named_trace else []), *predictor_cautions(described)]
 
 
-def _colocated_cautions(run: RunFile) -> list[str]:
+def _colocated_cautions(run: ServingDescription) -> list[str]:
     """Return one line on the series whose single request would be faster with the draft model on the server."""
     slower = [
-        f"{times(1 / ratio)} ({entry['label']})"
-        for entry in run["series"]
-        if (ratio := entry.get("colocated_ratio")) is not None and ratio < 1
+        f"{times(1 / entry.colocated_ratio)} ({entry.label})"
+        for entry in run.series
+        if entry.colocated_ratio is not None and entry.colocated_ratio < 1
     ]
     if not slower:
         return []
@@ -89,36 +117,35 @@ def _colocated_cautions(run: RunFile) -> list[str]:
     ]
 
 
-def _fixed_cautions(run: RunFile) -> list[str]:
+def _fixed_cautions(run: ServingDescription) -> list[str]:
     """Return a line on every method that decides how far to draft and always drafted as far as it may."""
-    stopped_by_nothing = [
-        (entry, entry["typical"]["longest"])
-        for entry in run["series"]
-        if (entry["acceptance"] is None or "recorded" in entry)
-        and _decides(entry["method"])
-        and not _lets_all_pass(entry)
+    lines = []
+    for entry in run.series:
+        longest = entry.typical.longest
+        from_record = entry.acceptance is None or entry.recorded is not None
         # Drafts at the end of an answer are shorter than a method would have them.
-        if entry["typical"]["submitted"] > 0.98 * entry["typical"]["longest"] > 0
-    ]
-    return [
-        f"FIXED LENGTH: {entry['label']}: {entry['method']} drafts {longest:g} tokens in every round here, as "
-        f"fixed-k:k={longest:g} does."
-        for entry, longest in stopped_by_nothing
-    ]
+        stopped_by_nothing = entry.typical.submitted > 0.98 * longest > 0
+        if from_record and stopped_by_nothing and _decides(entry.method) and not _lets_all_pass(entry):
+            lines.append(
+                f"FIXED LENGTH: {entry.label}: {entry.method} drafts {longest:g} tokens in every round here, as "
+                f"fixed-k:k={longest:g} does."
+            )
+    return lines
 
 
-def _lets_all_pass(entry: Row) -> bool:
+def _lets_all_pass(entry: SeriesDescription) -> bool:
     """Return True if the predictor's threshold is 0, of which another line tells."""
-    return bool(((entry.get("uses") or {}).get("predictor") or {}).get("threshold") == 0)
+    predictor = convert(PreparedInputs, entry.uses).predictor
+    return predictor is not None and predictor.threshold == 0
 
 
 def _decides(method: str) -> bool:
     return method.partition(":")[0] not in ("fixed-k", "autoregressive")
 
 
-def _golden_cautions(run: RunFile) -> list[str]:
+def _golden_cautions(run: ServingDescription) -> list[str]:
     """Return a line on the series whose acceptance is a published mean."""
-    named = [entry["label"] for entry in run["series"] if str(entry["acceptance"]).startswith(GOLDEN)]
+    named = [entry.label for entry in run.series if str(entry.acceptance).startswith(GOLDEN)]
     if not named:
         return []
     return [
@@ -127,51 +154,50 @@ def _golden_cautions(run: RunFile) -> list[str]:
     ]
 
 
-def cautions(summary: Summary) -> list[str]:
+def cautions(summary: ServingSummary) -> list[str]:
     """Return what a reader must know before quoting a number, beyond what holds for every modelled run."""
+    if isinstance(summary, SimulationSummary):
+        return [*derived_range(summary), *unsteady(summary), *livelocks(summary), *thrashing(summary)]
     lines = []
-    for row in summary["rows"]:
-        where = f"{row['series']}, {slo_in_words(row['slo'])}"
-        if "refused" in row:
-            lines.append(f"REFUSED: {where}: {row['refused']}.")
-        if row.get("bounded"):
+    for row in summary.rows:
+        where = f"{row.series}, {slo_in_words(row.slo)}"
+        if row.refused:
+            lines.append(f"REFUSED: {where}: {row.refused}.")
+        if row.bounded:
             lines.append(f"AT LEAST: {where}: even the highest load was served.")
-        if not row.get("monotone", True):
+        if row.monotone is False:
             lines.append(
                 f"NOT MONOTONE: {where}: a load was served although a lower one was not; the capacity is the highest "
                 "load that was served."
             )
-        if "capacity" in row and row.get("steady", 1) < 1:
+        if row.steady is not None and row.steady < 1:
             lines.append(
-                f"NOT STEADY: {where}: {share(1 - row['steady'])} of the runs still drifted after twice their time and "
+                f"NOT STEADY: {where}: {share(1 - row.steady)} of the runs still drifted after twice their time and "
                 "count as not served; simulate for longer."
             )
-    ranges = [*derived_range(summary), *derived_capacities(summary)]
-    return [*lines, *ranges, *unsteady(summary), *livelocks(summary), *thrashing(summary)]
+    return [*lines, *derived_capacities(summary)]
 
 
 ONE_SEED_AT_ENDS = "One seed was run at each end."
 
 
-def derived_range(summary: Summary) -> list[str]:
+def derived_range(summary: SimulationSummary) -> list[str]:
     """Return one line on what the figures may be where times are derived, at each series' last point."""
-    last = {row["series"]: row for row in summary.get("ranges") or () if "throughput" in row}
+    last = {row.series: row for row in summary.ranges}
     if not last:
         return []
     parts = []
     for series, row in last.items():
-        low, high = row["throughput"] or (0.0, 0.0)
-        late = (
-            ""
-            if row["violation_rate"] is None
-            else f" with {' to '.join(dict.fromkeys(map(share, row['violation_rate'])))} late"
-        )
+        low, high = row.throughput or (0.0, 0.0)
+        late = ""
+        if row.violation_rate is not None:
+            late = f" with {' to '.join(dict.fromkeys(map(share, row.violation_rate)))} late"
         part = f"{series} {significant(low)} to {significant(high)} tokens/s{late}"
-        if row["throughput_ratio"]:
-            slowest, fastest = row["throughput_ratio"]
-            part += f", {times(slowest)} to {times(fastest)} {row['against']} ({_holds(slowest > 1 or fastest < 1)})"
+        if row.throughput_ratio:
+            slowest, fastest = row.throughput_ratio
+            part += f", {times(slowest)} to {times(fastest)} {row.against} ({_holds(slowest > 1 or fastest < 1)})"
         parts.append(part)
-    devices = next(iter(last.values()))["devices"]
+    devices = next(iter(last.values())).devices
     return [
         f"DERIVED TIMES: what profiles, host and interconnects may be leaves, at {devices} devices: "
         f"{'; '.join(parts)}. {ONE_SEED_AT_ENDS}"
@@ -182,23 +208,22 @@ def _holds(holds: bool) -> str:
     return "over the whole range" if holds else "the verdict does not hold over the range"
 
 
-def derived_capacities(summary: Summary) -> list[str]:
+def derived_capacities(summary: CapacitySummary) -> list[str]:
     """Return one line on what the capacities of the best series may be where times are derived."""
-    ranges = [row for row in summary.get("ranges") or () if "capacity" in row]
-    if not ranges:
+    if not summary.ranges:
         return []
-    named = [axis for axis in AXES[1:] if axis in varied(summary["rows"])]
+    named = [axis for axis in AXES[1:] if axis in varied(summary.rows)]
     parts = []
-    for row in ranges:
-        show = count if row["unit"] == "devices" else significant
-        low, high = map(show, row["capacity"])
-        where = f" at {axis_values(row, named)}" if named else ""
-        part = f"{row['series']} {low} to {high} {row['unit']}{where}"
-        if row["capacity_ratio"]:
-            least, most = row["capacity_ratio"]
-            part += f", {times(least)} to {times(most)} {row['against']} ({_holds(least > 1 or most < 1)})"
+    for row in summary.ranges:
+        show = count if row.unit == "devices" else significant
+        low, high = map(show, row.capacity)
+        where = f" at {point_in_words(row, named)}" if named else ""
+        part = f"{row.series} {low} to {high} {row.unit}{where}"
+        if row.capacity_ratio:
+            least, most = row.capacity_ratio
+            part += f", {times(least)} to {times(most)} {row.against} ({_holds(least > 1 or most < 1)})"
         parts.append(part)
-    others = sum(not row.get("refused") for row in summary["rows"]) - len(ranges)
+    others = sum(not row.refused for row in summary.rows) - len(summary.ranges)
     more = f"; {others} more {'was' if others == 1 else 'were'} not searched at the ends" if others > 0 else ""
     return [
         f"DERIVED TIMES: what profiles, host and interconnects may be leaves {'; '.join(parts)}{more}. "
@@ -206,12 +231,12 @@ def derived_capacities(summary: Summary) -> list[str]:
     ]
 
 
-def unsteady(summary: Summary) -> list[str]:
+def unsteady(summary: SimulationSummary) -> list[str]:
     """Return a line on the points whose throughput drifted."""
-    drifting = [row for row in _simulated(summary) if not row["figures"]["steady"]["steady"]]
+    drifting = [row for row in summary.rows if not row.figures.steady.steady]
     if not drifting:
         return []
-    names = ", ".join(dict.fromkeys(f"{row['series']} at {row['devices']} devices" for row in drifting[:4]))
+    names = ", ".join(dict.fromkeys(f"{row.series} at {row.devices} devices" for row in drifting[:4]))
     more = f" and {len(drifting) - 4} more" if len(drifting) > 4 else ""
     return [
         f"NOT STEADY: the throughput of the two halves differs by more than 5% for {names}{more}; simulate for longer, "
@@ -219,38 +244,40 @@ def unsteady(summary: Summary) -> list[str]:
     ]
 
 
-def livelocks(summary: Summary) -> list[str]:
+def livelocks(summary: SimulationSummary) -> list[str]:
     """Return a line for each point at which requests waited at an idle server for longer than it worked."""
     lines = []
-    for row in _simulated(summary):
-        server = row["figures"]["server"]
-        idle_s = server["idle_while_waiting_s"]["mean"]
-        busy = server["utilisation"]["mean"]
-        if idle_s > 60 and busy < 0.5:
+    for row in summary.rows:
+        server = row.figures.server
+        idle_s = server.idle_while_waiting_s.mean
+        if idle_s > 60 and server.utilisation.mean < 0.5:
             lines.append(
-                f"LIVELOCK: {row['series']} at {row['devices']} devices: requests waited at an idle server for "
-                f"{seconds(idle_s)}, and the scheduler returned no batch {count(server['refusals']['mean'])} times."
+                f"LIVELOCK: {row.series} at {row.devices} devices: requests waited at an idle server for "
+                f"{seconds(idle_s)}, and the scheduler returned no batch {count(server.refusals.mean)} times."
             )
     return lines
 
 
-def thrashing(summary: Summary) -> list[str]:
+def thrashing(summary: SimulationSummary) -> list[str]:
     """Return a line for each point at which KV was evicted more often than responses finished."""
-    return [
-        f"THRASHING: {row['series']} at {row['devices']} devices evicted KV {count(evictions)} times per finished "
-        "response, and computed it again each time; give it more memory or fewer devices."
-        for row in _simulated(summary)
-        if (evictions := look_up(row, "figures.server.evictions_per_response.mean") or 0.0) > MOST_EVICTIONS
-    ]
+    lines = []
+    for row in summary.rows:
+        evictions = row.figures.server.evictions_per_response.mean
+        if evictions > MOST_EVICTIONS:
+            lines.append(
+                f"THRASHING: {row.series} at {row.devices} devices evicted KV {count(evictions)} times per finished "
+                "response, and computed it again each time; give it more memory or fewer devices."
+            )
+    return lines
 
 
-def guard_sentence(guard: Row) -> str:
+def guard_sentence(guard: ServingPoint) -> str:
     """Return which guard time compensates for a wrong estimator."""
-    error = f"times {guard['estimator_factor']:g}, noise {guard['estimator_noise']:g}"
-    subject = f"{guard['series']}, {slo_in_words(guard['slo'])}, estimator {error}"
-    if guard["guard_s"] is None:
+    error = f"times {guard.estimator_factor:g}, noise {guard.estimator_noise:g}"
+    subject = f"{guard.series}, {slo_in_words(guard.slo)}, estimator {error}"
+    if guard.guard_s is None:
         return f"{subject}: no guard time that was tried compensates for it."
-    return f"{subject}: a guard time of {guard['guard_s']:g} s compensates for it."
+    return f"{subject}: a guard time of {guard.guard_s:g} s compensates for it."
 
 
 PUBLISHED_COLUMNS = ("system", "at", "metric", "published", "simulated (95%)", "simulated / published")
@@ -270,7 +297,7 @@ def published_cells(pair: ComparedNumber) -> list[Cell]:
     factors = (ratios.published, ratios.simulated, ratios.ratio) if ratios else (None, None, None)
     return [
         pair.series,
-        axis_values(pair.where, list(pair.where)) or ABSENT,
+        axis_values(pair.where) or ABSENT,
         metric_name(pair.metric),
         NOT_AT_HAND if pair.value is None else published,
         column.text(simulated),
@@ -291,33 +318,32 @@ def metric_name(path: str) -> str:
     return " ".join(parts).replace("_", " ").replace("classes", "class")
 
 
-def _simulated(summary: Summary) -> Sequence[Row]:
-    """Return the rows of simulations; those of a search for capacity have no figures."""
-    return [row for row in summary["rows"] if "figures" in row]
-
-
-def winners(run: RunFile, summary: Summary) -> list[str]:
+def winners(run: ServingDescription, summary: ServingSummary) -> list[str]:
     """Return a sentence on the best of several series, for every promised speed and other setting of a search.
 
     Of simulations it is the one under the highest load.
     """
-    is_search = run["command"] == "capacity"
-    axes = AXES[1:] if is_search else AXES
-    places: dict[tuple[object, ...], list[Row]] = {}
-    for row in summary["rows"]:
-        if row.get("refused") or (not is_search and estimate(look_up(row, BROKEN)) is None):
-            continue
-        places.setdefault(tuple(row.get(axis) for axis in axes), []).append(row)
-    compared = [rows for rows in places.values() if len(rows) > 1]
-    if not is_search:
-        compared = compared[-1:]
-    say = _most_served if is_search else _fewest_broken
-    named = [axis for axis in axes if axis in varied(summary["rows"])] or (["slo"] if is_search else ["devices", "slo"])
-    few = too_few_seeds(run["config"]["seeds"])
-    return [say(rows, axis_values(rows[0], named), few) for rows in compared[:MOST_WINNERS]]
+    few = too_few_seeds(run.config.seeds)
+    named = varied(summary.rows)
+    if isinstance(summary, CapacitySummary):
+        searched = _at_same_place([row for row in summary.rows if not row.refused])
+        return [_most_served(rows, point_in_words(rows[0], named or ["slo"]), few) for rows in searched[:MOST_WINNERS]]
+    judged = [row for row in summary.rows if row.figures.overall.violation_rate is not None]
+    highest = _at_same_place(judged)[-1:]
+    return [_fewest_broken(rows, point_in_words(rows[0], named or ["devices", "slo"]), few) for rows in highest]
 
 
-BROKEN = "figures.overall.violation_rate"
+R = TypeVar("R", bound=ServingPoint)
+
+
+def _at_same_place(rows: Sequence[R]) -> list[list[R]]:
+    """Return the rows of several series at every place that has such."""
+    places: dict[tuple[AxisValue, ...], list[R]] = {}
+    for row in rows:
+        places.setdefault(row.place, []).append(row)
+    return [members for members in places.values() if len(members) > 1]
+
+
 MOST_WINNERS = 6
 """Settings of a search for each of which the headline names the best series."""
 
@@ -330,71 +356,70 @@ def too_few_seeds(seeds: int) -> str:
     return f"{subject}, so run --seeds {FEWEST_SEEDS}"
 
 
-def _most_served(rows: Sequence[Row], where: str, few: str) -> str:
-    best, next_best, is_shown = _best_two(rows, "capacity", most=True)
-    most = best["capacity"]
-    second = next_best["capacity"]
+def _most_served(rows: Sequence[SearchedRow], where: str, few: str) -> str:
+    best, second = sorted(rows, key=lambda row: row.capacity.mean, reverse=True)[:2]
     served = f"serves {capacity(best)}"
-    if not most["mean"]:
-        return f"At {where} none of them serves any {best['unit']}."
+    if not best.capacity.mean:
+        return f"At {where} none of them serves any {best.unit}."
     if few:
-        return f"At {where} {best['series']} {served}, {next_best['series']} {capacity(next_best)}: {few}."
-    if not is_shown:
+        return f"At {where} {best.series} {served}, {second.series} {capacity(second)}: {few}."
+    if not _is_higher(best.capacity, second.capacity):
         return (
-            f"At {where} no difference is shown between {best['series']}, which {served}, and "
-            f"{next_best['series']}: run more seeds, or take either."
+            f"At {where} no difference is shown between {best.series}, which {served}, and "
+            f"{second.series}: run more seeds, or take either."
         )
-    return f"At {where} take {best['series']}: it {served}, {_lead(most, second)} {next_best['series']}."
+    return f"At {where} take {best.series}: it {served}, {_lead(best.capacity, second.capacity)} {second.series}."
 
 
-def _lead(most: Row, second: Row) -> str:
-    if not second["mean"]:
+def _lead(most: Interval, second: Interval) -> str:
+    if not second.mean:
         return "where nothing is served by"
-    ratio = most["mean"] / second["mean"]
+    ratio = most.mean / second.mean
     return f"{ratio:.1f} times as many as" if ratio >= 2 else f"{ratio - 1:.0%} more than"
 
 
-def _fewest_broken(rows: Sequence[Row], where: str, few: str) -> str:
-    best, next_best, is_shown = _best_two(rows, BROKEN, most=False)
-    least, second = (estimate_text(look_up(row, BROKEN), "share") for row in (best, next_best))
-    broken = f"breaks {least} of its promises"
+def _fewest_broken(rows: Sequence[SimulatedRow], where: str, few: str) -> str:
+    judged = [(row.figures.overall.violation_rate, row) for row in rows]
+    rated = [(rate, row) for rate, row in judged if rate is not None]
+    (least, best), (more, second) = sorted(rated, key=lambda entry: entry[0].mean)[:2]
+    broken = f"breaks {estimate_text(least, 'share')} of its promises"
+    others = estimate_text(more, "share")
     if few:
-        return f"At {where} {best['series']} {broken}, {next_best['series']} {second}: {few}."
-    if not is_shown:
-        tokens, others = (estimate_text(look_up(row, "figures.overall.throughput")) for row in (best, next_best))
+        return f"At {where} {best.series} {broken}, {second.series} {others}: {few}."
+    if not _is_higher(more, least):
+        tokens, tokens_of_second = (estimate_text(row.figures.overall.throughput) for row in (best, second))
         return (
-            f"At {where} {best['series']} {broken} and {next_best['series']} {second}: no difference is shown, at "
-            f"{tokens} and {others} tokens/s."
+            f"At {where} {best.series} {broken} and {second.series} {others}: no difference is shown, at "
+            f"{tokens} and {tokens_of_second} tokens/s."
         )
-    return f"At {where} take {best['series']}: it {broken}, {next_best['series']} {second}."
+    return f"At {where} take {best.series}: it {broken}, {second.series} {others}."
 
 
-def _best_two(rows: Sequence[Row], path: str, *, most: bool) -> tuple[Row, Row, bool]:
-    """Return the best two by a figure, and whether their intervals show a difference."""
-    best, next_best, *_ = sorted(rows, key=lambda row: look_up(row, path)["mean"], reverse=most)
-    higher, lower = (look_up(row, path) for row in ((best, next_best) if most else (next_best, best)))
-    shown = higher["low"] is not None and lower["high"] is not None and higher["low"] > lower["high"]
-    return best, next_best, shown
+def _is_higher(higher: Interval, lower: Interval) -> bool:
+    """Return whether the intervals show a difference."""
+    return higher.low is not None and lower.high is not None and higher.low > lower.high
 
 
-def headlines(run: RunFile, summary: Summary) -> list[str]:
+def headlines(run: ServingDescription, summary: ServingSummary) -> list[str]:
     """Return which series is best or, where that cannot be asked, the result of every series in one sentence."""
-    rows = summary["rows"]
-    lines = winners(run, summary)
-    if lines:
-        return lines
-    by_series: dict[str, list[Row]] = {}
-    for row in rows:
-        by_series.setdefault(row["series"], []).append(row)
-    for name, members in by_series.items():
-        if run["command"] == "capacity":
-            axes = [axis for axis in AXES[1:] if len({row[axis] for row in members}) > 1] or ["slo"]
-            capacities = [f"{capacity(row)} at {axis_values(row, axes)}" for row in members[:6]]
+    return winners(run, summary) or _results(summary)
+
+
+def _results(summary: ServingSummary) -> list[str]:
+    """Return the result of every series in one sentence."""
+    lines = []
+    names = dict.fromkeys(row.series for row in summary.rows)
+    if isinstance(summary, CapacitySummary):
+        for name in names:
+            searched = [row for row in summary.rows if row.series == name]
+            axes = varied(searched) or ["slo"]
+            capacities = [f"{capacity(row)} at {point_in_words(row, axes)}" for row in searched[:6]]
             lines.append(f"{name}: {'; '.join(capacities)}.")
-        else:
-            last = members[-1]
-            violations = estimate_text(look_up(last, "figures.overall.violation_rate"), "share")
-            throughput = estimate_text(look_up(last, "figures.overall.throughput"))
-            where = axis_values(last, varied(rows) or ["devices"])
-            lines.append(f"{name} at {where}: {violations} of responses break their SLO; {throughput} tokens/s.")
+        return lines
+    for name in names:
+        last = [row for row in summary.rows if row.series == name][-1]
+        violations = estimate_text(last.figures.overall.violation_rate, "share")
+        throughput = estimate_text(last.figures.overall.throughput)
+        where = point_in_words(last, varied(summary.rows) or ["devices"])
+        lines.append(f"{name} at {where}: {violations} of responses break their SLO; {throughput} tokens/s.")
     return lines

@@ -12,7 +12,6 @@ from secrets import token_hex
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.latency import Row
 from specbench_kit.live.connection import Connection, ConnectionLostError
@@ -20,6 +19,7 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.protocol.verification_pb2 import Verdict
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.reports.pages.live import AnswerShares
 from specbench_kit.serving.arrays import Integers
 from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.devices import Devices
@@ -32,12 +32,7 @@ from specbench_kit.traces.trace import NO_TOKEN, RequestTrace
 
 @dataclass(slots=True)
 class AnswerCounts:
-    """Counts of a server's answers.
-
-    `differing` answers accept other tokens than the recorded target, or go on with another one; `left_trace` counts the
-    responses with at least one of them. `degraded` answers come from an overloaded server that did not verify the
-    draft, `refusals` from one that asked for the same draft later.
-    """
+    """Counts of a server's answers, of which `AnswerShares` says what each means."""
 
     rounds: int = 0
     differing: int = 0
@@ -46,16 +41,16 @@ class AnswerCounts:
     responses: int = 0
     left_trace: int = 0
 
-    def describe(self) -> JsonObject:
-        """Return counts and shares for JSON; a share is None if there is nothing to count."""
-        return {
-            "rounds": self.rounds,
-            "responses": self.responses,
-            "differing": ratio_of_sums(self.differing, self.rounds),
-            "left_trace": ratio_of_sums(self.left_trace, self.responses),
-            "degraded": ratio_of_sums(self.degraded, self.rounds),
-            "refusals": self.refusals,
-        }
+    def describe(self) -> AnswerShares:
+        """Return counts and shares as the summary holds them."""
+        return AnswerShares(
+            rounds=self.rounds,
+            responses=self.responses,
+            differing=ratio_of_sums(self.differing, self.rounds),
+            left_trace=ratio_of_sums(self.left_trace, self.responses),
+            degraded=ratio_of_sums(self.degraded, self.rounds),
+            refusals=self.refusals,
+        )
 
 
 def is_recorded(request: RequestTrace, offset: int, tokens: Sequence[int], verdict: Verdict) -> bool:

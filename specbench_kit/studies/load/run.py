@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
@@ -26,8 +27,17 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.document import Document
-from specbench_kit.reports.pages.live import LATE_S
-from specbench_kit.reports.pages.live_figures import write_load
+from specbench_kit.reports.pages.live import (
+    LATE_S,
+    LoadConfig,
+    LoadDescription,
+    LoadFigures,
+    LoadSummary,
+    MeasuredLoad,
+    RoundTrips,
+    Validation,
+    write_load,
+)
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
@@ -54,7 +64,7 @@ NETWORK_TIMES = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
 MEASURED_OVERHEAD = ("wire_s", "verify_cv", *NETWORK_TIMES)
 """Fields of a server profile's fit about what a round takes besides its verification."""
 LONGEST_RAMP_S = 5.0
-PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+PERCENTILES = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ class LoadOutcome:
 
     folder: Path
     run: JsonObject
-    summary: JsonObject
+    summary: LoadSummary | Validation
     report: Document
 
 
@@ -87,14 +97,15 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     overhead = {name: float(profile.fit.get(name, 0.0)) for name in MEASURED_OVERHEAD}
     config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
     config["method"] = fit_spec(settings.method, trace.header)
-    scenarios = {point: make_scenario(config, point, trace, deployment) for point in settings.points}
+    asked = convert(LoadConfig, config)
+    scenarios = {point: make_scenario(asked, point, trace, deployment) for point in settings.points}
     requests = [request for request in trace if request.output_ids]  # the source of rounds skips the others as well
     _require_context(requests, trace.header.max_draft, welcome.limits.context)
     folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
     description = {**_describe(settings, config, trace, deployment, welcome), **_describe_profile(profile), **overhead}
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
-    rows = list[JsonObject]()
+    rows = list[MeasuredLoad]()
     machine = list[JsonObject]()
     for done, (point, scenario) in enumerate(scenarios.items()):
         progress(str(point), done, len(scenarios))
@@ -105,9 +116,9 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
         connection.reconnect()
     progress("done", len(scenarios), len(scenarios))
     connection.close()
-    summary = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
+    summary = LoadSummary(rows, [row.devices for row in rows if row.late_s[1] > LATE_S])
     run = {**description, "machine": machine}
-    document = write_load(folder, run, summary)
+    document = write_load(folder, LoadDescription.read(run), summary)
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
     return LoadOutcome(folder, run, summary, document)
@@ -121,7 +132,7 @@ def _run_load(
     requests: Sequence[RequestTrace],
     overhead: Mapping[str, float],
     folder: Path,
-) -> tuple[JsonObject, JsonObject]:
+) -> tuple[MeasuredLoad, JsonObject]:
     """Run one load, and return its row of the summary and the readings of the machine."""
     watch = Watch(probe_here(), torch.device("cpu"))
     before = read_processor_time()
@@ -133,14 +144,14 @@ def _run_load(
     if settings.events:
         rate = "" if point.rate is None else f"-rate-{point.rate:g}"
         write_events(folder / "events", f"devices-{point.devices}{rate}", driven.result)
-    row = {
-        **summary_row(scenario, point, driven.result),
-        "slower": speed.slower,
-        "estimate": speed.estimate,
-        "scatter": speed.scatter,
-        "late_s": list(driven.late_s),
-        "answers": driven.answers.describe(),
-    }
+    row = MeasuredLoad(
+        **structs.asdict(summary_row(scenario, point, driven.result)),
+        slower=speed.slower,
+        estimate=speed.estimate,
+        scatter=speed.scatter,
+        late_s=driven.late_s,
+        answers=driven.answers.describe(),
+    )
     return row, readings
 
 
@@ -183,36 +194,34 @@ def _deployment(settings: LoadSettings, trace: TraceFile, profile: Profile) -> D
     )
 
 
-def make_scenario(config: JsonObject, point: LoadPoint, trace: TraceFile, deployment: Deployment) -> Scenario:
+def make_scenario(config: LoadConfig, point: LoadPoint, trace: TraceFile, deployment: Deployment) -> Scenario:
     """Return the scenario of one load."""
-    ramp_s = min(LONGEST_RAMP_S, config["warmup_s"] / 2)
-    method = prepare_for_replay(parse_method(config["method"]), trace, deployment)
+    ramp_s = min(LONGEST_RAMP_S, config.warmup_s / 2)
+    method = prepare_for_replay(parse_method(config.method), trace, deployment)
     return Scenario(
         deployment,
-        ServingSystem("a server of skit serve", method=config["method"], scheduler=config["scheduler"]),
+        ServingSystem("a server of skit serve", method=config.method, scheduler=config.scheduler),
         trace_source(trace, method, deployment),
         point.devices,
-        slo=parse_slo(config["slo"][0]),
+        slo=parse_slo(config.slo[0]),
         arrivals=ClosedLoop(ramp_s=ramp_s) if point.rate is None else Poisson(point.rate),
-        scheduler=config["scheduler"],
-        max_batch=config["max_batch"],
+        scheduler=config.scheduler,
+        max_batch=config.max_batch,
         learned=method.learned,
-        duration_s=config["duration_s"],
-        warmup_s=config["warmup_s"],
+        duration_s=config.duration_s,
+        warmup_s=config.warmup_s,
         require_attainable_slo=False,
     )
 
 
-def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) -> dict[str, object]:
+def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) -> LoadFigures:
     """Return the summary's row of a load or of its simulation: metrics, and percentiles of the round trips."""
     metrics = compute_metrics(scenario, result)
     rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
-    percentiles = {
-        name: float(np.quantile(round_s, share)) if len(round_s) else None for name, share in PERCENTILES.items()
-    }
-    return {**point._asdict(), "round_s": percentiles, "figures": metrics}
+    trips = RoundTrips(*(float(np.quantile(round_s, share)) if len(round_s) else None for share in PERCENTILES))
+    return LoadFigures(devices=point.devices, rate=point.rate, round_s=trips, figures=metrics)
 
 
 def _describe_profile(profile: Profile) -> JsonObject:

@@ -4,21 +4,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, parse
+from specbench_kit.core.typed_json import JsonObject, convert, parse
 from specbench_kit.decoding.latency import ScaledLatency
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.reports.pages import live
-from specbench_kit.reports.pages.live_figures import write_validation
 from specbench_kit.runs.folder import to_json, write_text
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.studies.load.run import NETWORK_TIMES, TRACE, LoadOutcome, make_scenario, summary_row
+from specbench_kit.studies.load.run import TRACE, LoadOutcome, make_scenario, summary_row
 from specbench_kit.studies.load.settings import LoadPoint
 from specbench_kit.traces.trace import TraceFile
 
@@ -34,17 +32,21 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
     the errors of the profile and of the simulator can thus be told apart. In both, the scheduler's estimates are off
     from the profile as far as the server's own were.
     """
-    run = _read(folder / "run.json")
-    summary = _read(folder / "summary.json")
-    if run.get("command") != "load":
+    content = _read(folder / "run.json")
+    if content.get("command") != "load":
         raise SkitError(f"{folder} is no run of skit load")
+    try:
+        run = live.LoadDescription.read(content)
+        measured_rows = convert(live.LoadSummary, _read(folder / "summary.json")).rows
+    except ValueError as error:
+        raise SkitError(f"{folder}: {error}; it is no run of this kit's skit load") from error
     trace = TraceFile(folder / TRACE)
-    seed = run["config"]["seed"]
+    seed = run.config.seed
     rows: list[live.ValidatedLoad] = []
-    for done, measured in enumerate(summary["rows"]):
-        point = LoadPoint(measured["devices"], measured.get("rate"))
-        progress(str(point), done, len(summary["rows"]))
-        scenario = _scenario(run, point, trace, measured.get("estimate") or 1.0)
+    for done, measured in enumerate(measured_rows):
+        point = LoadPoint(measured.devices, measured.rate)
+        progress(str(point), done, len(measured_rows))
+        scenario = _scenario(run, point, trace, measured.estimate or 1.0)
         means = []
         for variant in (scenario, _slowed(scenario, measured)):
             drawn = [summary_row(variant, point, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
@@ -63,40 +65,38 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
         )
     progress("done", len(rows), len(rows))
     validation = live.Validation(SEEDS, rows)
-    document = write_validation(folder, VALIDATION, run, validation)
-    result: JsonObject = to_builtins(validation)
-    write_text(folder / f"{VALIDATION}.json", to_json(result))
-    return LoadOutcome(folder, run, result, document)
+    document = live.write_validation(folder, VALIDATION, run, validation)
+    write_text(folder / f"{VALIDATION}.json", to_json(validation))
+    return LoadOutcome(folder, content, validation, document)
 
 
-def _scenario(run: JsonObject, point: LoadPoint, trace: TraceFile, estimate: float) -> Scenario:
+def _scenario(run: live.LoadDescription, point: LoadPoint, trace: TraceFile, estimate: float) -> Scenario:
     """Return the scenario of a load, with the overhead of server and network that its profile measured.
 
     The scheduler estimates `estimate` times the profile's seconds, as the server's own did.
     """
-    frame_s = run.get("frame_s", 0.0)
-    wire_s = run.get("wire_s", 0.0) + _busy_s(run, point.devices)
-    deployment = restore(run["deployment"])
+    wire_s = run.wire_s + _busy_s(run, point.devices)
+    deployment = restore(run.deployment)
     # `wire_s` contains the sending of one message each way, which the simulated network adds as `frame_s`.
-    link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * frame_s))
-    scenario = make_scenario(run["config"], point, trace, replace(deployment, link=link))
-    network = Network(**{name: run.get(name, 0.0) for name in NETWORK_TIMES})
+    link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * run.frame_s))
+    scenario = make_scenario(run.config, point, trace, replace(deployment, link=link))
+    network = Network(frame_s=run.frame_s, turn_s=run.turn_s, turn_answer_s=run.turn_answer_s, answer_s=run.answer_s)
     estimator = EstimatorError(estimate, model=deployment.verifier.latency)
-    return replace(scenario, network=network, verify_cv=run.get("verify_cv", 0.0), estimator=estimator)
+    return replace(scenario, network=network, verify_cv=run.verify_cv, estimator=estimator)
 
 
-def _busy_s(run: JsonObject, devices: int) -> float:
+def _busy_s(run: live.LoadDescription, devices: int) -> float:
     """Return by how much round trips are longer than a single device's, between the numbers that were measured."""
-    sessions, seconds = zip(*run.get("busy_by_sessions", [[1.0, 0.0]]), strict=True)
-    return float(np.interp(devices, sessions, seconds))
+    sessions = [sessions for sessions, _ in run.busy_by_sessions]
+    return float(np.interp(devices, sessions, [seconds for _, seconds in run.busy_by_sessions]))
 
 
-def _slowed(scenario: Scenario, measured: JsonObject) -> Scenario:
+def _slowed(scenario: Scenario, measured: live.MeasuredLoad) -> Scenario:
     """Return the scenario with verifications as slow and as uneven as measured, unknown to the scheduler."""
     deployment = scenario.deployment
-    latency = ScaledLatency(deployment.verifier.latency, measured.get("slower") or 1.0)
+    latency = ScaledLatency(deployment.verifier.latency, measured.slower or 1.0)
     deployment = replace(deployment, verifier=replace(deployment.verifier, latency=latency))
-    return replace(scenario, deployment=deployment, verify_cv=measured.get("scatter") or scenario.verify_cv)
+    return replace(scenario, deployment=deployment, verify_cv=measured.scatter or scenario.verify_cv)
 
 
 def _read(path: Path) -> JsonObject:

@@ -10,7 +10,6 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 from msgspec import structs, to_builtins
@@ -32,7 +31,6 @@ from specbench_kit.metrics.plan_summary import (
     ServedPoint,
     SimulatedCandidate,
 )
-from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
 from specbench_kit.runs import provenance
@@ -216,7 +214,7 @@ class PlanRun:
         rents = [inf if other is None else other.price_per_hour for other in (fleet, *fleets)]
         return PlannedFleet(
             **structs.asdict(_described(fleet)),
-            served=Served(*served, by_seed=list(by_seed)),
+            served=Served(*structs.astuple(served), by_seed=list(by_seed)),
             served_at_ends=ends,
             least_price_per_hour=min(rents),
             most_price_per_hour=max(rents) if max(rents) < inf else None,
@@ -367,8 +365,7 @@ def impossible(market: Market) -> str:
 
 def _described(fleet: Fleet) -> FleetSummary:
     """Return a fleet as `summary.json` holds it."""
-    overall: Any = fleet.figures["overall"]
-    classes: Any = fleet.figures["classes"]
+    overall = fleet.figures.overall
     device = fleet.candidate.server.device
     return FleetSummary(
         **structs.asdict(fleet.candidate.described()),
@@ -377,12 +374,12 @@ def _described(fleet: Fleet) -> FleetSummary:
         replicas=fleet.replicas,
         cards=fleet.cards,
         devices_per_replica=fleet.devices_per_replica,
-        violation_rate=Interval(*fleet.violation_rate),
+        violation_rate=fleet.violation_rate,
         price_per_hour=fleet.price_per_hour,
         price_per_million=fleet.price_per_million,
         power_kw=fleet.cards * device.power_w / 1e3,
-        throughput=overall["throughput"]["mean"],
-        classes=classes,
+        throughput=overall.throughput.mean,
+        classes=fleet.figures.classes,
         overall=overall,
     )
 

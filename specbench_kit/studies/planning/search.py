@@ -10,8 +10,8 @@ from math import ceil, floor, inf, log2
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.metrics.serving_rows import look_up
-from specbench_kit.serving.metrics import ServingMetrics, compute_metrics, slo_violations
+from specbench_kit.metrics.serving_rows import Figures, Interval, SeedFigures
+from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
@@ -19,7 +19,7 @@ from specbench_kit.serving.server_metrics import is_drifting
 from specbench_kit.serving.simulation import Simulation, simulate
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
 from specbench_kit.studies.planning.law import Estimate, Law, Responses, draw_responses
-from specbench_kit.studies.serving.seeds import SeedEstimate, estimate, over_seeds
+from specbench_kit.studies.serving.seeds import estimate, over_seeds
 
 RESOLUTION = 0.04
 """Relative precision of the number of devices that a replica serves."""
@@ -90,8 +90,8 @@ class Fleet:
     candidate: Candidate
     replicas: int
     devices_per_replica: int
-    violation_rate: SeedEstimate
-    figures: dict[str, object]
+    violation_rate: Interval
+    figures: SeedFigures
 
     @property
     def cards(self) -> int:
@@ -106,7 +106,7 @@ class Fleet:
     @property
     def price_per_million(self) -> float | None:
         """Dollars per million tokens of a full replica."""
-        throughput = look_up(self.figures, "overall.throughput.mean")
+        throughput = self.figures.overall.throughput.mean
         return self.candidate.server.price_per_hour / throughput / 3600 * 1e6 if throughput else None
 
     def with_load(self, devices: int, per_replica: float) -> "Fleet | None":
@@ -209,7 +209,7 @@ def most_devices(scenario: Scenario, trials: Trials, first: int, least: int = 0)
     return low
 
 
-def measure(scenario: Scenario, seed: int) -> tuple[ServingMetrics, bool]:
+def measure(scenario: Scenario, seed: int) -> tuple[Figures, bool]:
     """Return the metrics of one simulation, and whether it was steady."""
     result = simulate(scenario, seed)
     return compute_metrics(scenario, result), not is_drifting(scenario, result)
@@ -221,7 +221,7 @@ def served_at(scenario: Scenario, trials: Trials, first: int) -> tuple[int, floa
     if not devices:
         return 0, 0.0
     metrics, _ = measure(trials.at(scenario, devices), trials.seed)
-    return devices, metrics["overall"]["throughput"]
+    return devices, metrics.overall.throughput
 
 
 @dataclass
@@ -322,10 +322,10 @@ class Search:
         for _ in range(MORE_REPLICAS):
             load = ceil(options.devices / replicas)
             at_load = self.trials(options.seed).at(scenario, load, JUDGED)
-            outcomes = list(self.workers.map(measure, [(at_load, seed) for seed in seeds], tuple[ServingMetrics, bool]))
-            rate = estimate([metrics["overall"]["violation_rate"] or 0.0 for metrics, _ in outcomes], 0.0, 1.0)
+            outcomes = list(self.workers.map(measure, [(at_load, seed) for seed in seeds], tuple[Figures, bool]))
+            rate = estimate([metrics.overall.violation_rate or 0.0 for metrics, _ in outcomes], 0.0, 1.0)
             if rate.high is not None and rate.high <= options.epsilon and all(steady for _, steady in outcomes):
-                figures = over_seeds([dict(metrics) for metrics, _ in outcomes])
+                figures = over_seeds([metrics for metrics, _ in outcomes])
                 return Fleet(candidate, replicas, load, rate, figures)
             replicas += max(1, ceil(REPLICAS_STEP * replicas))
         return None

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.studies.serving.seeds import estimate
 
@@ -17,7 +19,7 @@ def averaged(draws: Sequence[JsonObject]) -> dict[str, object]:
     """Return objects of one shape as one object whose numbers are estimates; omit what is not always a number."""
     columns = {name: [draw[name] for draw in draws] for name in draws[0]}
     return {
-        name: averaged(values) if isinstance(values[0], Mapping) else estimate(list(map(float, values))).describe()
+        name: averaged(values) if isinstance(values[0], Mapping) else structs.asdict(estimate(list(map(float, values))))
         for name, values in columns.items()
         if isinstance(values[0], Mapping) or all(isinstance(value, int | float) for value in values)
     }
@@ -47,7 +49,8 @@ def _joined(trees: Sequence[JsonObject], name: str) -> Mapping[str, object]:
     means = [tree["mean"] for tree in trees if isinstance(tree.get("mean"), int | float)]
     if means:
         share = name.endswith(SHARES)
-        return estimate(list(map(float, means)), 0.0 if share else None, 1.0 if share else None).describe()
+        interval = estimate(list(map(float, means)), 0.0 if share else None, 1.0 if share else None)
+        return structs.asdict(interval)
     branches: dict[str, list[JsonObject]] = {}
     for tree in trees:
         for key, value in tree.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
@@ -27,7 +28,7 @@ from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
 from specbench_kit.studies.serving.presets import as_tuples
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
-from specbench_kit.studies.serving.serving_run import derived_rows
+from specbench_kit.studies.serving.serving_run import flat_rows
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
@@ -110,8 +111,7 @@ def simulate(options: JsonObject, report: CountCallback) -> Rows:
     grid = simulation_grid.simulate_grid(
         settings, builder, Workers(settings.jobs), lambda *_: False, lambda *_: None, report
     )
-    summary = simulation_grid.summarise(grid)
-    rows = [*summary["rows"], *summary["against_first"], *derived_rows(summary["rows"])]
+    rows = flat_rows(simulation_grid.summarise(grid))
     if reference := options.get("slo_of"):
         # Every seed computes its own SLO, which must not keep the rows of seeds apart.
         rows = [{**row, "slo": f"quantile {reference['quantile']} of {reference['system']}"} for row in rows]
@@ -145,7 +145,8 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
     rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
     builder = ScenarioBuilder(settings)
     found = capacities.find_capacities(settings, rule, builder, Workers(settings.jobs), report)
-    return [row.describe() for row in found]
+    rows: Rows = to_builtins([row.describe() for row in found])
+    return rows
 
 
 def _settings(options: JsonObject) -> ServingSettings:

@@ -5,28 +5,39 @@ process.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil, sqrt
+from typing import Any
 
 import numpy as np
+from msgspec import convert, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import AXES, look_up
+from specbench_kit.metrics.serving_rows import (
+    AXES,
+    Interval,
+    Percentiles,
+    Real,
+    ResponseLatencies,
+    SearchedRow,
+    SeedSearch,
+    TriedLoad,
+)
 from specbench_kit.metrics.statistics import student
+from specbench_kit.reports.serving.charts import CapacitySummary, SearchRule
 from specbench_kit.serving.arrays import Floats
-from specbench_kit.serving.metrics import ALL, LatencyMetrics, due_lateness, latencies_by_class
+from specbench_kit.serving.metrics import ALL, due_lateness, latencies_by_class
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.server_metrics import Distribution, is_drifting
+from specbench_kit.serving.server_metrics import is_drifting
 from specbench_kit.serving.simulation import Simulation
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
-from specbench_kit.studies.serving.seeds import estimate, over_seeds
+from specbench_kit.studies.serving.seeds import estimate, joined
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
-from specbench_kit.studies.serving.simulation_grid import guards, interval_cells, latency_values
+from specbench_kit.studies.serving.simulation_grid import axes_of, guards, interval_cells, latency_values
 
 DEVICES = "devices"
 RATE = "requests/s"
@@ -88,17 +99,27 @@ class LoadTrial:
     settled: bool
     holds: bool
     steady: bool = True
-    latencies: Mapping[str, LatencyMetrics] = field(default_factory=dict)
+    latencies: Mapping[str, ResponseLatencies[Real]] = field(default_factory=dict)
 
     @property
-    def response_s(self) -> Distribution | None:
+    def response_s(self) -> Percentiles[Real] | None:
         """The end-to-end latency of the responses that began after the warm-up and finished; None without any."""
-        return self.latencies[ALL]["response_s"] if self.latencies else None
+        return self.latencies[ALL].response_s if self.latencies else None
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> TriedLoad:
         """Return the trial as `summary.json` holds it: of latencies only that of whole responses."""
-        numbers = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "latencies"}
-        return {**numbers, "response_s": self.response_s}
+        return TriedLoad(
+            load=self.load,
+            rate=self.rate,
+            low=self.low,
+            high=self.high,
+            responses=self.responses,
+            simulated_s=self.simulated_s,
+            settled=self.settled,
+            holds=self.holds,
+            steady=self.steady,
+            response_s=self.response_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +137,7 @@ class SeedCapacity:
         return served == sorted(served, reverse=True)
 
     @property
-    def latencies(self) -> Mapping[str, LatencyMetrics]:
+    def latencies(self) -> Mapping[str, ResponseLatencies[Real]]:
         """The latencies at the capacity, by class; empty if nothing is served."""
         return next((trial.latencies for trial in self.trials if trial.load == self.load and trial.holds), {})
 
@@ -244,31 +265,30 @@ class CapacityRow:
         """The mean capacity over the seeds; 0 if nothing can be served."""
         return sum(capacity.load for capacity in self.by_seed) / len(self.by_seed) if self.by_seed else 0.0
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> SearchedRow:
         """Return the row as `summary.json` holds it."""
-        fixed = {"series": self.point.series.label, **{name: getattr(self.point, name) for name in FIXED_AXES}}
+        fixed: dict[str, Any] = {"series": self.point.series.label}
+        fixed |= {name: getattr(self.point, name) for name in FIXED_AXES}
         if self.refused:
-            refused = {"capacity": estimate([0.0]).describe(), "unit": self.unit, "refused": self.refused, "seeds": []}
-            return fixed | refused
+            return SearchedRow(**fixed, capacity=estimate([0.0]), unit=self.unit, refused=self.refused, seeds=[])
         trials = [trial for capacity in self.by_seed for trial in capacity.trials]
-        served = [dict(capacity.latencies) for capacity in self.by_seed if capacity.latencies]
-        latencies = over_seeds(served) if served else None
-        return {
+        served = [to_builtins(capacity.latencies) for capacity in self.by_seed if capacity.latencies]
+        latencies = convert(joined(served), dict[str, ResponseLatencies[Interval]]) if served else None
+        return SearchedRow(
             **fixed,
-            "capacity": estimate([capacity.load for capacity in self.by_seed], 0.0).describe(),
-            "unit": self.unit,
-            "response_s": look_up({"latencies": latencies}, f"latencies.{ALL}.response_s"),
-            "latencies": latencies,
-            "monotone": all(capacity.monotone for capacity in self.by_seed),
-            "steady": sum(trial.steady for trial in trials) / len(trials),
-            "bounded": any(capacity.bounded for capacity in self.by_seed),
-            "settled": sum(trial.settled for trial in trials) / len(trials),
-            "simulated_s": sum(trial.simulated_s for trial in trials),
-            "seeds": [
-                {"load": capacity.load, "trials": [trial.describe() for trial in capacity.trials]}
-                for capacity in self.by_seed
+            capacity=estimate([capacity.load for capacity in self.by_seed], 0.0),
+            unit=self.unit,
+            response_s=latencies[ALL].response_s if latencies else None,
+            latencies=latencies,
+            monotone=all(capacity.monotone for capacity in self.by_seed),
+            steady=sum(trial.steady for trial in trials) / len(trials),
+            bounded=any(capacity.bounded for capacity in self.by_seed),
+            settled=sum(trial.settled for trial in trials) / len(trials),
+            simulated_s=sum(trial.simulated_s for trial in trials),
+            seeds=[
+                SeedSearch(capacity.load, [trial.describe() for trial in capacity.trials]) for capacity in self.by_seed
             ],
-        }
+        )
 
 
 def find_capacities(
@@ -301,23 +321,24 @@ def find_capacities(
     ]
 
 
-def to_csv(rows: Sequence[JsonObject]) -> str:
+def to_csv(rows: Sequence[SearchedRow]) -> str:
     """Return one line per row of the summary, and per class if there are several: the capacity, then its latencies."""
     lines = []
     for row in rows:
-        place = {"series": row["series"], **{axis: row[axis] for axis in FIXED_AXES}}
-        for name, group in (row.get("latencies") or {ALL: {}}).items():
-            values = {"capacity": row["capacity"]} | latency_values(group)
-            lines.append({**place, "class": name, "unit": row["unit"], **interval_cells(values)})
+        place = {"series": row.series, **{axis: row.at(axis) for axis in FIXED_AXES}}
+        groups: Mapping[str, ResponseLatencies[Interval] | None] = row.latencies or {ALL: None}
+        for name, group in groups.items():
+            values = {"capacity": row.capacity, **latency_values(group)}
+            lines.append({**place, "class": name, "unit": row.unit, **interval_cells(values)})
     return csv_text(lines)
 
 
-def summarise(rows: Sequence[CapacityRow], rule: CapacityRule) -> JsonObject:
-    """Return the content of `summary.json`."""
+def summarise(rows: Sequence[CapacityRow], rule: CapacityRule) -> CapacitySummary:
+    """Return the summary without ranges and published numbers."""
     described = [row.describe() for row in rows]
-    return {
-        "rule": asdict(rule),
-        "axes": {axis: list(dict.fromkeys(row[axis] for row in described)) for axis in FIXED_AXES},
-        "rows": described,
-        "guards": guards(described, "capacity", smaller_is_better=False),
-    }
+    return CapacitySummary(
+        rule=SearchRule(**asdict(rule)),
+        axes=axes_of(described, FIXED_AXES),
+        rows=described,
+        guards=guards(described, lambda row: row.capacity, smaller_is_better=False),
+    )

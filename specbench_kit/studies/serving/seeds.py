@@ -3,52 +3,47 @@
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean, stdev
-from typing import NamedTuple
+
+from msgspec import convert, to_builtins
 
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics.serving_rows import Figures, Interval, SeedFigures
 from specbench_kit.metrics.statistics import LEVEL, student
 
 
-class SeedEstimate(NamedTuple):
-    """A mean over seeds with its 95% interval, which a single seed does not have."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-
-    def describe(self) -> dict[str, float | None]:
-        """Return the estimate as files hold it."""
-        return self._asdict()
-
-
-def estimate(values: Sequence[float], least: float | None = None, most: float | None = None) -> SeedEstimate:
+def estimate(values: Sequence[float], least: float | None = None, most: float | None = None) -> Interval:
     """Return the mean over seeds with its interval, cut at the bounds `least` and `most` of the quantity."""
     mean = fmean(values)
     if len(values) < 2:
-        return SeedEstimate(mean)
+        return Interval(mean)
     half = student(LEVEL, len(values) - 1) * stdev(values) / sqrt(len(values))
     low = mean - half
     high = mean + half
-    return SeedEstimate(mean, low if least is None else max(least, low), high if most is None else min(most, high))
+    return Interval(mean, low if least is None else max(least, low), high if most is None else min(most, high))
 
 
-def over_seeds(trees: Sequence[JsonObject]) -> dict[str, object]:
-    """Return the same tree of figures as each seed's, with an estimate at every number.
+def over_seeds(figures: Sequence[Figures]) -> SeedFigures:
+    """Return the figures of several seeds with an interval at every number."""
+    return convert(joined(list(map(to_builtins, figures))), SeedFigures)
+
+
+def joined(trees: Sequence[JsonObject]) -> dict[str, object]:
+    """Return the same tree of figures as each seed's, with the fields of an interval at every number.
 
     A seed without a value for a figure is left out of that figure.
     """
-    joined: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for name in trees[0]:
         values = [tree[name] for tree in trees if tree[name] is not None]
         if not values:
-            joined[name] = None
+            figures[name] = None
         elif isinstance(values[0], Mapping):
-            joined[name] = over_seeds(values)
+            figures[name] = joined(values)
         elif isinstance(values[0], bool):
-            joined[name] = all(values)
+            figures[name] = all(values)
         elif isinstance(values[0], int | float):
             upper = 1.0 if name.endswith("_rate") or name == "utilisation" else None
-            joined[name] = estimate([float(value) for value in values], 0.0, upper).describe()
+            figures[name] = to_builtins(estimate([float(value) for value in values], 0.0, upper))
         else:
-            joined[name] = values[0]
-    return joined
+            figures[name] = values[0]
+    return figures

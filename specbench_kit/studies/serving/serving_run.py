@@ -11,6 +11,8 @@ from functools import partial
 from math import isfinite
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
@@ -18,14 +20,15 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.serving_rows import AXES, mean_of
+from specbench_kit.metrics.serving_rows import AXES, CapacityRange, FigureEnd, FigureRange, Figures, mean_of
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
+from specbench_kit.reports.serving.charts import CapacitySummary, ServingDescription, ServingSummary
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import run_key, slug, to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, unfinished_parts
 from specbench_kit.serving.events import timeline, write_events
-from specbench_kit.serving.metrics import ServingMetrics, compute_metrics
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule, Objective
 from specbench_kit.serving.parallel import Workers, require_cluster, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
@@ -48,7 +51,7 @@ class ServingOutcome:
 
     folder: Path
     run: JsonObject
-    summary: JsonObject
+    summary: ServingSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,9 @@ class ServingRun:
             self._step("simulating"),
         )
         ranges = simulate_ranges(self.settings, builder, workers, self._step("simulating the range of derived times"))
-        summary = {**simulation_grid.summarise(rows), "ranges": ranges}
-        write_text(folder / "simulate.csv", simulation_grid.to_csv(summary["rows"]))
+        summary = simulation_grid.summarise(rows)
+        summary.ranges = ranges
+        write_text(folder / "simulate.csv", simulation_grid.to_csv(summary.rows))
         return self._finish("simulate", parts, builder, summary)
 
     def capacity(self, rule: CapacityRule) -> ServingOutcome:
@@ -108,8 +112,9 @@ class ServingRun:
         rows = capacity.find_capacities(self.settings, rule, builder, workers, self._step("searching"))
         report = self._step("searching the range of derived times")
         ranges = search_ranges(self.settings, rule, builder, rows, workers, report)
-        summary = {**capacity.summarise(rows, rule), "ranges": ranges}
-        write_text(parts.folder / "capacity.csv", capacity.to_csv(summary["rows"]))
+        summary = capacity.summarise(rows, rule)
+        summary.ranges = ranges
+        write_text(parts.folder / "capacity.csv", capacity.to_csv(summary.rows))
         return self._finish("capacity", parts, builder, summary)
 
     def _begin(self, command: str, arguments: JsonObject) -> tuple[KeptParts, ScenarioBuilder]:
@@ -168,7 +173,9 @@ class ServingRun:
     def _step(self, step: str) -> CountCallback:
         return lambda done, planned: self.report(step, done, planned)
 
-    def _finish(self, command: str, parts: KeptParts, builder: ScenarioBuilder, summary: JsonObject) -> ServingOutcome:
+    def _finish(
+        self, command: str, parts: KeptParts, builder: ScenarioBuilder, summary: ServingSummary
+    ) -> ServingOutcome:
         """Write all files of the run; `deployment` in `run.json` is that of the first series."""
         from specbench_kit.reports.serving.plots import write_reports
 
@@ -176,8 +183,7 @@ class ServingRun:
         preset = None
         if self.chosen:
             preset = describe_preset(self.chosen.name, self.chosen.preset)
-            rows = [*summary["rows"], *summary.get("against_first", ()), *derived_rows(summary["rows"])]
-            summary = {**summary, "published": compare_published(self.chosen.preset, rows)}
+            summary.published = compare_published(self.chosen.preset, flat_rows(summary))
         series = self.settings.series()
         recorded = builder.trace.header.run if builder.trace else {}
         lowered: dict[str, LoweredLimit] = {}
@@ -197,7 +203,7 @@ class ServingRun:
             **provenance.collect(self.settings.argv),
         }
         write_text(folder / "run.json", to_json(run))
-        write_reports(folder, run, summary)
+        write_reports(folder, ServingDescription.read(run), summary)
         write_text(folder / "summary.json", to_json(summary))  # last, because it marks a folder as whole
         parts.remove()
         return ServingOutcome(folder, run, summary)
@@ -237,10 +243,17 @@ def _write_timeline(folder: Path, point: GridPoint, result: SimulationResult, wi
     write_text(folder / name, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def flat_rows(summary: ServingSummary) -> list[JsonObject]:
+    """Return the rows of a summary, and those derived from them, as published experiments name their figures."""
+    rows: list[JsonObject] = to_builtins(summary.rows)
+    if isinstance(summary, CapacitySummary):
+        return rows
+    return [*rows, *to_builtins(summary.against_first), *derived_rows(rows)]
+
+
 def derived_rows(rows: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return further rows at the points of simulated ones; rows of capacities have none."""
-    simulated = [row for row in rows if "figures" in row]
-    return [*fewer_violations(simulated), *compute_shares(simulated)]
+    """Return further rows at the points of simulated ones."""
+    return [*fewer_violations(rows), *compute_shares(rows)]
 
 
 def fewer_violations(rows: Sequence[JsonObject]) -> Iterator[JsonObject]:
@@ -272,8 +285,6 @@ def _point(row: JsonObject) -> tuple[tuple[str, object], ...]:
     return tuple((name, value) for name, value in row.items() if name not in ("series", "figures"))
 
 
-FIGURES = ("throughput", "violation_rate")
-"""The figures whose range is told."""
 SEARCHED_SERIES = 2
 SEARCHED_SETTINGS = 4
 """The best series of so many settings of a search for capacity are searched at the ends as well, and no others."""
@@ -283,7 +294,7 @@ COARSE = 0.03
 
 def simulate_ranges(
     settings: ServingSettings, builder: ScenarioBuilder, workers: Workers, report: CountCallback
-) -> list[JsonObject]:
+) -> list[FigureRange]:
     """Return the range of every point whose deployment has derived times, by the first seed; empty if none has.
 
     The slowest device may be unable to keep the promise at all: such an end serves nothing.
@@ -297,11 +308,14 @@ def simulate_ranges(
             except SkitError:
                 work.append((point, end, None))
     runs = [(scenario, settings.seed, partial(_measure, settings.objective)) for *_, scenario in work if scenario]
-    outcomes = workers.map(simulate_and_measure, runs, ServingMetrics)
-    ends: dict[GridPoint, dict[str, JsonObject]] = {}
+    outcomes = workers.map(simulate_and_measure, runs, Figures)
+    ends: dict[GridPoint, dict[str, FigureEnd]] = {}
     for done, (point, end, attainable) in enumerate(work, 1):
-        figures = dict(next(outcomes)["overall"]) if attainable else {"throughput": 0.0, "violation_rate": 1.0}
-        ends.setdefault(point, {})[end] = {name: figures[name] for name in FIGURES}
+        figures = FigureEnd(0.0, 1.0)
+        if attainable:
+            overall = next(outcomes).overall
+            figures = FigureEnd(overall.throughput, overall.violation_rate)
+        ends.setdefault(point, {})[end] = figures
         report(done, len(work))
     return [_row(point, of_point, ends) for point, of_point in ends.items()]
 
@@ -325,7 +339,7 @@ def search_ranges(
     rows: Sequence[CapacityRow],
     workers: Workers,
     report: CountCallback,
-) -> list[JsonObject]:
+) -> list[CapacityRange]:
     """Return the range of the best series' capacities in the first settings of a search; empty if times have none.
 
     Every end is searched with the first seed. The slowest device may be unable to keep the promise at all: such an end
@@ -363,46 +377,46 @@ def _setting(point: GridPoint) -> str:
     return repr(point.coordinates())
 
 
-def _capacity_row(row: CapacityRow, ends: dict[GridPoint, dict[str, float]]) -> JsonObject:
+def _capacity_row(row: CapacityRow, ends: dict[GridPoint, dict[str, float]]) -> CapacityRange:
     """Return a series' capacity at every end, its range, and what share of the best series' it is there."""
     own = ends[row.point]
     point = row.point
     best = next(other for other in ends if _setting(other) == _setting(point))
     ratios = [own[end] / ends[best][end] for end in own if best != point and ends[best].get(end)]
-    return {
-        "series": point.series.label,
-        **{axis: value for axis, value in point.coordinates().items() if axis != "devices"},
-        "unit": row.unit,
-        "mean": row.mean,
-        "ends": own,
-        "capacity": [min(own.values()), max(own.values())],
-        "against": best.series.label if ratios else None,
-        "capacity_ratio": _range(ratios),
-    }
+    return CapacityRange(
+        **{"series": point.series.label, **point.coordinates(), "devices": None},
+        unit=row.unit,
+        mean=row.mean,
+        ends=own,
+        capacity=(min(own.values()), max(own.values())),
+        against=best.series.label if ratios else None,
+        capacity_ratio=_range(ratios),
+    )
 
 
-def _measure(objective: Objective, scenario: Scenario, result: SimulationResult) -> ServingMetrics:
+def _measure(objective: Objective, scenario: Scenario, result: SimulationResult) -> Figures:
     return compute_metrics(scenario, result, objective)
 
 
-def _row(point: GridPoint, own: JsonObject, ends: dict[GridPoint, dict[str, JsonObject]]) -> JsonObject:
+def _row(point: GridPoint, own: dict[str, FigureEnd], ends: dict[GridPoint, dict[str, FigureEnd]]) -> FigureRange:
     """Return a point's figures at every end, their range, and its throughput over that of the first series there."""
     first = next(other for other in ends if other.coordinates() == point.coordinates())
-    ratios = [
-        own[end]["throughput"] / ends[first][end]["throughput"]
-        for end in own
-        if first.series != point.series and end in ends[first] and ends[first][end]["throughput"]
-    ]
-    return {
-        "series": point.series.label,
+    ratios = []
+    for end, figures in own.items():
+        reference = ends[first].get(end)
+        if first.series != point.series and reference is not None and reference.throughput:
+            ratios.append(figures.throughput / reference.throughput)
+    return FigureRange(
+        series=point.series.label,
         **point.coordinates(),
-        "ends": own,
-        **{name: _range([figures[name] for figures in own.values()]) for name in FIGURES},
-        "against": first.series.label if ratios else None,
-        "throughput_ratio": _range(ratios),
-    }
+        ends=own,
+        throughput=_range([figures.throughput for figures in own.values()]),
+        violation_rate=_range([figures.violation_rate for figures in own.values()]),
+        against=first.series.label if ratios else None,
+        throughput_ratio=_range(ratios),
+    )
 
 
-def _range(values: Sequence[float | None]) -> list[float] | None:
+def _range(values: Sequence[float | None]) -> tuple[float, float] | None:
     known = [value for value in values if value is not None]
-    return [min(known), max(known)] if known else None
+    return (min(known), max(known)) if known else None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import product
+from typing import Any
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.deployments.loading import LOCAL
@@ -67,7 +68,7 @@ class GridPoint:
             return spec
         return with_options(spec, {f"{spec.partition(':')[0]}.guard_s": self.guard_s})
 
-    def coordinates(self) -> dict[str, object]:
+    def coordinates(self) -> dict[str, Any]:
         """Return the point's value on every axis."""
         return {axis: getattr(self, axis) for axis in AXES}
 

@@ -1,15 +1,29 @@
 """Simulations of every point of a grid with every seed, and their summary."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import structs
 
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
-from specbench_kit.serving.metrics import ServingMetrics, compute_metrics
+from specbench_kit.metrics.serving_rows import (
+    AXES,
+    AxisValue,
+    Figures,
+    GroupFigures,
+    Interval,
+    Percentiles,
+    ResponseLatencies,
+    SeriesDifference,
+    ServingPoint,
+    SimulatedRow,
+)
+from specbench_kit.reports.serving.charts import SimulationSummary
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import Objective
 from specbench_kit.serving.parallel import Workers, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
@@ -25,24 +39,16 @@ RATES = (
 """Metrics of the CSV that are single numbers."""
 DISTRIBUTIONS = ("speed", "queue_s", "verify_s", "interference")
 """Metrics of the CSV that have a mean and a 95th percentile."""
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "response_s")
-"""Metrics of the CSV that have a mean and three percentiles."""
 KNEE_RISE = 0.05
 """Least rise of the violation rate over the range for which a knee is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """One point: its figures over all seeds, and those of each seed."""
+    """One point with its figures over all seeds, and those of each seed."""
 
-    point: GridPoint
-    figures: JsonObject
-    by_seed: Sequence[JsonObject]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Values on the axes, without the series."""
-        return tuple(self.point.coordinates().values())
+    row: SimulatedRow
+    by_seed: Sequence[Figures]
 
 
 def simulate_grid(
@@ -59,116 +65,136 @@ def simulate_grid(
     scenarios = {point: builder.scenario(point) for point in points}
     measure = partial(_measure, settings.objective)
     work = [(scenarios[point], seed, partial(measure, keeps_result(point, seed))) for point, seed in runs]
-    metrics: dict[GridPoint, list[JsonObject]] = {point: [] for point in points}
+    metrics: dict[GridPoint, list[Figures]] = {point: [] for point in points}
     report(0, len(runs))
     # A result leaves its process only if it is kept: event logs are large, metrics small. A study that keeps results
     # simulates all of its points again when it is resumed.
-    kind = None if any(keeps_result(*run) for run in runs) else tuple[ServingMetrics, None]
-    outcomes: Iterator[tuple[ServingMetrics, SimulationResult | None]]
+    kind = None if any(keeps_result(*run) for run in runs) else tuple[Figures, None]
+    outcomes: Iterator[tuple[Figures, SimulationResult | None]]
     outcomes = workers.map(simulate_and_measure, work, kind)
     for done, ((point, seed), (of_seed, result)) in enumerate(zip(runs, outcomes, strict=True), 1):
-        metrics[point].append(dict(of_seed))
+        metrics[point].append(of_seed)
         if result is not None:
             sink(point, seed, result)
         report(done, len(runs))
-    return [GridRow(point, over_seeds(by_seed), by_seed) for point, by_seed in metrics.items()]
+    rows = []
+    for point, by_seed in metrics.items():
+        row = SimulatedRow(series=point.series.label, **point.coordinates(), figures=over_seeds(by_seed))
+        rows.append(GridRow(row, by_seed))
+    return rows
 
 
 def _measure(
     objective: Objective, keeps_result: bool, scenario: Scenario, result: SimulationResult
-) -> tuple[ServingMetrics, SimulationResult | None]:
+) -> tuple[Figures, SimulationResult | None]:
     return compute_metrics(scenario, result, objective), result if keeps_result else None
 
 
-def summarise(rows: Sequence[GridRow]) -> JsonObject:
-    """Return the content of `summary.json`."""
-    flat = [{"series": row.point.series.label, **row.point.coordinates(), "figures": row.figures} for row in rows]
-    return {
-        "axes": {axis: list(dict.fromkeys(row[axis] for row in flat)) for axis in AXES},
-        "rows": flat,
-        "against_first": _against_first(rows),
-        "knees": _knees(flat),
-        "guards": guards(flat, "figures.overall.violation_rate", smaller_is_better=True),
-    }
+def summarise(rows: Sequence[GridRow]) -> SimulationSummary:
+    """Return the summary without ranges and published numbers."""
+    simulated = [row.row for row in rows]
+    return SimulationSummary(
+        axes=axes_of(simulated),
+        rows=simulated,
+        against_first=differences(rows),
+        knees=knees(simulated),
+        guards=guards(simulated, lambda row: row.figures.overall.violation_rate, smaller_is_better=True),
+    )
 
 
-def _against_first(rows: Sequence[GridRow]) -> list[JsonObject]:
+def axes_of(rows: Sequence[ServingPoint], axes: Sequence[str] = AXES) -> dict[str, list[AxisValue]]:
+    """Return the values that rows have on each axis."""
+    return {axis: list(dict.fromkeys(row.at(axis) for row in rows)) for axis in axes}
+
+
+def differences(rows: Sequence[GridRow]) -> list[SeriesDifference]:
     """Return every other series compared to the first at the same point, seed by seed."""
-    first = {row.key: row for row in rows if row.point.series == rows[0].point.series}
-    compared: list[JsonObject] = []
+    reference = rows[0].row.series
+    first = {row.row.place: row for row in rows if row.row.series == reference}
+    compared = []
     for row in rows:
-        if row.point.series == rows[0].point.series or row.key not in first:
+        place = row.row.place
+        if row.row.series == reference or place not in first:
             continue
         # Equal seeds have the same workload, so their differences scatter less than the figures themselves.
-        pairs = [
-            (own["overall"], reference["overall"])
-            for own, reference in zip(row.by_seed, first[row.key].by_seed, strict=True)
-        ]
-        ratios = [own["throughput"] / reference["throughput"] for own, reference in pairs if reference["throughput"]]
-        rates = [(own["violation_rate"], reference["violation_rate"]) for own, reference in pairs]
-        differences = [own - reference for own, reference in rates if own is not None and reference is not None]
+        ratios = []
+        changes = []
+        for own, other in zip(row.by_seed, first[place].by_seed, strict=True):
+            if other.overall.throughput:
+                ratios.append(own.overall.throughput / other.overall.throughput)
+            if own.overall.violation_rate is not None and other.overall.violation_rate is not None:
+                changes.append(own.overall.violation_rate - other.overall.violation_rate)
         compared.append(
-            {
-                "series": row.point.series.label,
-                "against": rows[0].point.series.label,
-                **row.point.coordinates(),
-                "throughput_ratio": estimate(ratios).describe() if ratios else None,
-                "violation_difference": estimate(differences).describe() if differences else None,
-            }
+            SeriesDifference(
+                **point_of(row.row),
+                against=reference,
+                throughput_ratio=estimate(ratios) if ratios else None,
+                violation_difference=estimate(changes) if changes else None,
+            )
         )
     return compared
 
 
-def guards(rows: Sequence[JsonObject], metric: str, *, smaller_is_better: bool) -> list[JsonObject]:
+def point_of(row: ServingPoint) -> dict[str, Any]:
+    """Return the fields that name a row."""
+    return {"series": row.series, **{axis: row.at(axis) for axis in AXES}}
+
+
+R = TypeVar("R", bound=ServingPoint)
+
+
+def guards(rows: Sequence[R], metric: Callable[[R], Interval | None], *, smaller_is_better: bool) -> list[ServingPoint]:
     """Return, for each wrong estimator, the smallest guard time with which a metric is as good as with the exact one.
 
     The exact one is taken with its own smallest guard time. As good means within its interval over the seeds.
     """
-    fixed = ("series", "devices", "slo", "slo_scale")
-    smallest: list[JsonObject] = []
-    for point in dict.fromkeys(tuple(row.get(name) for name in fixed) for row in rows):
-        group = [row for row in rows if tuple(row.get(n) for n in fixed) == point and row["guard_s"] is not None]
-        errors = {id(row): (row["estimator_factor"], row["estimator_noise"]) for row in group}
-        exact_rows = [row for row in group if errors[id(row)] == (1, 0)]
-        if not exact_rows or len({row["guard_s"] for row in group}) < 2:
+    groups: dict[tuple[AxisValue, ...], list[R]] = {}
+    for row in rows:
+        fixed = (row.series, row.devices, row.slo, row.slo_scale)
+        groups.setdefault(fixed, []).extend([row] if row.guard_s is not None else [])
+    smallest = []
+    for group in groups.values():
+        exact_rows = [row for row in group if (row.estimator_factor, row.estimator_noise) == (1, 0)]
+        if not exact_rows or len({row.guard_s for row in group}) < 2:
             continue
-        exact = min(exact_rows, key=lambda row: row["guard_s"])
-        for error in dict.fromkeys(error for error in errors.values() if error != (1, 0)):
-            candidates = [row for row in group if errors[id(row)] == error]
-            enough = [row["guard_s"] for row in candidates if _as_good(row, exact, metric, smaller_is_better)]
-            smallest.append(
-                {
-                    **dict(zip(fixed, point, strict=True)),
-                    "estimator_factor": error[0],
-                    "estimator_noise": error[1],
-                    "guard_s": min(enough, default=None),
-                }
-            )
+        exact = metric(min(exact_rows, key=lambda row: row.guard_s or 0.0))
+        errors: dict[tuple[float, float], list[R]] = {}
+        for row in group:
+            errors.setdefault((row.estimator_factor, row.estimator_noise), []).append(row)
+        errors.pop((1, 0))
+        for candidates in errors.values():
+            enough = [
+                row.guard_s
+                for row in candidates
+                if row.guard_s is not None and _as_good(metric(row), exact, smaller_is_better)
+            ]
+            point = point_of(candidates[0]) | {"guard_s": min(enough, default=None)}
+            smallest.append(ServingPoint(**point))
     return smallest
 
 
-def _as_good(row: JsonObject, exact: JsonObject, metric: str, smaller_is_better: bool) -> bool:
-    own = look_up(row, metric)
-    reference = look_up(exact, metric)
-    if not own or not reference:
+def _as_good(own: Interval | None, reference: Interval | None, smaller_is_better: bool) -> bool:
+    if own is None or reference is None:
         return False
-    bound = reference["high" if smaller_is_better else "low"]
-    bound = reference["mean"] if bound is None else bound
-    return bool(own["mean"] <= bound if smaller_is_better else own["mean"] >= bound)
+    bound = reference.high if smaller_is_better else reference.low
+    bound = reference.mean if bound is None else bound
+    return own.mean <= bound if smaller_is_better else own.mean >= bound
 
 
-def _knees(rows: Sequence[JsonObject]) -> list[JsonObject]:
+def knees(rows: Sequence[SimulatedRow]) -> list[ServingPoint]:
     """Return the number of devices at which the violation rate of each line over devices begins to rise."""
-    names = ("series", *AXES[1:])
-    lines: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    lines: dict[tuple[AxisValue, ...], dict[float, SimulatedRow]] = {}
     for row in rows:
-        rate = mean_of(row, "figures.overall.violation_rate")
-        if rate is not None:
-            lines.setdefault(tuple(row[name] for name in names), []).append((row["devices"], rate))
-    knees = ((line, knee(points)) for line, points in lines.items())
-    return [
-        {**dict(zip(names, line, strict=True)), "devices": devices} for line, devices in knees if devices is not None
-    ]
+        if row.figures.overall.violation_rate is not None and row.devices is not None:
+            line = (row.series, *(row.at(axis) for axis in AXES[1:]))
+            lines.setdefault(line, {})[row.devices] = row
+    found = []
+    for members in lines.values():
+        rates = {x: row.figures.overall.violation_rate for x, row in members.items()}
+        devices = knee([(x, rate.mean) for x, rate in rates.items() if rate is not None])
+        if devices is not None:
+            found.append(ServingPoint(**point_of(members[devices])))
+    return found
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
@@ -185,36 +211,40 @@ def knee(points: Sequence[tuple[float, float]]) -> float | None:
     return knee_x if distance > 0 else None
 
 
-def to_csv(rows: Sequence[JsonObject]) -> str:
+def to_csv(rows: Sequence[SimulatedRow]) -> str:
     """Return one line per point, and per class if there are several: means with their intervals."""
     return csv_text([line for row in rows for line in _csv_lines(row)])
 
 
-def _csv_lines(row: JsonObject) -> Iterator[JsonObject]:
-    figures = row["figures"]
-    groups = {"all": figures["overall"]}
-    if len(figures["classes"]) > 1:
-        groups |= figures["classes"]
-    groups |= {f"devices of {name}": group for name, group in figures.get("kinds", {}).items()}
+def _csv_lines(row: SimulatedRow) -> Iterator[JsonObject]:
+    figures = row.figures
+    groups: dict[str, GroupFigures[Interval]] = {"all": figures.overall}
+    if len(figures.classes) > 1:
+        groups |= figures.classes
+    groups |= {f"devices of {name}": group for name, group in figures.kinds.items()}
     for name, group in groups.items():
-        line = {"series": row["series"], **{axis: row[axis] for axis in AXES}, "class": name}
-        values = {metric: group[metric] for metric in RATES}
+        cells: dict[str, Interval | None] = {metric: getattr(group, metric) for metric in RATES}
         for metric in DISTRIBUTIONS:
-            for statistic in ("mean", "p95"):
-                values[f"{metric}_{statistic}"] = look_up(group, f"{metric}.{statistic}")
-        yield line | interval_cells(values | latency_values(group))
+            percentiles = getattr(group, metric)
+            cells |= {f"{metric}_{part}": percentiles and getattr(percentiles, part) for part in ("mean", "p95")}
+        yield {**point_of(row), "class": name, **interval_cells(cells | latency_values(group))}
 
 
-def latency_values(group: JsonObject) -> dict[str, Any]:
+def latency_values(group: ResponseLatencies[Interval] | None) -> dict[str, Interval | None]:
     """Return mean and percentiles of a group's latencies by the names of their columns."""
-    statistics = ("mean", "p50", "p95", "p99")
-    return {f"{metric}_{name}": look_up(group, f"{metric}.{name}") for metric in LATENCIES for name in statistics}
+    values: dict[str, Interval | None] = {}
+    for metric in structs.fields(ResponseLatencies):
+        percentiles = getattr(group, metric.name, None)
+        for part in structs.fields(Percentiles):
+            values[f"{metric.name}_{part.name}"] = getattr(percentiles, part.name, None)
+    return values
 
 
-def interval_cells(values: JsonObject) -> dict[str, Any]:
+def interval_cells(values: Mapping[str, Interval | None]) -> dict[str, float | None]:
     """Return three cells for every estimate: its mean, and the ends of its interval."""
-    cells: dict[str, Any] = {}
+    cells: dict[str, float | None] = {}
     for name, value in values.items():
-        known = value or {"mean": None, "low": None, "high": None}
-        cells |= {name: known["mean"], f"{name}_low": known["low"], f"{name}_high": known["high"]}
+        cells[name] = value.mean if value else None
+        cells[f"{name}_low"] = value.low if value else None
+        cells[f"{name}_high"] = value.high if value else None
     return cells

@@ -29,6 +29,7 @@ from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method, resolved_options
 from specbench_kit.metrics.latency import wasted_time
 from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.serving_rows import Figures
 from specbench_kit.metrics.suite import (
     VERSION,
     CellResult,
@@ -44,7 +45,7 @@ from specbench_kit.runs.folder import content_hash
 from specbench_kit.serving.acceptance_spec import recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.memory import KvCapacity
-from specbench_kit.serving.metrics import GroupMetrics, compute_metrics
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
@@ -68,20 +69,20 @@ def fleet_result(
     _require_simulated(method)
     scenarios = {load: _scenario(fleet, load, method, deployment, records) for load in fleet.loads}
     late: list[tuple[float, ...]] = []
-    at_devices: list[tuple[GroupMetrics, Sequence[GroupMetrics]]] = []
+    at_devices: list[Figures] = []
     for seed in range(1 if quick else fleet.seeds):
         shares = []
         for devices, scenario in scenarios.items():
             metrics = compute_metrics(scenario, simulate(scenario, seed))
-            shares.append(rounded(metrics["overall"]["violation_rate"] or 0.0))
+            shares.append(rounded(metrics.overall.violation_rate or 0.0))
             if devices == fleet.devices:
-                at_devices.append((metrics["overall"], list(metrics["classes"].values())))
+                at_devices.append(metrics)
         late.append(tuple(shares))
-    classes = zip(*(groups for _, groups in at_devices), strict=True)
+    classes = zip(*(metrics.classes.values() for metrics in at_devices), strict=True)
     return FleetResult(
         late=tuple(late),
-        late_by_class=tuple(rounded(fmean(group["violation_rate"] or 0.0 for group in groups)) for groups in classes),
-        goodput=rounded(fmean(overall["goodput"] for overall, _ in at_devices)),
+        late_by_class=tuple(rounded(fmean(group.violation_rate or 0.0 for group in groups)) for groups in classes),
+        goodput=rounded(fmean(metrics.overall.goodput for metrics in at_devices)),
     )
 
 
