@@ -74,9 +74,7 @@ class ClosedLoop(ArrivalProcess):
     def __post_init__(self) -> None:
         not_negative = self.think_s >= 0 and self.ramp_s >= 0
         require(not_negative, f"think time and ramp must not be negative: {self.think_s} s, {self.ramp_s} s")
-        require(
-            0 <= self.leave <= 1, f"leave is the share of responses after which a device leaves, not {self.leave:g}"
-        )
+        require(0 <= self.leave <= 1, f"leave is a share of responses, 0 to 1, not {self.leave:g}")
         require(
             0 <= self.away_s < inf and (self.leave > 0) == (self.away_s > 0),
             "devices leave after a share of responses for some time: give both, such as leave=0.05,away_s=60",

@@ -35,7 +35,7 @@ def simulated(series: str, devices: int, low: float, mean: float, high: float) -
 
 
 def of_search(rows: list[SearchedRow], seeds: int = 5) -> list[str]:
-    return winners(serving_run(seeds=seeds), CapacitySummary(rule=RULE, axes={}, rows=rows, guards=[]))
+    return winners(serving_run(seeds=seeds), CapacitySummary(rule=RULE, axes={}, rows=rows, guards=[], ranges=[]))
 
 
 def simulation(rows: list[SimulatedRow], ranges: Sequence[FigureRange] = ()) -> SimulationSummary:

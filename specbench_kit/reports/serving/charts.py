@@ -34,7 +34,7 @@ class SimulationSummary(Struct, kw_only=True, omit_defaults=True):
     against_first: list[SeriesDifference]
     knees: list[ServingPoint]
     guards: list[ServingPoint]
-    ranges: list[FigureRange] = []
+    ranges: list[FigureRange]
     published: list[ComparedNumber] = []
 
 
@@ -54,7 +54,7 @@ class CapacitySummary(Struct, kw_only=True, omit_defaults=True):
     axes: dict[str, list[AxisValue]]
     rows: list[SearchedRow]
     guards: list[ServingPoint]
-    ranges: list[CapacityRange] = []
+    ranges: list[CapacityRange]
     published: list[ComparedNumber] = []
 
     @property
@@ -76,8 +76,8 @@ class ServingConfig(RunConfig, kw_only=True):
     objective: str
     arrivals: str
     arrivals_scale: float = 1.0
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
+    prompt_tokens: str | int | None = None
+    output_tokens: str | int | None = None
     link_trace: str | None = None
     shared_up_bytes_per_s: float | None = None
     frame_s: float = 0.0

@@ -17,6 +17,7 @@ from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.serving_rows import (
     AXES,
+    CapacityRange,
     Interval,
     Percentiles,
     Real,
@@ -333,12 +334,13 @@ def to_csv(rows: Sequence[SearchedRow]) -> str:
     return csv_text(lines)
 
 
-def summarise(rows: Sequence[CapacityRow], rule: CapacityRule) -> CapacitySummary:
-    """Return the summary without ranges and published numbers."""
+def summarise(rows: Sequence[CapacityRow], rule: CapacityRule, ranges: Sequence[CapacityRange] = ()) -> CapacitySummary:
+    """Return the summary without published numbers."""
     described = [row.describe() for row in rows]
     return CapacitySummary(
         rule=SearchRule(**asdict(rule)),
         axes=axes_of(described, FIXED_AXES),
         rows=described,
         guards=guards(described, lambda row: row.capacity, smaller_is_better=False),
+        ranges=list(ranges),
     )

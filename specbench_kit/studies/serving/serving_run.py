@@ -100,8 +100,7 @@ class ServingRun:
             self._step("simulating"),
         )
         ranges = simulate_ranges(self.settings, builder, workers, self._step("simulating the range of derived times"))
-        summary = simulation_grid.summarise(rows)
-        summary.ranges = ranges
+        summary = simulation_grid.summarise(rows, ranges)
         write_text(folder / "simulate.csv", simulation_grid.to_csv(summary.rows))
         return self._finish("simulate", parts, builder, summary)
 
@@ -112,8 +111,7 @@ class ServingRun:
         rows = capacity.find_capacities(self.settings, rule, builder, workers, self._step("searching"))
         report = self._step("searching the range of derived times")
         ranges = search_ranges(self.settings, rule, builder, rows, workers, report)
-        summary = capacity.summarise(rows, rule)
-        summary.ranges = ranges
+        summary = capacity.summarise(rows, rule, ranges)
         write_text(parts.folder / "capacity.csv", capacity.to_csv(summary.rows))
         return self._finish("capacity", parts, builder, summary)
 
@@ -156,8 +154,12 @@ class ServingRun:
 
         path = parts.folder / "trace.parquet"
         if not path.exists():
-            parts.begin()
-            report = self._step("recording")
+            tell = self._step("recording")
+
+            def report(done: int, planned: int) -> None:
+                parts.begin()  # not before: what cannot be recorded leaves no file
+                tell(done, planned)
+
             record(settings.recording, self.dataset, path, settings.max_draft, report, resume=settings.resume)
         return parts, ScenarioBuilder(settings, TraceFile(path))
 

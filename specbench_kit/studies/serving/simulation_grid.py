@@ -13,6 +13,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import (
     AXES,
     AxisValue,
+    FigureRange,
     Figures,
     GroupFigures,
     Interval,
@@ -90,8 +91,8 @@ def _measure(
     return compute_metrics(scenario, result, objective), result if keeps_result else None
 
 
-def summarise(rows: Sequence[GridRow]) -> SimulationSummary:
-    """Return the summary without ranges and published numbers."""
+def summarise(rows: Sequence[GridRow], ranges: Sequence[FigureRange] = ()) -> SimulationSummary:
+    """Return the summary without published numbers."""
     simulated = [row.row for row in rows]
     return SimulationSummary(
         axes=axes_of(simulated),
@@ -99,6 +100,7 @@ def summarise(rows: Sequence[GridRow]) -> SimulationSummary:
         against_first=differences(rows),
         knees=knees(simulated),
         guards=guards(simulated, lambda row: row.figures.overall.violation_rate, smaller_is_better=True),
+        ranges=list(ranges),
     )
 
 
