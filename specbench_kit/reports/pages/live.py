@@ -61,7 +61,7 @@ COLUMNS = (
     ComparedColumn("estimated / true", "number", "figures.server.estimate_over_true"),
     ComparedColumn("busy", "share", "figures.server.utilisation"),
 )
-POINT = ("devices", "requests")
+POINT = ("devices", "arrivals")
 """Columns that name a load: the devices, and how many requests arrive."""
 SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, with the measured batch times"}
 TOLERANCES = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
@@ -139,8 +139,8 @@ def load_report(run: RunFile, summary: Summary, figures: Sequence[Figure] = ()) 
     return _document(
         "Load on",
         run,
-        [Paragraph(f"**{load_headline(run, summary)}**")],
         caution(machine.warnings(RunDescription.read(run)), severe=True),
+        [Paragraph(f"**{load_headline(run, summary)}**")],
         caution(load_cautions(run, summary["rows"])),
         [*figures, *with_more_columns(table, LOAD_COLUMNS)],
         _answers(summary),
@@ -158,7 +158,9 @@ def load_headline(run: RunFile, summary: Summary) -> str:
     # None if no response was due within the load.
     broken = figures["violations"]
     kept = (
-        f"{share(broken)} of responses slower than the promised {promise}" if broken is not None else "no response due"
+        f"{share(broken)} of responses slower than the promised {promise}"
+        if broken is not None
+        else "no response was due in the time that counts"
     )
     return (
         f"{first}: {significant(figures['throughput (tokens/s)'])} tokens/s with {code(run['config']['scheduler'])}, "
@@ -223,25 +225,25 @@ def validation_report(run: RunFile, result: Validation, figures: Sequence[Figure
         for name, (values, errors) in row.variants.items():
             rows.append(["", "", SIMULATED[name], *(values[column.title] for column in COLUMNS)])
             rows.append(["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
-    note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated figures are means over {result.seeds} seeds."
+    note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated numbers are means over {result.seeds} seeds."
     return _document(
         "Validation of",
         run,
-        [Paragraph(f"**{validation_headline(result)}**")],
         caution(machine.warnings(RunDescription.read(run)), severe=True),
+        [Paragraph(f"**{validation_headline(result)}**")],
         caution(load_cautions(run, [row.measured for row in result.rows])),
         [*figures, _judged_table(result), Paragraph(note)],
-        [Heading("All figures"), Table((*POINT, "", *COLUMNS), rows)],
+        [Heading("All metrics"), Table((*POINT, "", *COLUMNS), rows)],
     )
 
 
 def validation_headline(result: Validation) -> str:
-    """Return in a sentence how many simulated figures lie within the tolerances, and which is farthest off."""
+    """Return in a sentence how many simulated numbers lie within the tolerances, and which is farthest off."""
     errors = judged_errors(result)
     counts = []
     for name, words in SIMULATED.items():
         judged = [error.within for error in errors if error.variant == name]
-        counts.append(f"{sum(judged)} of {len(judged)} figures {words.removeprefix('simulated, ')}")
+        counts.append(f"{sum(judged)} of {len(judged)} numbers {words.removeprefix('simulated, ')}")
     beyond = [error for error in errors if not error.within]
     if not beyond:
         return f"The simulation is within the tolerances in {' and in '.join(counts)}."
@@ -258,12 +260,15 @@ def _judged_table(result: Validation) -> Table:
     for row in result.rows:
         measured = values_of(row.measured)
         for column in (column for column in COLUMNS if column.tolerance is not None):
+            # A load of which no response was due has no violations to compare.
+            if measured[column.title] is None:
+                continue
             cells: list[Cell] = [column.text(measured[column.title])]
             for values, errors in row.variants.values():
                 cells += [column.text(values[column.title]), _error(errors[column.title], column)]
             rows.append([label(row.devices, row.rate), column.title, *cells])
-    simulations = ("by the profile", "error", "by measured batch times", "error")
-    return Table(("load", "metric", "measured", *simulations), rows)
+    numbers = ("measured", "by the profile", "error", "by measured batch times", "error")
+    return Table(("load", "metric", *(Column(title, "number") for title in numbers)), rows)
 
 
 def _point(devices: int, rate: float | None) -> list[Cell]:
@@ -331,13 +336,16 @@ def profile_cautions(run: RunFile, rows: Sequence[Row]) -> list[str]:
         lines.append(f"DISTURBED PROFILE: {'; '.join(disturbed)}, while '{profile['name']}' was measured.")
     if (r2 := profile.get("r2")) is not None and r2 < LEAST_SERVED_R2:
         lines.append(poor_fit(r2))
-    for row in rows:
-        slower = row.get("slower")
-        if slower and not 1 / MOST_APART <= slower <= MOST_APART:
-            lines.append(
-                f"OTHER SPEED at {name_of(row)}: verifications took {slower:.2f} times as long as by the profile: "
-                "measure it again, right before the load."
-            )
+    apart = [
+        f"{slower:.2f} at {name_of(row)}"
+        for row in rows
+        if (slower := row.get("slower")) and not 1 / MOST_APART <= slower <= MOST_APART
+    ]
+    if apart:
+        lines.append(
+            f"OTHER SPEED: verifications took {', '.join(apart)} times as long as by the profile: measure it again, "
+            "right before the load."
+        )
     return lines
 
 

@@ -101,7 +101,7 @@ def error_picture(result: Validation) -> Picture | None:
                 axes.plot([100 * error.error], [number], MARKERS[index], color=COLOURS[index], markersize=6, label=name)
         axes.axvline(0, color=GREY, linewidth=1)
         axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
+        axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xlabel("simulated less measured (%)")
         axes.grid(axis="x", alpha=0.3)
         axes.figure.legend(loc="outside lower center", frameon=False)

@@ -322,7 +322,7 @@ NOTE = (
 def setting(run: RunFile) -> Blocks:
     """Return the load, the SLOs and the limits of the simulated server."""
     config = run["config"]
-    lengths = [f"{config[f'{name}_tokens'] or 'as recorded'} {name}" for name in ("prompt", "output")]
+    lengths = [f"{name} {config[f'{name}_tokens'] or 'as recorded'}" for name in ("prompt", "output")]
     faster = f" at {config['arrivals_scale']:g} times the rate" if config["arrivals_scale"] != 1 else ""
     uplink = config["shared_up_bytes_per_s"]
     rows = [

@@ -312,9 +312,17 @@ def winners(run: RunFile, summary: Summary) -> list[str]:
     if not is_search:
         compared = compared[-1:]
     say = _most_served if is_search else _fewest_broken
-    named = [axis for axis in axes if axis in varied(summary["rows"])] or (["slo"] if is_search else ["devices", "slo"])
+    named = [axis for axis in axes if axis in varied(summary["rows"])] or ["slo"]
     few = too_few_seeds(run["config"]["seeds"])
-    return [say(rows, axis_values(rows[0], named), few) for rows in compared[:MOST_WINNERS]]
+    where = axis_values if is_search else _load
+    return [say(rows, where(rows[0], named), few) for rows in compared[:MOST_WINNERS]]
+
+
+def _load(row: Row, axes: Sequence[str]) -> str:
+    """Return a simulated load: its devices, what they were promised, and its values of other axes."""
+    others = [axis for axis in axes if axis not in ("devices", "slo")]
+    further = f", {axis_values(row, others)}" if others else ""
+    return f"{row['devices']} devices, promised {slo_in_words(str(row['slo']))}{further},"
 
 
 BROKEN = "figures.overall.violation_rate"
@@ -395,6 +403,6 @@ def headlines(run: RunFile, summary: Summary) -> list[str]:
             last = members[-1]
             violations = estimate_text(look_up(last, "figures.overall.violation_rate"), "share")
             throughput = estimate_text(look_up(last, "figures.overall.throughput"))
-            where = axis_values(last, varied(rows) or ["devices"])
-            lines.append(f"{name} at {where}: {violations} of responses break their SLO; {throughput} tokens/s.")
+            where = _load(last, varied(rows)).removesuffix(",")
+            lines.append(f"{name} at {where}: {violations} of responses are slower; {throughput} tokens/s.")
     return lines
