@@ -48,7 +48,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """A speedup over plain decoding at the server and what is known of it; in a text it is its value."""
+    """A speedup over autoregressive decoding at the server and what is known of it; in a text it is its value."""
 
     value: float
     low: float | None
@@ -258,7 +258,7 @@ def claims_table(reports: Mapping[str, Report]) -> str:
             best = tuned[name].value / tuned["fixed-k"].value
             beside = [f"{row:.2f}", f"{row.value / found['fixed-k'].value:.2f}", f"{best:.2f}"]
             rows.append([f"`{name}`", published[name], *beside])
-    over = ["over plain decoding", "over `fixed-k`", "both tuned"]
+    over = ["over autoregressive decoding", "over `fixed-k`", "both tuned"]
     return table(["method", "what its authors report", f"here, `{CLOCKS[0]}`: {over[0]}", *over[1:]], rows)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documents import PAGES, ROOT, blocks
+from documents import FENCED, PAGES, ROOT, blocks
 
 from specbench_kit.cli.command import Command
 from specbench_kit.cli.commands import load_command
@@ -66,3 +66,29 @@ def test_every_method_and_metric_has_its_page() -> None:
     ]
     assert without == [], "options without a meaning"
     assert "| `acceptance_length` | number or null | committed tokens per verification" in pages["formats.md"]
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_policy_reference_run_and_keep_what_methods_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(methods, "_entries", dict(methods.all()))
+    text = (ROOT / "scripts" / "policy_reference.md").read_text(encoding="utf-8")
+    examples = [match[3] for match in FENCED.finditer(text) if match[2] == "python"]
+    assert len(examples) == 3
+    for number, example in enumerate(examples):
+        assert example.rstrip().splitlines()[-1].startswith("check_method(")
+        exec(compile(example, f"example {number}", "exec"), {"__name__": f"example_{number}"})
+    assert {"as-far-as-last-time", "two-then-two", "until-unsure"} <= set(methods.all())
+
+
+@pytest.mark.skipif(not find_spec("mkdocs"), reason="the extra docs is not installed here")
+def test_the_policy_reference_has_what_policies_are_given() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))
+    page = dict(made["pages"]())["policies.md"]
+    for kind in ("Policy", "Drafter", "Draft", "TokenTree", "Verdict", "StopRule", "Method"):
+        assert f"\n## {kind}\n" in page
+    for part in ("extend", "expand", "room", "probability", "path_probability", "choose", "observe", "awaits_answer"):
+        assert re.search(rf"^### {part}\n\n.*\w", page, re.MULTILINE | re.DOTALL), part
+    assert "### commit" not in page  # which is the engine's
+    assert "## check_method\n" in page

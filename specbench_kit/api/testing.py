@@ -47,15 +47,15 @@ Outputs = dict[str, list[int]]
 def check_method(spec: str) -> None:
     """Raise AssertionError unless a method keeps what every method promises.
 
-    Greedy outputs are those of plain decoding, for one request at a time and for several, up to the last token that the
-    context holds, with every drafter that its user may choose; under sampling every answer has its length.
+    Greedy outputs are those of autoregressive decoding, for one request at a time and for several, up to the last token
+    that the context holds, with every drafter that its user may choose; under sampling every answer has its length.
     """
     pair = _Pair()
     for tried in _with_drafters(spec):
         for size in (1, SLOTS):
             plain, found = (pair.outputs(method, size) for method in (Autoregressive(), parse_method(tried)))
             where = f"{tried}, {size} {'request' if size == 1 else 'requests'} at a time"
-            assert found == plain, f"{where}: greedy outputs differ from plain decoding"
+            assert found == plain, f"{where}: greedy outputs differ from autoregressive decoding"
             sampled = pair.outputs(parse_method(tried), size, Sampler(temperature=0.8))
             lengths = {name: len(tokens) for name, tokens in sampled.items()}
             assert lengths == {name: len(tokens) for name, tokens in plain.items()}, (

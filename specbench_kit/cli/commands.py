@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from typer.core import TyperCommand, TyperGroup
 
+from specbench_kit.core.errors import SkitError, did_you_mean
+
 
 class CommandEntry(NamedTuple):
     """A command: where its function is, the sentence that `skit --help` shows, and more for the command's own help.
@@ -216,7 +218,9 @@ class Commands(TyperGroup):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is run, with its options."""
+        """Return the command that is run, with its options; raise SkitError if there is none of that name."""
+        if args[0] not in COMMANDS:
+            raise SkitError(f"no command '{args[0]}'{did_you_mean(args[0], COMMANDS)}; skit --help lists all commands")
         name, command, arguments = super().resolve_command(ctx, args)
         return name, command and load_command(command.name or ""), arguments
 

@@ -1,5 +1,7 @@
 """The parts of a study on disk, each as soon as it is done, so that an interrupted study goes on where it ended."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +87,17 @@ class KeptParts:
         self.begin()
         self._results[step, part] = Raw(msgspec.json.encode(result))
         self._write(_line(_Part(step, part, self._results[step, part])), "a")
+
+    @contextmanager
+    def kept_when_interrupted(self) -> Iterator[None]:
+        """Turn an interrupt of the work inside into an error that says where it goes on, if anything is kept."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not self.path.exists():
+                raise
+            kept = f"what is done is kept in {self.folder}: go on with --resume"
+            raise SkitError(f"interrupted; {kept}") from None
 
     def remove(self) -> None:
         """Remove the file of a study that is whole."""

@@ -1,6 +1,7 @@
 """Work in parallel, in processes of this machine or on a Ray cluster; each result is kept until the study is whole."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -45,13 +46,8 @@ class Workers:
         ending = self._as_they_end(function, missing)
         for part in range(len(work)):
             while part not in done:
-                try:
+                with nullcontext() if parts is None else parts.kept_when_interrupted():
                     ended, result = next(ending)
-                except KeyboardInterrupt:
-                    if parts is None or not len(parts):
-                        raise
-                    kept = f"what is done is kept in {parts.folder}: go on with --resume"
-                    raise SkitError(f"interrupted; {kept}") from None
                 done[ended] = result
                 if parts is not None:
                     parts.add(step, ended, result)

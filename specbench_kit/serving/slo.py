@@ -56,7 +56,7 @@ def _speed(name: str) -> float:
     speed = speed_of(name)
     if speed is None:
         known = ", ".join(f"{number} ({speed:g} tokens/s)" for number, speed in CLASSES.items())
-        raise SkitError(f"unknown SLO class '{name}'; known: {known}, or a speed in tokens per second such as 7.5/s")
+        raise SkitError(f"unknown SLO class '{name}'; known: {known}, or a speed such as 7.5tok/s")
     return speed
 
 

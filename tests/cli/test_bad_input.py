@@ -231,3 +231,19 @@ def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None
     with open("/dev/full", "w") as full:
         done = skit(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert error_line(done) == "[Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["bench"], "skit bench: missing option '--method'; for example: skit bench --method fixed-k"),
+        (["bnech"], "no command 'bnech' (did you mean 'bench'?); skit --help lists all commands"),
+        (["validate"], "skit validate: missing argument 'folder'; skit validate --help shows its options"),
+        (["load", "--target", "x"], "skit load: no such option: --target"),
+        (["bench", "--method", "fixed-k", "--limit", "many"], "skit bench: invalid value for '--limit': "),
+        (["list", "methods", "datasets"], "skit list: got unexpected extra argument(s) (datasets); skit list --help"),
+        (["validate", "nowhere"], "cannot read nowhere/run.json: No such file or directory; name the folder"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_with_what_would_be_right(arguments: list[str], line: str) -> None:
+    assert error_line(skit_here(*arguments)).startswith(line)

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from documents import FENCED, ROOT
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.loading import SAMPLES
 from specbench_kit.datasets.toml_datasets import dataset_type, fill
 
 RIDDLES = """
@@ -29,6 +32,18 @@ def test_one_file_defines_a_dataset(tmp_path: Path) -> None:
     assert (dataset.summary, dataset.local, dataset.sample) == ("riddles", "riddles.jsonl", "chat")
     row = {"kind": "keys", "riddle": {"text": "What has keys but no locks?"}}
     assert dataset.prompt(row, 3) == Prompt("riddle-3", "keys", ("Solve: What has keys but no locks?",))
+
+
+def test_the_example_for_contributors_is_a_dataset(tmp_path: Path) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (example,) = (match[3] for match in FENCED.finditer(text) if match[2] == "toml")
+    path = tmp_path / "riddles.toml"
+    path.write_text(example)
+    dataset = dataset_type(path)()
+    assert (SAMPLES / f"{dataset.sample}.jsonl").is_file()
+    row = {"riddle": "What has keys but no locks?", "answer": "a piano"}
+    gold = Gold("phrase", ("a piano",))
+    assert dataset.prompt(row, 0) == Prompt("riddles-0", "riddles", (row["riddle"],), gold=gold)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,9 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
     assert "| 3 | closed loop | measured |" in (outcome.folder / "validation.md").read_text()
     for name in ("report.md", "validation.md"):
         text = (outcome.folder / name).read_text()
-        assert "DISTURBED MACHINE: " in text
+        # What voids the numbers comes before any of them.
+        assert text.splitlines()[2] == "> [!WARNING]"
+        assert text.splitlines()[3].startswith("> **DISTURBED MACHINE: ")
         assert "the host withheld" in text
         assert "POOR FIT: R² of the server's profile is 0.5000" in text
         page = (outcome.folder / name).with_suffix(".html").read_text()

@@ -15,6 +15,8 @@ from specbench_kit.reports.sections.cautions import TOY_PAIR, impossible_times, 
 from specbench_kit.reports.serving.charts import CapacitySummary, SearchRule, SimulationSummary
 from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
 from specbench_kit.runs.document import RunDescription
+from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.serving.settings import _labels
 
 RULE = SearchRule(0.05, 64, 0.01, "speed")
 POINT: dict[str, Any] = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
@@ -100,13 +102,14 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
     rows = [simulated("a", 8, 0, 0, 0), simulated("b", 8, 0, 0, 0)]
     rows += [simulated("a", 16, 0.2, 0.25, 0.3), simulated("b", 16, 0.05, 0.1, 0.15)]
     assert of_simulation(rows) == [
-        "At 16 devices take b: it breaks 10.0% (5.0%–15.0%) of its promises, a 25.0% (20.0%–30.0%)."
+        "At 16 devices, promised 4 tokens/s, take b: it breaks 10.0% (5.0%–15.0%) of its promises, "
+        "a 25.0% (20.0%–30.0%)."
     ]
     assert of_simulation([replace(row, figures=serving_figures(Interval(0.0))) for row in rows]) == []
     rows[-1] = simulated("b", 16, 0.05, 0.1, 0.22)
     assert of_simulation(rows) == [
-        "At 16 devices b breaks 10.0% (5.0%–22.0%) of its promises and a 25.0% (20.0%–30.0%): no difference is shown, "
-        "at 100 (90.0–110) and 100 (90.0–110) tokens/s."
+        "At 16 devices, promised 4 tokens/s, b breaks 10.0% (5.0%–22.0%) of its promises and a 25.0% (20.0%–30.0%): "
+        "no difference is shown, at 100 (90.0–110) and 100 (90.0–110) tokens/s."
     ]
 
 
@@ -223,3 +226,8 @@ def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives()
     words = "SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast"
     assert server_only.startswith(words)
     assert acceptance_cautions(serving_run({**edge, "colocated_ratio": 1.2}, deployments=deployments)) == lines
+
+
+def test_a_single_system_with_another_method_than_its_own_is_called_by_both() -> None:
+    assert _labels([("wisp", "fcfs", "fixed-k", "a", "wan", "1", "r")]) == ["wisp, fixed-k"]
+    assert _labels([("wisp", "fcfs", systems.get("wisp").method, "a", "wan", "1", "r")]) == ["wisp"]

@@ -69,11 +69,11 @@ class AbDescription(RunDescription, kw_only=True):
 def build(run: AbDescription, summary: AbSummary, picture: Figure | None = None) -> Document:
     """Return the report."""
     first, second = summary.names
-    opening: Blocks = [Paragraph(headline(summary)), *([picture] if picture else [])]
-    lines = [*machine.warnings(run), *setting_cautions(run), *cautions(summary)]
     sections: Sequence[Blocks] = [
-        opening,
-        caution(lines),
+        caution(machine.warnings(run), severe=True),
+        [Paragraph(headline(summary))],
+        caution([*setting_cautions(run), *cautions(summary)]),
+        [picture] if picture else [],
         [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
         [Heading("Throughput, speculation and outputs"), _load_table(summary)],
         [Heading("Latency"), _latency_table(summary)],

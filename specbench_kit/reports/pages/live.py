@@ -166,7 +166,7 @@ COLUMNS = (
     ComparedColumn("estimated / true", "number", lambda row: row.figures.server.estimate_over_true),
     ComparedColumn("busy", "share", lambda row: row.figures.server.utilisation),
 )
-POINT = ("devices", "requests")
+POINT = ("devices", "arrivals")
 """Columns that name a load: the devices, and how many requests arrive."""
 SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, with the measured batch times"}
 TOLERANCES = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
@@ -245,8 +245,8 @@ def load_report(run: LoadDescription, summary: LoadSummary, figures: Sequence[Fi
     return _document(
         "Load on",
         run,
-        [Paragraph(f"**{load_headline(run, summary)}**")],
         caution(machine.warnings(run), severe=True),
+        [Paragraph(f"**{load_headline(run, summary)}**")],
         caution(load_cautions(run, summary.rows)),
         [*figures, *with_more_columns(table, LOAD_COLUMNS)],
         _answers(summary),
@@ -264,7 +264,9 @@ def load_headline(run: LoadDescription, summary: LoadSummary) -> str:
     # None if no response was due within the load.
     broken = figures["violations"]
     kept = (
-        f"{share(broken)} of responses slower than the promised {promise}" if broken is not None else "no response due"
+        f"{share(broken)} of responses slower than the promised {promise}"
+        if broken is not None
+        else "no response was due in the time that counts"
     )
     return (
         f"{first}: {significant(figures['throughput (tokens/s)'])} tokens/s with {code(run.config.scheduler)}, "
@@ -329,25 +331,25 @@ def validation_report(run: LoadDescription, result: Validation, figures: Sequenc
         for name, (values, errors) in row.variants.items():
             rows.append(["", "", SIMULATED[name], *(values[column.title] for column in COLUMNS)])
             rows.append(["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
-    note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated figures are means over {result.seeds} seeds."
+    note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated numbers are means over {result.seeds} seeds."
     return _document(
         "Validation of",
         run,
-        [Paragraph(f"**{validation_headline(result)}**")],
         caution(machine.warnings(run), severe=True),
+        [Paragraph(f"**{validation_headline(result)}**")],
         caution(load_cautions(run, [row.measured for row in result.rows])),
         [*figures, _judged_table(result), Paragraph(note)],
-        [Heading("All figures"), Table((*POINT, "", *COLUMNS), rows)],
+        [Heading("All metrics"), Table((*POINT, "", *COLUMNS), rows)],
     )
 
 
 def validation_headline(result: Validation) -> str:
-    """Return in a sentence how many simulated figures lie within the tolerances, and which is farthest off."""
+    """Return in a sentence how many simulated numbers lie within the tolerances, and which is farthest off."""
     errors = judged_errors(result)
     counts = []
     for name, words in SIMULATED.items():
         judged = [error.within for error in errors if error.variant == name]
-        counts.append(f"{sum(judged)} of {len(judged)} figures {words.removeprefix('simulated, ')}")
+        counts.append(f"{sum(judged)} of {len(judged)} numbers {words.removeprefix('simulated, ')}")
     beyond = [error for error in errors if not error.within]
     if not beyond:
         return f"The simulation is within the tolerances in {' and in '.join(counts)}."
@@ -364,12 +366,15 @@ def _judged_table(result: Validation) -> Table:
     for row in result.rows:
         measured = values_of(row.measured)
         for column in (column for column in COLUMNS if column.tolerance is not None):
+            # A load of which no response was due has no violations to compare.
+            if measured[column.title] is None:
+                continue
             cells: list[Cell] = [column.text(measured[column.title])]
             for values, errors in row.variants.values():
                 cells += [column.text(values[column.title]), _error(errors[column.title], column)]
             rows.append([label(row.devices, row.rate), column.title, *cells])
-    simulations = ("by the profile", "error", "by measured batch times", "error")
-    return Table(("load", "metric", "measured", *simulations), rows)
+    numbers = ("measured", "by the profile", "error", "by measured batch times", "error")
+    return Table(("load", "metric", *(Column(title, "number") for title in numbers)), rows)
 
 
 def _point(devices: int, rate: float | None) -> list[Cell]:
@@ -435,13 +440,16 @@ def profile_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list
         lines.append(f"DISTURBED PROFILE: {'; '.join(profile.disturbed)}, while '{profile.name}' was measured.")
     if profile.r2 is not None and profile.r2 < LEAST_SERVED_R2:
         lines.append(poor_fit(profile.r2))
-    for row in rows:
-        slower = row.slower
-        if slower and not 1 / MOST_APART <= slower <= MOST_APART:
-            lines.append(
-                f"OTHER SPEED at {row.name}: verifications took {slower:.2f} times as long as by the profile: "
-                "measure it again, right before the load."
-            )
+    apart = [
+        f"{row.slower:.2f} at {row.name}"
+        for row in rows
+        if row.slower and not 1 / MOST_APART <= row.slower <= MOST_APART
+    ]
+    if apart:
+        lines.append(
+            f"OTHER SPEED: verifications took {', '.join(apart)} times as long as by the profile: measure it again, "
+            "right before the load."
+        )
     return lines
 
 
@@ -537,7 +545,7 @@ def error_picture(result: Validation) -> Picture | None:
                 axes.plot([100 * error.error], [number], MARKERS[index], color=COLOURS[index], markersize=6, label=name)
         axes.axvline(0, color=GREY, linewidth=1)
         axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
+        axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xlabel("simulated less measured (%)")
         axes.grid(axis="x", alpha=0.3)
         axes.figure.legend(loc="outside lower center", frameon=False)

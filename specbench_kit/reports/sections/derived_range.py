@@ -22,7 +22,7 @@ def of_run(run: RunDocument, summary: RunSummary) -> list[str]:
     if run.range is None or (row.time_least is None and run.range.missing is None):
         return []
     if row.speedup_least is not None and row.speedup_most is not None:
-        speed = f"{_span(row, 'speedup')} the speed of plain decoding"
+        speed = f"{_span(row, 'speedup')} the speed of autoregressive decoding"
         turns = (row.speedup_least - 1) * (row.speedup_most - 1) < 0
         parts = [speed + (", so that the range decides which of the two is faster" if turns else "")]
     else:
@@ -69,7 +69,7 @@ def _speeds(comparison: Comparison) -> list[str]:
         return [f"{', '.join(parts)} the time that is shown{_others(len(shown))}"]
     paired.sort(key=lambda pair: -(pair[1].speedup or 0.0))
     parts = [f"{code(label)} {_span(row, 'speedup')}" for label, row in paired[:NAMED]]
-    return [f"{', '.join(parts)} the speed of plain decoding{_others(len(paired))}"]
+    return [f"{', '.join(parts)} the speed of autoregressive decoding{_others(len(paired))}"]
 
 
 def _others(count: int) -> str:
@@ -81,7 +81,7 @@ def _span(row: MetricValues, metric: str) -> str:
 
 
 def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
-    """Return whether the verdicts on the reference and its rivals hold, and that on it and plain decoding."""
+    """Return whether the verdicts on the reference and its rivals hold, and that on it and autoregressive decoding."""
     rows = comparison.overall
     reference = comparison.reference
     shown = [
@@ -111,7 +111,7 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
     row = rows[reference]
     if _is_shown(row.speedup_least, row.speedup_verdict):
         turned = _reversed_words(reversing_ends(row.speedup, row.speedup_at_ends, names) or [])
-        parts += [f"{code(reference)} against plain decoding{turned}"] if turned else []
+        parts += [f"{code(reference)} against autoregressive decoding{turned}"] if turned else []
     return parts
 
 

@@ -358,7 +358,7 @@ NOTE = (
 def setting(run: ServingDescription) -> Blocks:
     """Return the load, the SLOs and the limits of the simulated server."""
     config = run.config
-    lengths = f"{config.prompt_tokens or 'as recorded'} prompt, {config.output_tokens or 'as recorded'} output"
+    lengths = f"prompt {config.prompt_tokens or 'as recorded'}, output {config.output_tokens or 'as recorded'}"
     faster = f" at {config.arrivals_scale:g} times the rate" if config.arrivals_scale != 1 else ""
     uplink = config.shared_up_bytes_per_s
     promise = "token speed end to end" if config.objective == "speed" else "time per token after the first"

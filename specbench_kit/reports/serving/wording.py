@@ -330,7 +330,14 @@ def winners(run: ServingDescription, summary: ServingSummary) -> list[str]:
         return [_most_served(rows, point_in_words(rows[0], named or ["slo"]), few) for rows in searched[:MOST_WINNERS]]
     judged = [row for row in summary.rows if row.figures.overall.violation_rate is not None]
     highest = _at_same_place(judged)[-1:]
-    return [_fewest_broken(rows, point_in_words(rows[0], named or ["devices", "slo"]), few) for rows in highest]
+    return [_fewest_broken(rows, _load(rows[0], named), few) for rows in highest]
+
+
+def _load(row: SimulatedRow, axes: Sequence[str]) -> str:
+    """Return a simulated load: its devices, what they were promised, and its values of other axes."""
+    others = [axis for axis in axes if axis not in ("devices", "slo")]
+    further = f", {point_in_words(row, others)}" if others else ""
+    return f"{row.devices} devices, promised {slo_in_words(row.slo)}{further},"
 
 
 R = TypeVar("R", bound=ServingPoint)
@@ -420,6 +427,6 @@ def _results(summary: ServingSummary) -> list[str]:
         last = [row for row in summary.rows if row.series == name][-1]
         violations = estimate_text(last.figures.overall.violation_rate, "share")
         throughput = estimate_text(last.figures.overall.throughput)
-        where = point_in_words(last, varied(summary.rows) or ["devices"])
-        lines.append(f"{name} at {where}: {violations} of responses break their SLO; {throughput} tokens/s.")
+        where = _load(last, varied(summary.rows)).removesuffix(",")
+        lines.append(f"{name} at {where}: {violations} of responses are slower; {throughput} tokens/s.")
     return lines

@@ -49,7 +49,9 @@ class LoadSettings(ConnectionOptions):
     ] = ()
     slo: Annotated[
         str,
-        Option("Promised speed: a class (1-4 for 2, 4, 6, 8 tokens/s), a speed (7.5/s), or a mix (1:0.5,4:0.5).", LOAD),
+        Option(
+            "Promised speed: a class (1-4 for 2, 4, 6, 8 tokens/s), a speed (7.5tok/s), or a mix (1:0.5,4:0.5).", LOAD
+        ),
     ] = "2"
     duration_s: Annotated[float, Option("Seconds of each load, warm-up included.", LOAD, flag="duration")] = 60.0
     warmup_s: Annotated[float, Option("Seconds at the start that do not count.", LOAD, flag="warm-up")] = 10.0

@@ -103,7 +103,8 @@ def _read(path: Path) -> JsonObject:
     try:
         content = parse(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise SkitError(f"cannot read {path}: {error}; name the folder of a finished run of skit load") from error
+        reason = getattr(error, "strerror", None) or error
+        raise SkitError(f"cannot read {path}: {reason}; name the folder of a finished run of skit load") from error
     if not isinstance(content, dict):
         raise SkitError(f"{path} holds no object: name the folder of a run of skit load")
     return content

@@ -160,7 +160,8 @@ class ServingRun:
                 parts.begin()  # not before: what cannot be recorded leaves no file
                 tell(done, planned)
 
-            record(settings.recording, self.dataset, path, settings.max_draft, report, resume=settings.resume)
+            with parts.kept_when_interrupted():
+                record(settings.recording, self.dataset, path, settings.max_draft, report, resume=settings.resume)
         return parts, ScenarioBuilder(settings, TraceFile(path))
 
     def _require_predictors(self, series: Sequence[ServingSeries], builder: ScenarioBuilder) -> None:

@@ -165,7 +165,13 @@ def _resolve(
 
 
 def _labels(rows: Sequence[Row]) -> list[str]:
-    """Return labels of the system, and of what sets several series of one system apart."""
+    """Return labels of the system, and of what sets several series of one system apart.
+
+    Where a single system drafts by another method than its own, the label has the method, whose result it is.
+    """
+    if len(rows) == 1:
+        system, _, method, *_ = rows[0]
+        return [system if method == systems.get(system).method else f"{system}, {method}"]
     if len({row[0] for row in rows}) == len(rows):
         return [row[0] for row in rows]
     varied = [index for index in range(1, len(SERIES_OPTIONS)) if len({row[index] for row in rows}) > 1]
