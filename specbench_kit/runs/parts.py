@@ -43,9 +43,6 @@ class KeptParts:
         self.path = folder / NAME
         self._results: dict[tuple[int, int], Raw] = {}
 
-    def __len__(self) -> int:
-        return len(self._results)
-
     @classmethod
     def resumed(cls, folder: Path) -> "KeptParts":
         """Return the parts that a folder holds; raise SkitError for a file that is not whole or of another version."""

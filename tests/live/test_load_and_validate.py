@@ -184,7 +184,9 @@ def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettin
     trace = TraceFile(settings.trace)
     for point in (LoadPoint(4, 4.0), LoadPoint(4, 40.0)):
         (path,) = (outcome.folder / "events").glob(f"devices-4-rate-{point.rate:g}-responses.parquet")
-        scenario = run.make_scenario(outcome.run["config"], point, trace, restore(outcome.run["deployment"]))
+        scenario = run.make_scenario(
+            LoadDescription.read(outcome.run).config, point, trace, restore(outcome.run["deployment"])
+        )
         assert sorted(pd.read_parquet(path).start_s) == pytest.approx(sorted(simulate(scenario).responses["start_s"]))
     validation.validate(outcome.folder, lambda *_: None)
     report = (outcome.folder / "validation.md").read_text()
