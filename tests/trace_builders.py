@@ -60,11 +60,13 @@ def write_trace(
     dataset: dict[str, Any] | None = None,
     draft_s: float = DRAFT_S,
     verify_s: tuple[float, ...] = VERIFY_S,
+    machine: list[dict[str, Any]] | None = None,
 ) -> TraceFile:
     run = {
         "models": models,
         "dataset": dataset or {"name": "made"},
         "config": {"max_new_tokens": 40, "dtype": "float32"},
+        **({"machine": machine} if machine else {}),
     }
     max_draft = traces[0].drafted.shape[1] if traces else MAX_DRAFT
     with TraceWriter(path, TraceHeader(max_draft, draft_s, verify_s[: max_draft + 1], run)) as writer:

@@ -76,6 +76,8 @@ class Tuning(Protocol):
     def run(self) -> Mapping[str, object]: ...
     @property
     def drafts(self) -> Sequence[ComparedDraft]: ...
+    @property
+    def disturbed(self) -> Sequence[str]: ...
 
 
 def gain(choice: Choice) -> Estimate:
@@ -148,7 +150,9 @@ def cautions(tuned: Tuning) -> list[str]:
     """Return what a reader must know before quoting a gain."""
     tested = int(str(tuned.run["requests"])) // 2
     few = [f"FEW REQUESTS: gains rest on {tested} requests; record more before you conclude."]
+    disturbed = f"DISTURBED MACHINE: the times that decided do not hold: {'; '.join(tuned.disturbed)}: record again."
     return [
+        *([disturbed] if tuned.disturbed else []),
         *(few if tested < FEW_REQUESTS else []),
         "MODELLED TIME: durations come from the latency models of the deployment "
         f"'{tuned.deployment}', not from a clock.",

@@ -61,6 +61,8 @@ class TunedOptions:
     budget: int
     run: Mapping[str, object] = field(default_factory=dict)
     drafts: list[TunedDraft] = field(default_factory=list)
+    disturbed: list[str] = field(default_factory=list)
+    """What disturbed the machine that timed the steps, if its times decided."""
 
     def spec(self, spec: str) -> str:
         """Return the tuned spec of a method; a spec with options of its own is returned unchanged."""

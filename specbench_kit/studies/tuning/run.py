@@ -13,6 +13,7 @@ from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.metrics.statistics import interval_of_ratio
 from specbench_kit.runs import provenance
+from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.bench.choice import expand
 from specbench_kit.studies.bench.tuned_options import TunedDraft, TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.options import TuningOptions
@@ -53,6 +54,8 @@ def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptio
         order = sorted(range(len(tuners)), key=lambda number: number != best)
         drafts = [_of_draft(tuners[number], outcomes[number][0]) for number in order if outcomes[number][0].methods]
         tuned = replace(tuned, drafts=drafts if len(drafts) > 1 else [])
+    if settings.deployment is None:
+        tuned = replace(tuned, disturbed=[line for tuner in tuners for line in tuner.disturbed])
     return tuned, left_out
 
 
@@ -148,6 +151,12 @@ class _Tuner:
 
     def __post_init__(self) -> None:
         self.deployment = self.settings.deployment or recording_deployment(self.trace.header)
+
+    @property
+    def disturbed(self) -> list[str]:
+        """What disturbed the machine while the steps of the trace were timed; empty if nothing did."""
+        found = disturbances(read_machine(self.trace.header.run.get("machine")))
+        return [f"{self.trace.path.name}: {line}" for line in found]
 
     @property
     def draft(self) -> str:

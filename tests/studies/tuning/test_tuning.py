@@ -89,6 +89,15 @@ def test_the_draft_is_chosen_by_what_it_costs_and_by_what_is_accepted(
     assert load(tmp_path / "tuned.json") == tuned
 
 
+def test_times_of_a_disturbed_machine_are_no_ground_for_a_choice(trace: Path, tmp_path: Path) -> None:
+    busy = write_trace(tmp_path / "busy.parquet", made_requests(6), MODELS, machine=[{"steal": 0.2, "lanes": {}}]).path
+    tuned, left_out = tune(TuningSettings(methods=("fixed-k",), traces=(trace, busy), budget=2), lambda *_: None)
+    assert tuned.disturbed == ["busy.parquet: the host withheld 20.0% of the processor time (at most 2%)"]
+    assert "DISTURBED MACHINE: the times that decided do not hold: busy.parquet" in render(tuned, left_out)
+    elsewhere, _ = tune(settings(busy, "fixed-k", budget=2), lambda *_: None)
+    assert elsewhere.disturbed == []
+
+
 def test_traces_of_other_answers_or_times_are_not_compared(trace: Path, tmp_path: Path) -> None:
     other = write_trace(tmp_path / "other.parquet", made_requests(6, length=30), MODELS).path
     with pytest.raises(SkitError, match="do not hold the same answers to the same prompts"):
