@@ -95,12 +95,18 @@ def traced(path: Path) -> Result:
 
 
 def rows_of(pattern: str, key: str = "rows") -> Callable[[Path], Result]:
-    """Return a reader of part of the only whole summary."""
-    return lambda out: read_object(only(whole_folders(out / "runs", pattern)) / "summary.json")[key]
+    """Return a reader of part of a summary; what was killed behind its last file is whole as well, and the same."""
+
+    def read(out: Path) -> Result:
+        first, *others = (read_object(folder / "summary.json")[key] for folder in whole_folders(out / "runs", pattern))
+        assert all(other == first for other in others)
+        return first
+
+    return read
 
 
 def swept(out: Path) -> Result:
-    folder = only(whole_folders(out / "runs", "*-sweep-*"))
+    folder = whole_folders(out / "runs", "*-sweep-*")[-1]
     return traced(folder / "trace.parquet"), [row["acceptance_length"] for row in rows_of("*-sweep-*")(out)]
 
 

@@ -179,6 +179,10 @@ def test_a_killed_training_is_resumed_from_its_best_checkpoint(
         while not (folder / "unfinished" / "model.safetensors").is_file():
             assert process.poll() is None, "the training ended before it was killed"
             time.sleep(0.05)
+        second = skit(*command, "--resume", env=environment(SKIT_HOME=str(home)))
+        assert (
+            error_line(second) == f"{folder} is being written by another skit: wait until it has ended, then --resume"
+        )
         process.kill()
     assert not (folder / "model.safetensors").exists()
     kept = (folder / "training.log").read_text().splitlines()
@@ -188,3 +192,4 @@ def test_a_killed_training_is_resumed_from_its_best_checkpoint(
     assert acceptance_length(first) == pytest.approx(max(map(acceptance_length, kept)), abs=0.05), "kept in bf16"
     assert (folder / "model.safetensors").is_file()
     assert not (folder / "unfinished").exists()
+    assert not (folder / ".lock").exists()

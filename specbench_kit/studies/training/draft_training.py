@@ -58,7 +58,7 @@ def train_draft(
     save = partial(save_draft, draft)
     best = distillation.train(draft, optimizer, loss, held_out, store, recipe, unfinished, save, tell)
     save_draft(draft, folder, in_8_bits=settings.in_8_bits)
-    unfinished.remove()
+    unfinished.finish()
     live = None
     if dataset is not None:
         loaded = load_pair(settings.target, str(folder), device=settings.device, dtype=settings.dtype)

@@ -78,7 +78,7 @@ def train_head(
     optimizer = HeadOptimizer(head, recipe.learning_rate)
     best = distillation.train(head, optimizer, loss, held_out, store, recipe, unfinished, save, tell)
     save(folder)
-    unfinished.remove()
+    unfinished.finish()
     live = None
     if dataset is not None:
         path = str(folder)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.runs.directory import lock, reported, unlock
 from specbench_kit.studies.training.distillation.answers import Answer
 
 WARM_UP_STEPS = 20
@@ -149,8 +150,12 @@ class UnfinishedDraft:
     def start(self, *, resume: bool) -> Path:
         """Return the folder to resume from: that of an interrupted training, else the result's.
 
-        Without `resume` the weights of an interrupted training are deleted.
+        Without `resume` the weights of an interrupted training are deleted. Until `finish`, no other process trains
+        into the result's folder: raise SkitError if one does.
         """
+        with reported(f"cannot write in {self.result}", "make room there or choose another folder with --save-to"):
+            self.result.mkdir(parents=True, exist_ok=True)
+        lock(self.result)
         if not resume:
             self.remove()
         return self.folder if self.folder.is_dir() else self.result
@@ -168,7 +173,12 @@ class UnfinishedDraft:
             os.replace(file, self.folder / file.name)
         written.rmdir()
 
+    def finish(self) -> None:
+        """Delete the weights, now that the finished draft took their place, and let other processes train there."""
+        self.remove()
+        unlock(self.result)
+
     def remove(self) -> None:
-        """Delete the weights: the finished draft took their place."""
+        """Delete the weights of an interrupted training."""
         for folder in (self.folder, self.folder.with_name(f"{NAME}.writing")):
             shutil.rmtree(folder, ignore_errors=True)
