@@ -177,11 +177,15 @@ def test_a_server_that_goes_on_alone_waits_if_anybody_drafts() -> None:
     assert "link" not in rounds_of.verify([[], []])
 
 
-def test_beside_the_target_all_that_was_drafted_ahead_is_drafted_after_the_answer() -> None:
-    """Two requests, each with a token that is sent and one that is drafted ahead and kept, and 5 ms per decision.
+@pytest.mark.parametrize(("kept", "ahead_ms"), [(2, 21), (None, 0)])
+def test_beside_the_target_all_that_was_drafted_ahead_is_drafted_after_the_answer(
+    kept: int | None, ahead_ms: int
+) -> None:
+    """Two requests, each with a token that is sent and one that is drafted ahead, and 5 ms per decision.
 
     Prompts 2 x 12, a step over two tokens 11 and two decisions 10: 45. Up 90, ten tokens verified 200, down 90: 425.
-    Ahead are a step 11 and two decisions 10. Two tokens verified 120.
+    Ahead are a step 11 and two decisions 10, where the answer was guessed; else nobody drafts that. Two tokens verified
+    120.
     """
     colocated = Colocated(SCENE, learned=True)
     rounds_of = Rounds(colocated)
@@ -197,13 +201,13 @@ def test_beside_the_target_all_that_was_drafted_ahead_is_drafted_after_the_answe
     colocated.draft([(draft, [1]) for draft in drafts])
     for draft in drafts:
         draft.tree.add(7, 1, Known(SURE), 0)
-        colocated.drafted(draft, [1], 2)
+        colocated.drafted(draft, [1], kept)
     rounds_of.verify([[], []])
     for draft in drafts:
         colocated.release(draft.session)
     records = [draft.session.record for draft in drafts]
-    assert [1000 * (record.colocated_s or 0.0) for record in records] == pytest.approx([425 + 21 + 120] * 2)
-    assert [1000 * (record.colocated_draft_s or 0.0) for record in records] == pytest.approx([(45 + 21) / 2] * 2)
+    assert [1000 * (record.colocated_s or 0.0) for record in records] == pytest.approx([425 + ahead_ms + 120] * 2)
+    assert [1000 * (record.colocated_draft_s or 0.0) for record in records] == pytest.approx([(45 + ahead_ms) / 2] * 2)
 
 
 def test_a_device_that_drafts_past_the_answer_begins_its_next_round_when_it_is_done() -> None:
