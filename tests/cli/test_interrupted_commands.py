@@ -160,16 +160,6 @@ COMMANDS = {
         rows_of("*-capacity-*"),
         resumes=False,
     ),
-    "plan": Command(
-        lambda place: [
-            *("plan", "--devices", 60, "--class", 6, "--link", "40ms", "--gpus", "l40s", "--cards", 1, "--bits", 4),
-            *("--method", "fixed-k:k=2", "--scheduler", "fcfs", "--max-batch", 16, "--output-tokens", 24),
-            *("--acceptance", "iid:alpha=0.8,length=2", "--prompt-tokens", 200, "--jobs", 1),
-            *("--out", place.out / "runs"),
-        ],
-        rows_of("*-plan-*", "plan"),
-        resumes=False,
-    ),
     "ab": Command(
         lambda place: [
             *("ab", *(f"{name}=vllm://{host}" for name, host in zip("ab", place.servers, strict=True))),

@@ -45,6 +45,8 @@ def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path,
     }  # fmt: skip
     plots = {f"{name}.{suffix}" for name in ("capacity", "tried") for suffix in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == plots
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert max(files, key=lambda path: path.stat().st_mtime_ns).name == "summary.json", "it marks a folder as whole"
 
 
 def test_one_capacity_is_explained_by_the_loads_that_were_tried(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from known_drafts import SURE, KnownDrafter
 from test_shares_of_a_batch import SCENE
 
 from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
 from specbench_kit.deployments.base import Deployment, HandOver
@@ -120,3 +121,44 @@ def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> No
     # b was there for the second step alone, and 140 before it.
     assert ends_ms(streams) == pytest.approx([242 + 85, 312 + 155, 85 + 140, 155 + 140])
     assert [1000 * one.session.arrival_s for one in streams] == pytest.approx([0, -140])
+
+
+def test_a_later_request_of_the_same_name_sends_its_prompt_too() -> None:
+    """The message of 4 tokens takes 90 up and 70 down, whoever had that name before."""
+    clock = ModelledClock()
+    time = PipelineTime(SERVER, clock)
+    for _ in range(2):
+        own = stream(0, 4)
+        enter_prompts(time, own)
+        time.step([own])
+        assert phases_ms(clock)["link"] == 10 + 160
+        time.release(own.session)
+
+
+def test_each_stage_attends_to_what_the_stages_behind_it_hold() -> None:
+    """Of a prompt in pieces of four tokens, the first stage has four tokens in KV that are in the second now."""
+    latency = InteractionModel(a_s=0.010, b_compute_s=0, b_read_s=0.005, c_s=0.100)
+    clock, own = ModelledClock(), stream(0, 12)
+    time = PipelineTime(replace(SERVER, verifier=replace(SERVER.verifier, latency=latency)), clock)
+    time.admit(own.session)
+    expected_s = []
+    for stages in ([(4, 0)], [(4, 4), (4, 0)], [(4, 8), (4, 4)]):
+        own.take(4)
+        own.enter()
+        time.step([own])
+        expected_s.append(max(latency.seconds([row]) for row in stages) / 2)
+        assert clock.take()["verify"] == pytest.approx(expected_s[-1])
+    assert expected_s == sorted(set(expected_s))
+
+
+def test_requests_of_a_pipeline_draw_jitter_of_their_own() -> None:
+    jittery = replace(SERVER, link=replace(SERVER.link, jitter_s=0.04))
+
+    def link_s(slot: int) -> float:
+        clock, own = ModelledClock(), stream(slot, 4)
+        time = PipelineTime(jittery, clock)
+        enter_prompts(time, own)
+        time.step([own])
+        return clock.take()["link"]
+
+    assert link_s(0) == link_s(0) != pytest.approx(link_s(1))

@@ -68,6 +68,12 @@ def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: Pl
         assert fleet.violation_rate.high <= 0.05
 
 
+def test_the_summary_that_marks_a_plan_as_whole_is_written_last(plan_run: PlanOutcome) -> None:
+    files = [path for path in plan_run.folder.rglob("*") if path.is_file()]
+    assert len(files) > 6
+    assert max(files, key=lambda path: path.stat().st_mtime_ns).name == "summary.json"
+
+
 def test_a_dominated_card_is_never_chosen(plan_run: PlanOutcome) -> None:
     assert find_device("l40s").title == plan_run.summary.plan.title
     assert {fleet.card for fleet in plan_run.summary.fleets.values() if fleet} == {"l40s"}
