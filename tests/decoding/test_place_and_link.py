@@ -1,20 +1,24 @@
-"""Where a judge is told that a token stands, and what jitter does to a message."""
+"""Where a judge is told that a token stands, and what jitter, losses and hidden states do to a message."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from test_shares_of_a_batch import SCENE
 
 from specbench_kit.decoding.distributions import DraftForward, NodeStats
 from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint, HiddenStates, Link, Placement
+from specbench_kit.deployments.placing import states_on_the_way
 from specbench_kit.methods.base import Method, Policy
+from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
@@ -91,3 +95,25 @@ def test_every_request_has_jitter_of_its_own() -> None:
     scene = Deployment("scene", Endpoint("edge", step), Endpoint("server", step), Link(rtt_s=0.1, jitter_s=0.03))
     records = list(replay(Asking(), TraceHeader(3, 0.1, (0.1,) * 4, {}), requests(5), deployment=scene))
     assert len({record.rounds[0].link_s for record in records}) == 5
+
+
+def test_a_message_is_sent_again_until_it_arrives() -> None:
+    """Half of the messages are lost; the numbers drawn lose the first one twice, and the second one never."""
+    drawn = iter((0.1, 0.49, 0.5, 0.9))
+    random = SimpleNamespace(random=drawn.__next__)
+    link = Link(rtt_s=0.1, up_bytes_per_s=400, loss=0.5, retry_s=0.3)
+    first_s, second_s = (link.message_s(4, 400, random) for _ in range(2))  # type: ignore[arg-type]
+    assert first_s == pytest.approx(0.05 + 4 * 4 / 400 + 2 * 0.3)
+    assert second_s == pytest.approx(0.05 + 4 * 4 / 400)
+
+
+@pytest.mark.parametrize(
+    ("placement", "state_bytes", "expected"), [("edge", 0, 3 * 100), ("edge", 8, 3 * 8), ("server", 8, 0)]
+)
+def test_a_token_sends_its_states_of_every_layer_to_the_edge(
+    placement: Placement, state_bytes: float, expected: float
+) -> None:
+    deployment = replace(SCENE, placement=placement, link=replace(SCENE.link, state_bytes=state_bytes))
+    states = states_on_the_way(FixedK(2), deployment, (2, 0, 1, 2), layer_bytes=100)
+    assert states == HiddenStates((0, 1, 2), expected)
+    assert states_on_the_way(FixedK(2), deployment, (), layer_bytes=100) is None
