@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from specbench_kit.cli.command_option import CommandOption
+from specbench_kit.cli.commands import UsageError, usage_problem
 from specbench_kit.cli.config_file import CONFIG_FIELDS, save_config
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given, options_in, select_fields
@@ -22,8 +23,6 @@ from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.without_effect import refuse_without_effect
 from specbench_kit.studies.without_effect import RULES
 
-UsageError: Any = typer.BadParameter.__mro__[1]
-"""What a wrong command line raises; Typer ships it in itself or takes that of click, by its version."""
 WITHOUT_INPUT = "Input should be"
 """The beginning of those messages about a bad value that do not quote the value."""
 
@@ -89,9 +88,8 @@ class Command(TyperCommand):
         try:
             return self._parsed(ctx, args)
         except UsageError as error:
-            problem = error.format_message().removesuffix(".")
             advice = f"for example: {self.example}" if self.example else f"skit {self.name} --help shows its options"
-            raise SkitError(f"skit {self.name}: {problem[:1].lower()}{problem[1:]}; {advice}") from error
+            raise SkitError(f"skit {self.name}: {usage_problem(error)}; {advice}") from error
 
     def _parsed(self, ctx: Any, args: list[str]) -> list[str]:
         values, extra, order = self.make_parser(ctx).parse_args(args=args)

@@ -3,6 +3,7 @@
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from specbench_kit.core.errors import SkitError, did_you_mean
@@ -194,6 +195,16 @@ COMMANDS = {
 }
 
 
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""What a wrong command line raises; Typer ships it in itself or takes that of click, by its version."""
+
+
+def usage_problem(error: Any) -> str:
+    """Return what is wrong with a command line as a part of a sentence."""
+    problem = str(error.format_message()).removesuffix(".")
+    return problem[:1].lower() + problem[1:]
+
+
 class Commands(TyperGroup):
     """All commands by name; the options of a command are built when it is resolved to be run."""
 
@@ -211,6 +222,13 @@ class Commands(TyperGroup):
             if parameter.default is None and getattr(parameter, "is_flag", False):
                 parameter.default = False
         return parameters
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Process the options before the command's name; raise SkitError for one that does not exist."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            raise SkitError(f"skit: {usage_problem(error)}; skit --help lists all commands") from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each summary whole, where Typer cuts it at the end of the line."""

@@ -62,9 +62,9 @@ class TerminalColumn:
 
     def _wrapping(self, cell: Text) -> tuple[re.Pattern[str], str]:
         """Return where a cell may wrap, and what its further lines begin with."""
-        if not self.is_number:
-            return BETWEEN_WORDS, INDENT
-        return (BETWEEN_WORDS if self.has_title and cell is self.cells[0] else BEFORE_INTERVAL), ""
+        if self.has_title and cell is self.cells[0]:
+            return BETWEEN_WORDS, ""
+        return (BEFORE_INTERVAL, "") if self.is_number else (BETWEEN_WORDS, INDENT)
 
 
 def wrapped_lines(text: Text, width: int, between: re.Pattern[str] = BETWEEN_WORDS, indent: str = INDENT) -> list[Text]:
@@ -130,7 +130,7 @@ def _blocks(columns: Sequence[TerminalColumn], width: int) -> list[list[Terminal
 
 
 def _widths(columns: Sequence[TerminalColumn], width: int) -> list[int]:
-    """Return the widths of columns side by side: titles of numbers give way first, then text, and numbers last."""
+    """Return the widths of columns side by side: titles give way first, then text, and numbers last."""
     widths = [column.preferred for column in columns]
 
     def narrow(index: int, least: int) -> None:
@@ -138,8 +138,7 @@ def _widths(columns: Sequence[TerminalColumn], width: int) -> list[int]:
         widths[index] -= min(excess, widths[index] - least)
 
     for index in sorted(range(len(columns)), key=lambda i: -widths[i]):
-        if columns[index].is_number:
-            narrow(index, columns[index].untitled)
+        narrow(index, columns[index].untitled)
     for index in sorted(range(len(columns)), key=lambda i: (columns[i].is_number, -widths[i])):
         narrow(index, columns[index].least)
     return widths

@@ -64,16 +64,6 @@ def test_what_no_run_can_be_made_of_is_refused_before_torch_is_loaded(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "arguments", [["bench"], ["bench", "--method"], ["bench", "--limit", "x"], ["bench", "--nothing"], ["nothing"]]
-)
-def test_usage_errors_end_with_2(arguments: list[str]) -> None:
-    done = skit(*arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "Error" in done.stderr
-
-
 def test_an_error_is_wrapped_between_words_on_a_terminal() -> None:
     command = [SKIT, "bench", "--method", "fixed-k", "--temperature", "0.5", "--dataset", "no-dataset-of-this-name"]
     piped = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False).stderr
@@ -239,6 +229,8 @@ def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None
         (["bench"], "skit bench: missing option '--method'; for example: skit bench --method fixed-k"),
         (["bnech"], "no command 'bnech' (did you mean 'bench'?); skit --help lists all commands"),
         (["validate"], "skit validate: missing argument 'folder'; skit validate --help shows its options"),
+        (["bench", "--method"], "skit bench: option '--method' requires an argument; for example: skit bench"),
+        (["--nothing"], "skit: no such option: --nothing; skit --help lists all commands"),
         (["load", "--target", "x"], "skit load: no such option: --target"),
         (["bench", "--method", "fixed-k", "--limit", "many"], "skit bench: invalid value for '--limit': "),
         (["list", "methods", "datasets"], "skit list: got unexpected extra argument(s) (datasets); skit list --help"),
