@@ -76,8 +76,8 @@ class ServingConfig(RunConfig, kw_only=True):
     objective: str
     arrivals: str
     arrivals_scale: float = 1.0
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
+    prompt_tokens: str | int | None = None
+    output_tokens: str | int | None = None
     link_trace: str | None = None
     shared_up_bytes_per_s: float | None = None
     frame_s: float = 0.0
