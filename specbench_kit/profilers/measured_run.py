@@ -223,7 +223,7 @@ def fit_part(
     variations = sorted(
         observation.variation for observation in fitted.observations if observation.variation is not None
     )
-    steadiness = Steadiness()
+    steadiness = Steadiness(0)
     if variations:
         unsteady = sum(variation > STEADY for variation in variations)
         steadiness = Steadiness(len(variations), median(variations), variations[-1], unsteady)

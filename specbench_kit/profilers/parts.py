@@ -104,7 +104,7 @@ class WorkloadScale(Struct, frozen=True):
 class Steadiness(Struct, omit_defaults=True):
     """How much `count` timings vary from run to run, as coefficients of variation; nothing is known of none."""
 
-    count: int = 0
+    count: int
     median: float | None = None
     worst: float | None = None
     above_limit: int | None = None
@@ -113,7 +113,7 @@ class Steadiness(Struct, omit_defaults=True):
 class MeasurementFacts(Struct):
     """How steady the timings of a measured profile were, and what it lacks: configurations, and timings cut off."""
 
-    variation: Steadiness = field(default_factory=Steadiness)
+    variation: Steadiness = field(default_factory=lambda: Steadiness(0))
     skipped: list[str] = []
     cut_off: int = 0
 

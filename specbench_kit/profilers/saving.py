@@ -98,7 +98,7 @@ class ProfileSummary(FitDescription, kw_only=True):
     hardware: str
     reference: str
     software: str = ""
-    variation: Steadiness = field(default_factory=Steadiness)
+    variation: Steadiness = field(default_factory=lambda: Steadiness(0))
     skipped: list[str] = field(default_factory=list)
     cut_off: int = 0
     limits: dict[str, float]
