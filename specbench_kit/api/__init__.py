@@ -191,7 +191,7 @@ def train(
     if settings.trace is None:
         prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed, to_train=True)
     outcome = run_training(settings, prompts, progress or _silent)
-    return Study(outcome.folder, outcome.run, outcome.summary, dict(outcome.saved))
+    return Study(outcome.folder, outcome.run, to_builtins(outcome.summary), dict(outcome.saved))
 
 
 def load(*folders: str | Path) -> Result:

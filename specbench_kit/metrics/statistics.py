@@ -117,7 +117,7 @@ def interval_of_estimate(value: float, without_unit: Array, weight: Array, level
 
 def interval_of_resplits(
     ratios: Sequence[float], test_share: float, level: float = LEVEL
-) -> dict[str, float | Interval | None]:
+) -> tuple[float, Interval | None]:
     """Return the geometric mean of ratios from several random splits of the same units, and its interval.
 
     The splits share units, so that their spread alone is too narrow: corrected resampled t, Nadeau and Bengio 2003.
@@ -128,7 +128,7 @@ def interval_of_resplits(
     count = len(ratios)
     spread = float(logs.var(ddof=1)) if count > 2 else 0.0
     half = student(level, count - 1) * sqrt((1 / count + test_share / (1 - test_share)) * spread) if spread else 0.0
-    return {"value": value, "interval": [value * exp(-half), value * exp(half)] if half > NO_WIDTH else None}
+    return value, [value * exp(-half), value * exp(half)] if half > NO_WIDTH else None
 
 
 def student(level: float, freedom: float) -> float:

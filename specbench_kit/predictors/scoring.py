@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
@@ -95,16 +96,32 @@ def calibration(labels: Labels, scores: Scores, bins: int = 10) -> Calibration:
     return Calibration(totals[0] / count[filled], totals[1] / count[filled], count[filled])
 
 
-def summarise(labels: Labels, scores: Scores, threshold: float) -> dict[str, object]:
-    """Return the figures of WISP's Tables 4 and 10, ready for JSON."""
+class Classification(Struct):
+    """How well scores separate accepted from rejected tokens: the figures of WISP's Tables 4 and 10."""
+
+    auc: float
+    expected_calibration_error: float
+    accuracy: float
+    recall: float
+    specificity: float
+    false_positive_rate: float
+    balanced_accuracy: float
+    confusion: Confusion
+
+
+def summarise(labels: Labels, scores: Scores, threshold: float) -> Classification:
+    """Return the figures of WISP's Tables 4 and 10."""
     counts = confusion(labels, scores, threshold)
-    rates = ("accuracy", "recall", "specificity", "false_positive_rate", "balanced_accuracy")
-    cells = {name: getattr(counts, name) for name in Confusion.__dataclass_fields__}
-    overall = {
-        "auc": auc(labels, scores),
-        "expected_calibration_error": calibration(labels, scores).expected_error,
-    }
-    return {**overall, **{name: getattr(counts, name) for name in rates}, "confusion": cells}
+    return Classification(
+        auc=auc(labels, scores),
+        expected_calibration_error=calibration(labels, scores).expected_error,
+        accuracy=counts.accuracy,
+        recall=counts.recall,
+        specificity=counts.specificity,
+        false_positive_rate=counts.false_positive_rate,
+        balanced_accuracy=counts.balanced_accuracy,
+        confusion=counts,
+    )
 
 
 def by_fpr(labels: Labels, scores: Scores, target: float) -> float:

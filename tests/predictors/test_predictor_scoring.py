@@ -116,10 +116,10 @@ def test_the_objective_chooses_the_first_of_the_best() -> None:
 def test_the_summary_holds_every_rate() -> None:
     summary = summarise(LABELS, SCORES, 0.5)
     counts = confusion(LABELS, SCORES, 0.5)
-    assert summary["auc"] == auc(LABELS, SCORES)
-    assert summary["confusion"]["true_positives"] == counts.true_positives
-    assert summary["balanced_accuracy"] == counts.balanced_accuracy
-    assert 0 <= summary["expected_calibration_error"] <= 1
+    assert summary.auc == auc(LABELS, SCORES)
+    assert summary.confusion.true_positives == counts.true_positives
+    assert summary.balanced_accuracy == counts.balanced_accuracy
+    assert 0 <= summary.expected_calibration_error <= 1
 
 
 def test_scores_without_two_classes_or_that_are_not_numbers_are_refused() -> None:

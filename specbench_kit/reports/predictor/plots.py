@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specbench_kit.predictors import scoring
-from specbench_kit.reports.document import Summary, plain
+from specbench_kit.reports.document import plain
 from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.wording import CorrelationMatrix, CurvePoint, TrainingSummary
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import COLOURS, GREY, LINES, MARKERS
 
@@ -31,12 +32,12 @@ class ScoredTokens:
     threshold: float
 
 
-def write_plots(folder: Path, summary: Summary, scored: Mapping[str, ScoredTokens], where: str) -> None:
+def write_plots(folder: Path, summary: TrainingSummary, scored: Mapping[str, ScoredTokens], where: str) -> None:
     """Write all plots; `scored` holds test tokens by contender, `where` names the data in the titles."""
     folder.mkdir(parents=True, exist_ok=True)
     tested = f"{where}, test prompts"
     marks = "marks: chosen thresholds"
-    with plot(folder / "speed.png", (6.4, 0.42 * len(summary["contenders"]) + 1.6)) as axes:
+    with plot(folder / "speed.png", (6.4, 0.42 * len(summary.contenders) + 1.6)) as axes:
         _speed(axes, summary, f"Modelled speed\n({tested})")
     with plot(folder / "roc.png", (6.4, 6)) as axes:
         _roc(axes, scored, f"ROC: telling accepted from rejected tokens\n({tested}; {marks})")
@@ -45,22 +46,22 @@ def write_plots(folder: Path, summary: Summary, scored: Mapping[str, ScoredToken
     with plot(folder / "calibration.png", (6.4, 6)) as axes:
         _calibration(axes, summary, f"Predicted against observed acceptance\n({tested})")
     with plot(folder / "correlations.png", (6.4, 5.6)) as axes:
-        _correlations(axes, summary["correlations"], f"Correlations of draft statistics\n({where}, training prompts)")
-    _acceptance(folder / "acceptance_by_feature.png", summary["acceptance_by_feature"], where)
+        _correlations(axes, summary.correlations, f"Correlations of draft statistics\n({where}, training prompts)")
+    _acceptance(folder / "acceptance_by_feature.png", summary.acceptance_by_feature, where)
 
 
-def _speed(axes: "Axes", summary: Summary, title: str) -> None:
-    decoding = {contender["name"]: summary["decoding"][contender["name"]] for contender in summary["contenders"]}
-    ordered = sorted(decoding.items(), key=lambda item: item[1]["against_best_fixed"]["value"])
-    kinds = list(dict.fromkeys(contender["kind"] for contender in summary["contenders"]))
+def _speed(axes: "Axes", summary: TrainingSummary, title: str) -> None:
+    decoding = {contender.name: summary.decoding[contender.name] for contender in summary.contenders}
+    ordered = sorted(decoding.items(), key=lambda item: item[1].against_best_fixed.value or 0.0)
+    kinds = list(dict.fromkeys(contender.kind for contender in summary.contenders))
     for row, (_, metrics) in enumerate(ordered):
-        ratio = metrics["against_best_fixed"]
-        kind = kinds.index(metrics["kind"])
-        low, high = ratio["interval"] or (ratio["value"], ratio["value"])
+        speed = metrics.against_best_fixed.value or 0.0
+        kind = kinds.index(metrics.kind)
+        low, high = metrics.against_best_fixed.interval or (speed, speed)
         axes.plot([low, high], [row, row], color=COLOURS[kind], linewidth=2)
-        axes.plot(ratio["value"], row, MARKERS[kind], color=COLOURS[kind])
+        axes.plot(speed, row, MARKERS[kind], color=COLOURS[kind])
     axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
-    labels = [plain(wording.label(name, metrics["kind"])) for name, metrics in ordered]
+    labels = [plain(wording.label(name, metrics.kind)) for name, metrics in ordered]
     axes.set_yticks(range(len(ordered)), labels)
     axes.set(xlabel="speed / best fixed length", title=title)
     axes.grid(axis="x", alpha=0.3)
@@ -91,24 +92,24 @@ def _precision_recall(axes: "Axes", scored: Mapping[str, ScoredTokens], title: s
     axes.set_ylim(max(-0.02, share - 0.15), 1.02)
 
 
-def _calibration(axes: "Axes", summary: Summary, title: str) -> None:
-    for index, (name, bins) in enumerate(summary["calibration"].items()):
-        error = summary["classification"][name]["expected_calibration_error"]
-        _line(axes, index, bins["mean_score"], bins["accepted_share"], f"{name} (ECE {error:.3f})", MARKERS[index % 7])
+def _calibration(axes: "Axes", summary: TrainingSummary, title: str) -> None:
+    for index, (name, bins) in enumerate(summary.calibration.items()):
+        error = summary.classification[name].expected_calibration_error
+        _line(axes, index, bins.mean_score, bins.accepted_share, f"{name} (ECE {error:.3f})", MARKERS[index % 7])
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
     _unit_square(axes, "mean predicted probability of acceptance", "share accepted", title)
 
 
-def _correlations(axes: "Axes", correlations: Summary, title: str) -> None:
-    matrix = np.array([[np.nan if cell is None else cell for cell in row] for row in correlations["matrix"]])
+def _correlations(axes: "Axes", correlations: CorrelationMatrix, title: str) -> None:
+    matrix = np.array([[np.nan if cell is None else cell for cell in row] for row in correlations.matrix])
     # Cells are shapes: a picture of pixels inside the drawing is what an HTML page's policy keeps from loading.
     cells = axes.pcolormesh(matrix, cmap="PuOr_r", vmin=-1, vmax=1)
     for (row, column), value in np.ndenumerate(matrix):
         colour = ON_DARK_CELL if abs(value) > 0.6 else ON_LIGHT_CELL
         axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
     centres = np.arange(len(matrix)) + 0.5
-    axes.set_xticks(centres, correlations["names"], rotation=30, ha="right")
-    axes.set_yticks(centres, correlations["names"])
+    axes.set_xticks(centres, correlations.names, rotation=30, ha="right")
+    axes.set_yticks(centres, correlations.names)
     axes.invert_yaxis()
     axes.set_title(title)
     bar = axes.figure.colorbar(cells, ax=axes, label="Pearson correlation", shrink=0.8)
@@ -116,15 +117,15 @@ def _correlations(axes: "Axes", correlations: Summary, title: str) -> None:
         bar.solids.set_rasterized(False)  # a page loads no pictures of pixels
 
 
-def _acceptance(path: Path, curves: Mapping[str, Sequence[Summary]], where: str) -> None:
+def _acceptance(path: Path, curves: Mapping[str, Sequence[CurvePoint]], where: str) -> None:
     rows = -(-len(curves) // 2)
     with plot(path, (9, 3.1 * rows + 0.6), rows, 2) as grid:
         panels = list(grid.flat)
         for name, points in curves.items():
             axes = panels.pop(0)
-            shares, counts = ([point[key] for point in points] for key in ("accepted", "count"))
-            error = [1.96 * (p * (1 - p) / n) ** 0.5 for p, n in zip(shares, counts, strict=True)]
-            values = [point["value"] for point in points]
+            shares = [point.accepted for point in points]
+            error = [1.96 * (point.accepted * (1 - point.accepted) / point.count) ** 0.5 for point in points]
+            values = [point.value for point in points]
             axes.errorbar(values, shares, error, color=COLOURS[0], marker="o", markersize=4, capsize=2)
             axes.set(xlabel=name.replace("_", " "), ylabel="share accepted", ylim=(-0.02, 1.02))
             axes.grid(alpha=0.3)

@@ -8,6 +8,7 @@ classification, calibration, latency and WISP's Theorem 1.
 from typing import TYPE_CHECKING
 
 from specbench_kit.papers.quoted import WISP_MLP_CONFUSION
+from specbench_kit.predictors.confusion import Confusion
 from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Blocks,
@@ -21,8 +22,6 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
-    Row,
-    Summary,
     Table,
     caution,
     code,
@@ -30,7 +29,12 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.predictor import wording
-from specbench_kit.reports.predictor.wording import TrainingDescription
+from specbench_kit.reports.predictor.wording import (
+    ContenderDecoding,
+    RatioEstimate,
+    TrainingDescription,
+    TrainingSummary,
+)
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
@@ -55,18 +59,18 @@ DEFINITIONS = (
 SPEED_NOTE = "Tokens per modelled second, relative to the best fixed length, on test prompts; bars are 95% intervals."
 
 
-def render(run: TrainingDescription, summary: Summary) -> str:
+def render(run: TrainingDescription, summary: TrainingSummary) -> str:
     """Return the report as Markdown."""
     return render_markdown.render(build(run, summary))
 
 
-def build(run: TrainingDescription, summary: Summary) -> Document:
+def build(run: TrainingDescription, summary: TrainingSummary) -> Document:
     """Return the report; its plots are expected in `plots/` beside it."""
     setting = [
         ("dataset", dataset_sentence(run.dataset)),
         *((f"{role} model", model_sentence(model)) for role, model in run.models.items() if model),
-        ("drafts", f"up to {summary['max_draft']} tokens, greedy"),
-        ("thresholds and lengths", summary["rule"]),
+        ("drafts", f"up to {summary.max_draft} tokens, greedy"),
+        ("thresholds and lengths", summary.rule),
         ("time", wording.time_sentence(run)),
         ("hardware", hardware_sentence(run.hardware)),
     ]
@@ -78,7 +82,7 @@ def build(run: TrainingDescription, summary: Summary) -> Document:
         [Figure("Modelled speed", "plots/speed.png", SPEED_NOTE)],
         _worth(summary),
         paragraphs(
-            wording.headline(summary),
+            wording.headline_of(summary),
             wording.classifier_adds(summary),
             wording.potential_gain(summary),
             wording.to_measure(run, summary),
@@ -99,7 +103,7 @@ def build(run: TrainingDescription, summary: Summary) -> Document:
     )
 
 
-def print_training(console: "Console", run: TrainingDescription, summary: Summary) -> None:
+def print_training(console: "Console", run: TrainingDescription, summary: TrainingSummary) -> None:
     """Print every stopping criterion on the test prompts, then the conclusions."""
     columns = (
         "stopping criterion",
@@ -111,12 +115,12 @@ def print_training(console: "Console", run: TrainingDescription, summary: Summar
     )
     rows = [
         (
-            wording.label(name, metrics["kind"]),
-            metrics["throughput"],
-            metrics["against_best_fixed"]["value"],
-            metrics["gap_closed"]["value"],
-            metrics["acceptance_rate"],
-            metrics["acceptance_length"],
+            wording.label(name, metrics.kind),
+            metrics.throughput,
+            metrics.against_best_fixed.value,
+            metrics.gap_closed.value,
+            metrics.acceptance_rate,
+            metrics.acceptance_length,
         )
         for name, metrics in _from_fast_to_slow(summary)
     ]
@@ -126,18 +130,18 @@ def print_training(console: "Console", run: TrainingDescription, summary: Summar
             *caution(machine.warnings(run), severe=True),
             Table(columns, rows),
             Paragraph(f"**{advice(summary)}**"),
-            *paragraphs(wording.headline(summary), wording.classifier_adds(summary)),
+            *paragraphs(wording.headline_of(summary), wording.classifier_adds(summary)),
             *caution(wording.cautions(run, summary)),
         ],
     )
 
 
-def _from_fast_to_slow(summary: Summary) -> list[tuple[str, Row]]:
+def _from_fast_to_slow(summary: TrainingSummary) -> list[tuple[str, ContenderDecoding]]:
     """Return the metrics of every stopping criterion in the order of the figure."""
-    return sorted(summary["decoding"].items(), key=lambda item: -item[1]["throughput"])
+    return sorted(summary.decoding.items(), key=lambda item: -item[1].throughput)
 
 
-def _worth(summary: Summary) -> Blocks:
+def _worth(summary: TrainingSummary) -> Blocks:
     columns = (
         "stopping criterion",
         Column("longest draft", "count"),
@@ -149,13 +153,13 @@ def _worth(summary: Summary) -> Blocks:
     )
     rows = [
         (
-            wording.label(name, metrics["kind"]),
-            wording.contender(summary, name)["longest"] or None,
-            metrics["throughput"],
-            _estimate(metrics["against_best_fixed"]),
-            _estimate(metrics["gap_closed"]),
-            metrics["regret"]["value"],
-            metrics["speedup"]["value"],
+            wording.label(name, metrics.kind),
+            summary.contender(name).longest or None,
+            metrics.throughput,
+            _estimate(metrics.against_best_fixed),
+            _estimate(metrics.gap_closed),
+            metrics.regret.value,
+            metrics.speedup.value,
         )
         for name, metrics in _from_fast_to_slow(summary)
     ]
@@ -172,55 +176,46 @@ def _worth(summary: Summary) -> Blocks:
     ]
 
 
-def _details(summary: Summary) -> Blocks:
-    columns = {
-        "acceptance_length": Column("acceptance length", "number"),
-        "acceptance_rate": Column("acceptance rate", "share"),
-        "draft_efficiency": Column("draft efficiency", "share"),
-        "wasted_tokens": Column("wasted tokens", "count"),
-        "wdt": Column("WDT", "seconds"),
-        "wdt_paper": Column("WDT (paper)", "seconds"),
-        "drafted": Column("drafted", "count"),
-        "submitted": Column("submitted", "count"),
-        "rounds": Column("rounds", "count"),
-    }
-    rows = [
-        (wording.label(name, metrics["kind"]), *(metrics[key] for key in columns))
-        for name, metrics in _from_fast_to_slow(summary)
-    ]
-    return [Heading("What it does to decoding"), Table(("stopping criterion", *columns.values()), rows)]
+def _details(summary: TrainingSummary) -> Blocks:
+    columns = (
+        "stopping criterion",
+        *(Column("acceptance length", "number"), Column("acceptance rate", "share")),
+        *(Column("draft efficiency", "share"), Column("wasted tokens", "count")),
+        *(Column("WDT", "seconds"), Column("WDT (paper)", "seconds")),
+        *(Column("drafted", "count"), Column("submitted", "count"), Column("rounds", "count")),
+    )
+    rows: list[list[Cell]] = []
+    for name, metrics in _from_fast_to_slow(summary):
+        ratios = (metrics.acceptance_length, metrics.acceptance_rate, metrics.draft_efficiency)
+        wasted = (metrics.wasted_tokens, metrics.wdt, metrics.wdt_paper)
+        counts = (metrics.drafted, metrics.submitted, metrics.rounds)
+        rows.append([wording.label(name, metrics.kind), *ratios, *wasted, *counts])
+    return [Heading("What it does to decoding"), Table(columns, rows)]
 
 
-def _estimate(estimate: Summary) -> Estimate:
-    return Estimate(estimate["value"], estimate["interval"])
+def _estimate(estimate: RatioEstimate) -> Estimate:
+    return Estimate(estimate.value, estimate.interval)
 
 
-RATIOS = {
-    "wisp_over_fixed": "best rule of the best family / best fixed length",
-    "confidence_over_fixed": "best confidence threshold / best fixed length",
-    "wisp_over_confidence": "best rule of the best family / best confidence threshold",
-    "oracle_over_fixed": "oracle / best fixed length",
-}
-"""The compared ratios of speeds, by their keys in the summary."""
 ENOUGH_SPLITS = 3
 """Splits of the prompts from which on their ratios replace those of the single test set."""
 
 
-def advice(summary: Summary) -> str:
+def advice(summary: TrainingSummary) -> str:
     """Return the first sentence of the report: use the simplest method that is not shown to be slower."""
-    leaders = summary["leaders"]
-    fixed = leaders["fixed"]
-    confidence = leaders["threshold"]
-    wisp = f"wisp:predictor={leaders['rule']}"
-    enough_splits = summary["repeats"]["count"] >= ENOUGH_SPLITS
-    ratios = summary["repeats"] if enough_splits else summary["choices"]
-    wisp_over_fixed = ratios["wisp_over_fixed"]
-    wisp_over_confidence = ratios["wisp_over_confidence"]
-    confidence_over_fixed = ratios["confidence_over_fixed"]
-    plain_over_fixed = summary["choices"]["plain_over_fixed"]
-    if wisp_over_fixed["interval"] is None and not enough_splits:
+    leaders = summary.leaders
+    fixed = leaders.fixed
+    confidence = leaders.threshold
+    wisp = f"wisp:predictor={leaders.rule}"
+    enough_splits = summary.repeats.count >= ENOUGH_SPLITS
+    ratios = summary.repeats if enough_splits else summary.choices
+    wisp_over_fixed = ratios.wisp_over_fixed
+    wisp_over_confidence = ratios.wisp_over_confidence
+    confidence_over_fixed = ratios.confidence_over_fixed
+    plain_over_fixed = summary.choices.plain_over_fixed
+    if wisp_over_fixed.interval is None and not enough_splits:
         return f"Too few prompts to say what to use; a fixed length (`{fixed}`) is the simplest."
-    if _is_faster(plain_over_fixed) and plain_over_fixed["value"] > wisp_over_fixed["value"]:
+    if _is_faster(plain_over_fixed) and (plain_over_fixed.value or 0.0) > (wisp_over_fixed.value or 0.0):
         factor = _factor(plain_over_fixed)
         return f"Do not draft here: autoregressive decoding has {factor} the speed of the best length (`{fixed}`)."
     if _is_faster(wisp_over_fixed) and _is_faster(wisp_over_confidence):
@@ -228,7 +223,7 @@ def advice(summary: Summary) -> str:
             f"Use the predictor, `{wisp}`: it has {_factor(wisp_over_fixed)} the speed of `{fixed}` and "
             f"{_factor(wisp_over_confidence)} that of `{confidence}`."
         )
-    bounds = wisp_over_confidence["interval"]
+    bounds = wisp_over_confidence.interval
     slower = "is slower than that" if bounds is not None and bounds[1] < 1 else "is not shown to be faster than that"
     if _is_faster(confidence_over_fixed):
         return (
@@ -247,27 +242,32 @@ def advice(summary: Summary) -> str:
     )
 
 
-def repeats_section(summary: Summary) -> Blocks:
+def repeats_section(summary: TrainingSummary) -> Blocks:
     """Return how the result varies over random splits of the prompts and training seeds."""
     heading = Heading("How certain is that?")
-    repeats = summary["repeats"]
-    if repeats["count"] < 2:
+    repeats = summary.repeats
+    if repeats.count < 2:
         text = "One split and one training seed: `--repeats` shows how much the result depends on them."
         return [heading, Paragraph(text)]
     columns = ("ratio", Column("mean", "times"), "95%", Column("least", "times"), Column("most", "times"))
+    ratios = {
+        "best rule of the best family / best fixed length": repeats.wisp_over_fixed,
+        "best confidence threshold / best fixed length": repeats.confidence_over_fixed,
+        "best rule of the best family / best confidence threshold": repeats.wisp_over_confidence,
+        "oracle / best fixed length": repeats.oracle_over_fixed,
+    }
     rows = []
-    for key, words in RATIOS.items():
-        ratio = repeats[key]
-        rows.append((words, ratio["value"], interval(ratio["interval"]), min(ratio["values"]), max(ratio["values"])))
+    for words, ratio in ratios.items():
+        rows.append((words, ratio.value, interval(ratio.interval), min(ratio.values), max(ratio.values)))
     text = (
-        f"Speeds over {repeats['count']} splits of the prompts, each with its own training seed; family, rule, "
+        f"Speeds over {repeats.count} splits of the prompts, each with its own training seed; family, rule, "
         "thresholds and lengths are chosen again on the validation prompts of each. Geometric means; the intervals "
         "account for prompts that splits share (corrected resampled t, Nadeau and Bengio 2003)."
     )
     return [heading, Paragraph(text), Table(columns, rows)]
 
 
-def deployments_section(summary: Summary) -> Blocks:
+def deployments_section(summary: TrainingSummary) -> Blocks:
     """Return the tuned thresholds of the recommended family, and what it gains, for every deployment."""
     columns = (
         *map(Column, ("deployment", "best fixed length", "best rule", "threshold", "longest draft")),
@@ -275,21 +275,21 @@ def deployments_section(summary: Summary) -> Blocks:
         *(Column(name, "seconds") for name in ("decision", "draft step", "round without draft")),
     )
     rows = []
-    for site in summary["sites"]:
-        best = site["best"]
+    for site in summary.sites:
+        best = site.best
         rows.append(
             (
-                site["deployment"],
-                code(site["fixed"]),
-                code(best["name"]),
-                f"{min(best['threshold'], 1):.3f}",
-                str(best["longest"]),
-                Estimate(best["value"], best["interval"]),
-                *(site[name]["value"] for name in ("published", "confidence", "oracle")),
-                *(site[name] for name in ("decision_s", "draft_s", "round_s")),
+                site.deployment,
+                code(site.fixed),
+                code(best.name),
+                _threshold(best.threshold),
+                str(best.longest),
+                Estimate(best.value, best.interval),
+                *(site.published.value, site.confidence.value, site.oracle.value),
+                *(site.decision_s, site.draft_s, site.round_s),
             )
         )
-    origins = dict.fromkeys(site["decision_origin"] for site in summary["sites"] if site["decision_origin"])
+    origins = dict.fromkeys(site.decision_origin for site in summary.sites if site.decision_origin)
     text = (
         "The predictor stores a threshold and a longest draft for each rule and deployment; `wisp` uses those of the "
         "deployment that it runs on. All were chosen on the validation prompts. Speeds are those on the test prompts, "
@@ -299,14 +299,14 @@ def deployments_section(summary: Summary) -> Blocks:
     return [Heading("Thresholds by deployment"), *paragraphs(text), Table(columns, rows)]
 
 
-def _is_faster(ratio: Summary) -> bool:
+def _is_faster(ratio: RatioEstimate) -> bool:
     """Return whether the whole interval of a ratio of speeds lies above 1."""
-    return ratio["interval"] is not None and ratio["interval"][0] > 1
+    return ratio.interval is not None and ratio.interval[0] > 1
 
 
-def _factor(ratio: Summary) -> str:
-    bounds = f" ({interval(ratio['interval'])})" if ratio["interval"] else ""
-    return f"{times(ratio['value'])}{bounds}"
+def _factor(ratio: RatioEstimate) -> str:
+    bounds = f" ({interval(ratio.interval)})" if ratio.interval else ""
+    return f"{times(ratio.value)}{bounds}"
 
 
 FEATURE_MEANINGS = {
@@ -318,7 +318,7 @@ FEATURE_MEANINGS = {
 }
 
 
-def data_section(summary: Summary) -> Blocks:
+def data_section(summary: TrainingSummary) -> Blocks:
     """Return the sizes of the training, validation and test parts."""
     counts = ("prompts", "requests", "offsets", "examples", "accepted")
     columns = (
@@ -326,15 +326,10 @@ def data_section(summary: Summary) -> Blocks:
         *(Column(name, "count") for name in (*counts, "rejected")),
         Column("share accepted", "share"),
     )
-    rows = [
-        (
-            name,
-            *(part[key] for key in counts),
-            part["examples"] - part["accepted"],
-            part["accepted"] / part["examples"],
-        )
-        for name, part in summary["split"].items()
-    ]
+    rows: list[list[Cell]] = []
+    for name, part in summary.split.parts.items():
+        sizes = (part.prompts, part.requests, part.offsets, part.examples, part.accepted)
+        rows.append([name, *sizes, part.examples - part.accepted, part.accepted / part.examples])
     text = (
         "Split by prompt; turns of one dialogue stay together. At every output offset, drafted tokens that equal the "
         "target's are accepted, the first one that differs is rejected, and tokens after it are dropped."
@@ -342,11 +337,11 @@ def data_section(summary: Summary) -> Blocks:
     return [Heading("Data"), Paragraph(text), Table(columns, rows)]
 
 
-def feature_section(summary: Summary) -> Blocks:
+def feature_section(summary: TrainingSummary) -> Blocks:
     """Return the features, and how each is correlated with acceptance."""
-    names = summary["correlations"]["names"]
-    matrix = summary["correlations"]["matrix"]
-    used = next(iter(summary["families"].values()))["features"]
+    names = summary.correlations.names
+    matrix = summary.correlations.matrix
+    used = next(iter(summary.families.values())).features
     accepted = matrix[names.index("accepted")]
     rows = [
         (code(name), meaning, "yes" if name in used else "no", significant(accepted[names.index(name)], 2))
@@ -364,20 +359,20 @@ def feature_section(summary: Summary) -> Blocks:
     return [Heading("Features"), Paragraph(text), Table(columns, rows), FigureRow(plots)]
 
 
-def search_section(summary: Summary) -> Blocks:
+def search_section(summary: TrainingSummary) -> Blocks:
     """Return the result of each family's search for hyper-parameters."""
     rows = [
         (
             name,
-            f"{count(family['trials'])} of {count(family['grid'])}",
-            f"{family['default_loss']:.4f}",
-            f"{family['validation_loss']:.4f}",
+            f"{count(family.trials)} of {count(family.grid)}",
+            f"{family.default_loss:.4f}",
+            f"{family.validation_loss:.4f}",
             ", ".join(
                 f"{key}={value:g}" if isinstance(value, float) else f"{key}={str(value).lower()}"
-                for key, value in family["params"].items()
+                for key, value in family.params.items()
             ),
         )
-        for name, family in summary["families"].items()
+        for name, family in summary.families.items()
     ]
     text = (
         "Tried were the defaults and random draws, with a fixed seed, from a grid over the dimensions of WISP's Table "
@@ -389,37 +384,53 @@ def search_section(summary: Summary) -> Blocks:
 
 
 LATENCIES = ("mean", "median", "std", "min", "max", "p95", "p99")
-RATES = ("accuracy", "recall", "specificity", "false_positive_rate", "balanced_accuracy")
 COUNTS = ("true_negatives", "false_positives", "false_negatives", "true_positives")
 
 
-def classification_section(summary: Summary) -> Blocks:
+def _rates(confusion: Confusion) -> list[Cell]:
+    return [
+        confusion.accuracy,
+        confusion.recall,
+        confusion.specificity,
+        confusion.false_positive_rate,
+        confusion.balanced_accuracy,
+    ]
+
+
+def _counts(confusion: Confusion) -> list[Cell]:
+    """Return the numbers of tokens in the order of `COUNTS`."""
+    return [
+        confusion.true_negatives,
+        confusion.false_positives,
+        confusion.false_negatives,
+        confusion.true_positives,
+    ]
+
+
+def _threshold(threshold: float | None) -> str:
+    return ABSENT if threshold is None else f"{min(threshold, 1):.3f}"
+
+
+def classification_section(summary: TrainingSummary) -> Blocks:
     """Return how well each rule tells accepted from rejected tokens."""
-    kinds = {contender["name"]: contender["kind"] for contender in summary["contenders"]}
     columns = (
         *map(Column, ("", "threshold", "AUC")),
         *(Column(name, "share") for name in ("accuracy", "recall", "specificity", "FPR", "balanced accuracy")),
         Column("ECE"),
     )
-    rows: list[tuple[Cell, ...]] = []
-    counts: list[tuple[Cell, ...]] = []
-    for name, metrics in summary["classification"].items():
+    rows: list[list[Cell]] = []
+    counts: list[list[Cell]] = []
+    for name, metrics in summary.classification.items():
+        contender = summary.contender(name)
+        label = wording.label(name, contender.kind)
         # Only scores that are probabilities of acceptance have a calibration error.
-        calibrated = kinds[name] == "classifier" or name.startswith(("confidence", "threshold"))
-        rows.append(
-            (
-                wording.label(name, kinds[name]),
-                f"{min(wording.contender(summary, name)['threshold'], 1):.3f}",
-                f"{metrics['auc']:.4f}",
-                *(metrics[rate_name] for rate_name in RATES),
-                f"{metrics['expected_calibration_error']:.3f}" if calibrated else ABSENT,
-            )
-        )
-        counts.append((wording.label(name, kinds[name]), *(metrics["confusion"][cell] for cell in COUNTS)))
+        calibrated = contender.kind == "classifier" or name.startswith(("confidence", "threshold"))
+        error = f"{metrics.expected_calibration_error:.3f}" if calibrated else ABSENT
+        rows.append([label, _threshold(contender.threshold), f"{metrics.auc:.4f}", *_rates(metrics.confusion), error])
+        counts.append([label, *_counts(metrics.confusion)])
     published = "WISP's MLP, published"
-    confusion = WISP_MLP_CONFUSION
-    rows.append((published, ABSENT, ABSENT, *(getattr(confusion, rate_name) for rate_name in RATES), ABSENT))
-    counts.append((published, *(getattr(confusion, cell) for cell in COUNTS)))
+    rows.append([published, ABSENT, ABSENT, *_rates(WISP_MLP_CONFUSION), ABSENT])
+    counts.append([published, *_counts(WISP_MLP_CONFUSION)])
     note = (
         "On the test prompts; positive means accepted. The published row is of other models and data, at a threshold "
         "that the paper chose by another rule: it shows the format, and is not to be compared with."
@@ -439,11 +450,9 @@ def classification_section(summary: Summary) -> Blocks:
     ]
 
 
-def calibration_section(summary: Summary) -> Blocks:
+def calibration_section(summary: TrainingSummary) -> Blocks:
     """Return each family's calibration error."""
-    rows = [
-        (name, f"{summary['classification'][name]['expected_calibration_error']:.4f}") for name in summary["families"]
-    ]
+    rows = [(name, f"{summary.classification[name].expected_calibration_error:.4f}") for name in summary.families]
     text = "Expected calibration error: mean difference between predicted and observed acceptance over ten bins."
     return [
         Heading("Calibration"),
@@ -453,31 +462,30 @@ def calibration_section(summary: Summary) -> Blocks:
     ]
 
 
-def latency_section(summary: Summary) -> Blocks:
+def latency_section(summary: TrainingSummary) -> Blocks:
     """Return how long one score of each family takes."""
-    rows = [
-        (name, *(family["latency"][column] for column in LATENCIES)) for name, family in summary["families"].items()
-    ]
+    rows: list[list[Cell]] = []
+    for name, family in summary.families.items():
+        rows.append([name, *(family.latency[statistic] for statistic in LATENCIES)])
     text = (
         "One score at a time, 1,000 trials, on this machine (as in WISP's Table 11). The draft statistics of a token "
-        f"take {seconds(summary['timing']['statistics_s'])} more, for every rule that uses them."
+        f"take {seconds(summary.timing.statistics_s)} more, for every rule that uses them."
     )
     columns = (Column("family"), *(Column(name, "seconds") for name in LATENCIES))
     return [Heading("Latency of one score"), Paragraph(text), Table(columns, rows)]
 
 
-def theorem_section(summary: Summary) -> Blocks:
+def theorem_section(summary: TrainingSummary) -> Blocks:
     """Return the wasted tokens per round and WISP's bound on them."""
-    kinds = {contender["name"]: contender["kind"] for contender in summary["contenders"]}
     rows = [
         (
-            wording.label(name, kinds[name]),
-            result["longest"],
-            result["wasted_per_round"],
-            result["bound"],
-            result["wasted_per_round"] / result["bound"] if result["bound"] else None,
+            wording.label(name, summary.kinds[name]),
+            result.longest,
+            result.wasted_per_round,
+            result.bound,
+            result.wasted_per_round / result.bound if result.bound else None,
         )
-        for name, result in summary["theorem_1"].items()
+        for name, result in summary.theorem_1.items()
     ]
     text = (
         "Tokens submitted after the first rejection, per round, and the bound of WISP's Theorem 1 (Eq. 31), both over "
@@ -488,8 +496,8 @@ def theorem_section(summary: Summary) -> Blocks:
         *(Column("E[W], measured", "number"), Column("bound", "number"), Column("E[W] / bound", "share")),
     )
     terms = [
-        (term["rejection"], term["probability"], term["false_positive_rate"], term["term"])
-        for term in summary["theorem_1"][summary["recommended"]]["terms"]
+        (term.rejection, term.probability, term.false_positive_rate, term.term)
+        for term in summary.theorem_1[summary.recommended].terms
     ]
     term_columns = (
         Column("first rejection r", "count"),
@@ -497,5 +505,5 @@ def theorem_section(summary: Summary) -> Blocks:
         Column("FP(r)", "share"),
         Column("term of the bound", "number"),
     )
-    folded = Folded(f"Terms for {summary['recommended']}", [Table(term_columns, terms)])
+    folded = Folded(f"Terms for {summary.recommended}", [Table(term_columns, terms)])
     return [Heading("Theorem 1"), Paragraph(text), Table(columns, rows), folded]

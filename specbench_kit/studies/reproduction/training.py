@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
@@ -96,7 +97,7 @@ class PredictorExperiment:
             "tokens": tokens,
             "accepted": accepted,
             "accepted_share": accepted / tokens,
-            "correlation": dict(zip(table["names"], table["matrix"][-1], strict=True)),
+            "correlation": dict(zip(table.names, table.matrix[-1], strict=True)),
         }
 
     def _evaluate(self, family: str, threshold: float | str = 0.5, library: bool = False) -> dict[str, object]:
@@ -108,7 +109,10 @@ class PredictorExperiment:
         if threshold == BALANCED:
             threshold = scoring.by_balanced_accuracy(valid.labels, scorer.score_many(valid.features))
         metrics = scoring.summarise(test.labels, scorer.score_many(test.features), float(threshold))
-        return {**metrics, "latency": time_scores(scorer, test.features[:1000].tolist(), self.timed_scores)}
+        return {
+            **to_builtins(metrics),
+            "latency": time_scores(scorer, test.features[:1000].tolist(), self.timed_scores),
+        }
 
 
 def train(options: JsonObject, report: CountCallback) -> Rows:

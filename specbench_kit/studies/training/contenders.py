@@ -5,7 +5,7 @@ prompts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf, log
 from typing import Literal
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specbench_kit.metrics.statistics import Interval, interval_of_estimate
+from specbench_kit.metrics.statistics import interval_of_estimate
 from specbench_kit.predictors.search import SearchResult
 from specbench_kit.predictors.thresholds import (
     NEVER,
@@ -23,6 +23,7 @@ from specbench_kit.predictors.thresholds import (
     ThresholdRule,
     TunedThreshold,
 )
+from specbench_kit.reports.predictor.wording import RatioEstimate, SiteContender, SiteSummary
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.rounds import (
@@ -234,14 +235,6 @@ SumOf = Callable[[str, str], Sums]
 """Returns the sums of a column, by the contender's name and the column's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairedEstimate:
-    """A quantity and its 95% interval; None if it is undefined, or if there are too few prompts for an interval."""
-
-    value: float | None
-    interval: Interval | None
-
-
 class PairedSums:
     """Sums over the prompts that all contenders share, and over all of these prompts but one (the jackknife)."""
 
@@ -253,7 +246,7 @@ class PairedSums:
         total = np.where(self._sums > 0, self._sums, 1)
         self._weight = (table / total).mean(axis=1)
 
-    def estimate(self, quantity: Callable[[SumOf], Sums]) -> PairedEstimate:
+    def estimate(self, quantity: Callable[[SumOf], Sums]) -> RatioEstimate:
         """Return a quantity of sums; it is undefined if it is not finite."""
 
         def evaluate(sums: Sums) -> Sums:
@@ -262,8 +255,8 @@ class PairedSums:
         with np.errstate(divide="ignore", invalid="ignore"):
             (value,), without = evaluate(self._sums), evaluate(self._without)
         if not np.isfinite(value):
-            return PairedEstimate(None, None)
-        return PairedEstimate(float(value), interval_of_estimate(float(value), without, self._weight))
+            return RatioEstimate(None, None)
+        return RatioEstimate(float(value), interval_of_estimate(float(value), without, self._weight))
 
 
 @dataclass(frozen=True)
@@ -290,7 +283,7 @@ class DeploymentTuning:
             assert judge is not None
             yield TunedThreshold(*self.key, *judge.rule, threshold=judge.threshold, max_draft=judge.longest)
 
-    def worth(self, family: str, test: Offsets) -> dict[str, object]:
+    def worth(self, family: str, test: Offsets) -> SiteSummary:
         """Return the speed of a family over the best fixed length on the test offsets, with the costs involved."""
         tuner = self.tuner
         timing = self.tuner.timing
@@ -305,25 +298,35 @@ class DeploymentTuning:
         sums = {(name, "s"): self._seconds(contender, test) for name, contender in contenders.items()}
         paired = PairedSums({**sums, ("fixed", "s"): self._seconds(fixed, test)})
 
-        def describe(name: str, contender: Contender) -> dict[str, object]:
+        described = {}
+        for name, contender in contenders.items():
             judge = contender.judge
-            chosen = {"threshold": judge.threshold, "longest": judge.longest} if judge else {}
-            speedup = paired.estimate(lambda get: get("fixed", "s") / get(name, "s"))
-            return {"name": contender.name, **chosen, **asdict(speedup)}
-
-        return {
-            "deployment": self.key.name,
-            "fixed": fixed.name,
-            **{name: describe(name, contender) for name, contender in contenders.items()},
-            "decision_s": best.policy_s,
-            "decision_origin": timing.origin,
-            "draft_s": timing.draft_s,
-            "round_s": timing.verify_s[0] + (timing.link_s[0] if timing.link_s else 0.0),
-        }
+            speedup = paired.estimate(partial(_speedup, name=name))
+            described[name] = SiteContender(
+                name=contender.name,
+                threshold=judge.threshold if judge else None,
+                longest=judge.longest if judge else None,
+                value=speedup.value,
+                interval=speedup.interval,
+            )
+        return SiteSummary(
+            deployment=self.key.name,
+            fixed=fixed.name,
+            **described,
+            decision_s=best.policy_s,
+            decision_origin=timing.origin,
+            draft_s=timing.draft_s,
+            round_s=timing.verify_s[0] + (timing.link_s[0] if timing.link_s else 0.0),
+        )
 
     def _seconds(self, contender: Contender, test: Offsets) -> Sums:
         rounds = play(test, contender.plan(test))
         return sums_by_prompt(test, rounds, contender.seconds(rounds, self.tuner.timing))
+
+
+def _speedup(get: SumOf, *, name: str) -> Sums:
+    """Return the speed of a contender over the best fixed length."""
+    return get("fixed", "s") / get(name, "s")
 
 
 def sums_by_prompt(offsets: Offsets, rounds: PlayedRounds, values: ArrayLike) -> Sums:

@@ -5,9 +5,8 @@ stop rule wastes in a round.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypedDict
 
 import numpy as np
 
@@ -23,6 +22,15 @@ from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.search import Budget, SearchTrial, search
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey, ThresholdRule
 from specbench_kit.reports.predictor.plots import ScoredTokens
+from specbench_kit.reports.predictor.wording import (
+    Attribution,
+    BoundTerm,
+    Choices,
+    ContenderDecoding,
+    Leaders,
+    RatioEstimate,
+    WasteBound,
+)
 from specbench_kit.studies.training.contenders import (
     Contender,
     ContenderTuner,
@@ -44,24 +52,6 @@ from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
 
 
-class BoundTerm(TypedDict):
-    """One term of the bound: the probability that the first rejected token has position `rejection`, and FP there."""
-
-    rejection: int
-    probability: float
-    false_positive_rate: float | None
-    term: float
-
-
-class WasteBound(TypedDict):
-    """The bound, the measured waste per round in tokens, and the terms of the bound."""
-
-    longest: int
-    bound: float
-    wasted_per_round: float
-    terms: list[BoundTerm]
-
-
 def waste_and_bound(offsets: Offsets, rounds: PlayedRounds, judge: ThresholdJudge) -> WasteBound:
     """Return the bound of Eq. 31, sum over r of (K - r + 1) P(R = r) FP(r), and the measured E[W] over the rounds.
 
@@ -77,24 +67,11 @@ def waste_and_bound(offsets: Offsets, rounds: PlayedRounds, judge: ThresholdJudg
         rejected = matched == position - 1
         probability = float(rejected.mean())
         false_positive = float(passes[rejected].mean()) if rejected.any() else None
-        terms.append(
-            {
-                "rejection": position,
-                "probability": probability,
-                "false_positive_rate": false_positive,
-                "term": (longest - position + 1) * probability * (false_positive or 0.0),
-            }
-        )
-    return {
-        "longest": longest,
-        "bound": sum(term["term"] for term in terms),
-        "wasted_per_round": float(np.maximum(0, rounds.submitted - matched).mean()),
-        "terms": terms,
-    }
+        bound = (longest - position + 1) * probability * (false_positive or 0.0)
+        terms.append(BoundTerm(position, probability, false_positive, bound))
+    wasted = float(np.maximum(0, rounds.submitted - matched).mean())
+    return WasteBound(longest, sum(term.term for term in terms), wasted, terms)
 
-
-Metrics = dict[str, object]
-"""Metrics by name, ready for JSON."""
 
 COLUMNS = ("drafted", "submitted", "accepted", "committed")
 NO_SECONDS = dict.fromkeys((*(f"{phase}_s" for phase in PHASES), "end_s"), 0.0)
@@ -120,39 +97,23 @@ class PlayedContender:
         return float(self.rounds.committed.sum() / self.seconds.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Leaders:
-    """Names of the fastest contender of each kind on the validation prompts.
+def find_leaders(
+    contenders: Sequence[Contender], best: Contender, speeds: Mapping[str, float], max_draft: int
+) -> Leaders:
+    """Choose by `speeds`, which are by name; `best` is the fastest classifier of all families and rules."""
 
-    `rule` is the fastest classifier under its fastest rule, `classifier` its family. `longest` always drafts as many
-    tokens as the trace allows.
-    """
+    def fastest(kind: Kind) -> str:
+        names = (contender.name for contender in contenders if contender.kind == kind)
+        return max(names, key=speeds.__getitem__)
 
-    classifier: str
-    rule: str
-    feature: str
-    threshold: str
-    fixed: str
-    longest: str
-
-    @classmethod
-    def of(
-        cls, contenders: Sequence[Contender], best: Contender, speeds: Mapping[str, float], max_draft: int
-    ) -> "Leaders":
-        """Choose by `speeds`, which are by name; `best` is the fastest classifier of all families and rules."""
-
-        def fastest(kind: Kind) -> str:
-            names = (contender.name for contender in contenders if contender.kind == kind)
-            return max(names, key=speeds.__getitem__)
-
-        return cls(
-            classifier=family_of(best),
-            rule=best.name,
-            feature=fastest("feature"),
-            threshold=fastest("threshold"),
-            fixed=fastest("fixed"),
-            longest=f"fixed-k:k={max_draft}",
-        )
+    return Leaders(
+        classifier=family_of(best),
+        rule=best.name,
+        feature=fastest("feature"),
+        threshold=fastest("threshold"),
+        fixed=fastest("fixed"),
+        longest=f"fixed-k:k={max_draft}",
+    )
 
 
 class Evaluation:
@@ -170,22 +131,17 @@ class Evaluation:
                 columns[name, column] = sums_by_prompt(offsets, played.rounds, value)
         self.paired = PairedSums(columns)
 
-    def decoding(self) -> dict[str, Metrics]:
-        """Return each contender's metrics, as `reports.vocabulary` defines them, and its ratios to others."""
+    def decoding(self) -> dict[str, ContenderDecoding]:
+        """Return each contender's metrics, and its ratios to others."""
         metrics = {}
         for name, played in self.played.items():
             group = RequestGroup(to_records(self.offsets, played.rounds, self.timing, played.contender.paid_s))
-            metrics[name] = {
-                "kind": played.contender.kind,
-                **counts(group),
-                **ratios(group.rounds),
-                **wasted_time(group.rounds),
-                **per_makespan(group, float(played.seconds.sum())),
-                **self._ratios(name),
-            }
+            values = counts(group) | ratios(group.rounds) | wasted_time(group.rounds)
+            values |= per_makespan(group, float(played.seconds.sum())) | self._ratios(name)
+            metrics[name] = ContenderDecoding(kind=played.contender.kind, **values)
         return metrics
 
-    def classification(self) -> dict[str, Metrics]:
+    def classification(self) -> dict[str, scoring.Classification]:
         """Return how well each judge separates accepted from rejected tokens (WISP Tables 4 and 10)."""
         return {
             name: scoring.summarise(*labels_and_scores(self.offsets, played.contender), judge.threshold)
@@ -211,31 +167,31 @@ class Evaluation:
             if (judge := played.contender.judge) and not judge.rule.send_last
         }
 
-    def speed_ratio(self, name: str, other: str) -> Metrics:
+    def speed_ratio(self, name: str, other: str) -> RatioEstimate:
         """Return one contender's speed over another's; both commit the same tokens."""
-        return asdict(self.paired.estimate(lambda get: get(other, "seconds") / get(name, "seconds")))
+        return self.paired.estimate(lambda get: get(other, "seconds") / get(name, "seconds"))
 
-    def choices(self) -> dict[str, Metrics]:
+    def choices(self) -> Choices:
         """Return speed ratios between the methods that a user can choose from."""
         leaders = self.leaders
-        return {
-            "wisp_over_fixed": self.speed_ratio(leaders.rule, leaders.fixed),
-            "confidence_over_fixed": self.speed_ratio(leaders.threshold, leaders.fixed),
-            "wisp_over_confidence": self.speed_ratio(leaders.rule, leaders.threshold),
-            "plain_over_fixed": self.speed_ratio("autoregressive", leaders.fixed),
-        }
+        return Choices(
+            wisp_over_fixed=self.speed_ratio(leaders.rule, leaders.fixed),
+            confidence_over_fixed=self.speed_ratio(leaders.threshold, leaders.fixed),
+            wisp_over_confidence=self.speed_ratio(leaders.rule, leaders.threshold),
+            plain_over_fixed=self.speed_ratio("autoregressive", leaders.fixed),
+        )
 
-    def attribution(self) -> dict[str, float]:
+    def attribution(self) -> Attribution:
         """Return the recommended classifier's tokens per second if one of its shortcomings is removed at a time."""
         leader = self.played[self.leaders.classifier].contender
         submitting_last = self.played[f"{self.leaders.classifier},{ThresholdRule(send_last=True).options}"]
-        return {
-            "never_wrong": self.timing.speed(self.offsets, stop_at_rejection(self.offsets), leader.policy_s),
-            "deciding_for_free": self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),
-            "last_token_sent": submitting_last.speed,
-        }
+        return Attribution(
+            never_wrong=self.timing.speed(self.offsets, stop_at_rejection(self.offsets), leader.policy_s),
+            deciding_for_free=self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),
+            last_token_sent=submitting_last.speed,
+        )
 
-    def _ratios(self, name: str) -> Metrics:
+    def _ratios(self, name: str) -> dict[str, RatioEstimate]:
         leaders = self.leaders
         paired = self.paired
 
@@ -251,10 +207,10 @@ class Evaluation:
             "speedup": self.speed_ratio(name, "autoregressive"),
             "against_best_fixed": self.speed_ratio(name, leaders.fixed),
             "against_best_feature": self.speed_ratio(name, leaders.feature),
-            "regret": asdict(paired.estimate(lambda get: 1 - get("oracle", "seconds") / get(name, "seconds"))),
-            "gap_closed": asdict(paired.estimate(gap_closed)),
-            "acceptance_gain": asdict(
-                paired.estimate(lambda get: acceptance(get, name) / acceptance(get, leaders.longest) - 1)
+            "regret": paired.estimate(lambda get: 1 - get("oracle", "seconds") / get(name, "seconds")),
+            "gap_closed": paired.estimate(gap_closed),
+            "acceptance_gain": paired.estimate(
+                lambda get: acceptance(get, name) / acceptance(get, leaders.longest) - 1
             ),
         }
 
@@ -334,7 +290,7 @@ class TrainingExperiment:
         """Return the fastest contender of each kind, chosen without looking at a test prompt."""
         speeds = {contender.name: self.tuner.speed(contender) for contender in self.line_up}
         best = self.tuning.fastest(list(self.trained))
-        return Leaders.of(self.line_up, best, speeds, self.split.validation.max_draft)
+        return find_leaders(self.line_up, best, speeds, self.split.validation.max_draft)
 
     @cached_property
     def contenders(self) -> tuple[Contender, ...]:

@@ -5,13 +5,14 @@ Also here: descriptions of the examples: counts, acceptance by feature (WISP Fig
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, Examples
+from specbench_kit.reports.predictor.wording import CorrelationMatrix, CurvePoint, PartCounts, SplitCounts
 from specbench_kit.studies.training.offsets import Offsets
 
 SHARES = (0.6, 0.2, 0.2)
@@ -63,34 +64,20 @@ def extract(offsets: Offsets, names: Sequence[str] = FEATURES) -> Examples:
 BINS = 10
 
 
-class CurvePoint(TypedDict):
-    """The mean value of a feature in one bin, the share of accepted tokens there, and their number."""
-
-    value: float
-    accepted: float
-    count: int
-
-
-class CorrelationMatrix(TypedDict):
-    """Correlations by row and column, in the order of `names`; None for a constant column."""
-
-    names: list[str]
-    matrix: list[list[float | None]]
-
-
-def describe_split(split: Split) -> dict[str, dict[str, int]]:
+def describe_split(split: Split) -> SplitCounts:
     """Return the numbers of prompts, requests, offsets, examples and accepted tokens of each part."""
-    counts = {}
-    for name, part in split.parts.items():
-        labels = extract(part).labels
-        counts[name] = {
-            "prompts": len(np.unique(part.conversation)),
-            "requests": len(part.first),
-            "offsets": len(part),
-            "examples": len(labels),
-            "accepted": int(labels.sum()),
-        }
-    return counts
+    return SplitCounts(*map(_part_counts, (split.training, split.validation, split.test)))
+
+
+def _part_counts(part: Offsets) -> PartCounts:
+    labels = extract(part).labels
+    return PartCounts(
+        prompts=len(np.unique(part.conversation)),
+        requests=len(part.first),
+        offsets=len(part),
+        examples=len(labels),
+        accepted=int(labels.sum()),
+    )
 
 
 def acceptance_curves(examples: Examples, bins: int = BINS) -> dict[str, list[CurvePoint]]:
@@ -116,10 +103,8 @@ def correlations(examples: Examples) -> CorrelationMatrix:
     columns = {**_columns(examples), "accepted": examples.labels}
     with np.errstate(divide="ignore", invalid="ignore"):
         matrix = np.atleast_2d(np.corrcoef([np.asarray(values, np.float64) for values in columns.values()]))
-    return {
-        "names": list(columns),
-        "matrix": [[float(cell) if np.isfinite(cell) else None for cell in row] for row in matrix],
-    }
+    cells = [[float(cell) if np.isfinite(cell) else None for cell in row] for row in matrix]
+    return CorrelationMatrix(list(columns), cells)
 
 
 def _columns(examples: Examples) -> dict[str, NDArray[Any]]:

@@ -5,11 +5,13 @@ as predictors on disk; the numbers of an experiment, ready for JSON.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
@@ -26,6 +28,16 @@ from specbench_kit.predictors.base import families
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.scoring import calibration
 from specbench_kit.predictors.search import SearchResult, SearchTrial
+from specbench_kit.reports.predictor.wording import (
+    CalibrationBins,
+    ContenderSummary,
+    FamilySummary,
+    Prices,
+    RepeatedRatio,
+    Repeats,
+    TrainingDescription,
+    TrainingSummary,
+)
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances, read_machine
@@ -56,7 +68,7 @@ class PredictorTrainingOutcome:
 
     folder: Path
     run: dict[str, Any]
-    summary: dict[str, Any]
+    summary: TrainingSummary
     saved: Mapping[str, Path]
     doubts: Sequence[str] = ()
 
@@ -132,18 +144,17 @@ def _finish(
     trace: TraceFile,
     pair: PairHashes,
     experiment: TrainingExperiment,
-    repeats: Mapping[str, object],
+    repeats: Repeats,
     failed: int,
 ) -> PredictorTrainingOutcome:
     """Write numbers, plots, report and predictors; `failed` requests did not fit the context."""
     from specbench_kit.reports.predictor.plots import write_plots
     from specbench_kit.reports.predictor.report import build
-    from specbench_kit.reports.predictor.wording import TrainingDescription
     from specbench_kit.reports.render_html import write_page
 
     settings = experiment.settings
     run = _describe(trace, settings, failed)
-    summary = summarise(experiment) | {"repeats": repeats}
+    summary = summarise(experiment, repeats)
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
     training["prompts"] = trace.header.run.get("prompts")
     disturbed = disturbances(read_machine(run.get("machine")))
@@ -179,7 +190,7 @@ def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int
     }
 
 
-def repeat(experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback) -> dict[str, object]:
+def repeat(experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback) -> Repeats:
     """Return geometric means of speed ratios over `count` trainings, `experiment` among them, with 95% intervals.
 
     Each training has its own split and seed and chooses family, rule, thresholds and lengths anew; hyper-parameters
@@ -187,11 +198,12 @@ def repeat(experiment: TrainingExperiment, offsets: Offsets, count: int, report:
     intervals account for prompts that the splits share (Nadeau and Bengio 2003).
     """
     ratios = [_speed_ratios(repeated) for repeated in _experiments(experiment, offsets, count, report)]
-    result: dict[str, object] = {"count": len(ratios)}
+    repeated = {}
     for name in ratios[0]:
         values = [ratio[name] for ratio in ratios]
-        result[name] = interval_of_resplits(values, SHARES[-1]) | {"values": values}
-    return result
+        value, interval = interval_of_resplits(values, SHARES[-1])
+        repeated[name] = RepeatedRatio(value, interval, values)
+    return Repeats(len(ratios), **repeated)
 
 
 def _experiments(
@@ -260,7 +272,7 @@ class DecisionCost(NamedTuple):
 
 def make_predictors(
     experiment: TrainingExperiment,
-    summary: Mapping[str, Any],
+    summary: TrainingSummary,
     pair: PairHashes,
     provenance: Mapping[str, object],
     created: str,
@@ -274,25 +286,29 @@ def make_predictors(
     }
     predictors = {}
     for family, trained in experiment.trained.items():
-        decoding = summary["decoding"][family]
+        decoding = structs.asdict(summary.decoding[family])
         predictors[family] = Predictor(
             family=family,
             scorer=trained.search.scorer,
             features=trained.names,
             threshold=judges[family].threshold,
             max_draft=judges[family].longest,
-            operating_rule=summary["operating_point"],
+            operating_rule=summary.operating_point,
             pair=pair,
             decision_s=cost.decision_s(trained),
             decision_origin=cost.origin,
             tuned=tuple(threshold for tuning in experiment.tunings for threshold in tuning.thresholds(family)),
-            training={**provenance, "split": summary["split"], **summary["families"][family]},
+            training={
+                **provenance,
+                "split": to_builtins(summary.split),
+                **to_builtins(summary.families[family]),
+            },
             metrics={
                 "on": "test prompts, replayed with modelled time",
-                "classification": summary["classification"][family],
-                "decoding": {name: decoding[name] for name in DECODING_METRICS},
+                "classification": to_builtins(summary.classification[family]),
+                "decoding": {name: to_builtins(decoding[name]) for name in DECODING_METRICS},
             },
-            recommended=family == summary["recommended"],
+            recommended=family == summary.recommended,
             created=created,
         )
     return predictors
@@ -322,62 +338,70 @@ def save_predictors(
     return folders
 
 
-CALIBRATION_FIELDS = ("mean_score", "accepted_share", "count")
-
-
-def summarise(experiment: TrainingExperiment) -> dict[str, Any]:
-    """Return the content of `summary.json`; every number is on the test prompts unless its key says otherwise."""
+def summarise(experiment: TrainingExperiment, repeats: Repeats) -> TrainingSummary:
+    """Return the content of `summary.json`."""
     evaluation = experiment.evaluation
     leaders = experiment.leaders
     training = extract(experiment.split.training)
     test = experiment.split.test
+    timing = experiment.timing
     calibrations = {}
     for name in experiment.trained:
         bins = calibration(*labels_and_scores(test, evaluation.played[name].contender))
-        calibrations[name] = {field: getattr(bins, field).tolist() for field in CALIBRATION_FIELDS}
-    return {
-        "recommended": leaders.classifier,
-        "leaders": asdict(leaders),
-        "operating_point": str(experiment.settings.point),
-        "rule": experiment.settings.point.sentence,
-        "max_draft": test.max_draft,
-        "split": describe_split(experiment.split),
-        "timing": asdict(experiment.timing),
-        "families": {name: _describe_family(trained, experiment) for name, trained in experiment.trained.items()},
-        "contenders": [_describe_contender(contender, experiment) for contender in experiment.contenders],
-        "decoding": evaluation.decoding(),
-        "classification": evaluation.classification(),
-        "calibration": calibrations,
-        "theorem_1": evaluation.theorem(),
-        "choices": evaluation.choices(),
-        "sites": [tuning.worth(leaders.classifier, test) for tuning in experiment.tunings],
-        "classifier_over_feature": evaluation.speed_ratio(leaders.classifier, leaders.feature),
-        "attribution": evaluation.attribution(),
-        "acceptance_by_feature": acceptance_curves(training),
-        "correlations": correlations(training),
-    }
+        calibrations[name] = CalibrationBins(
+            bins.mean_score.tolist(), bins.accepted_share.tolist(), bins.count.tolist()
+        )
+    return TrainingSummary(
+        recommended=leaders.classifier,
+        leaders=leaders,
+        operating_point=str(experiment.settings.point),
+        rule=experiment.settings.point.sentence,
+        max_draft=test.max_draft,
+        split=describe_split(experiment.split),
+        timing=Prices(
+            draft_s=timing.draft_s,
+            verify_s=list(timing.verify_s),
+            statistics_s=timing.statistics_s,
+            link_s=list(timing.link_s),
+            adds_scores=timing.adds_scores,
+            origin=timing.origin,
+        ),
+        families={name: _describe_family(trained, experiment) for name, trained in experiment.trained.items()},
+        contenders=[_describe_contender(contender, experiment) for contender in experiment.contenders],
+        decoding=evaluation.decoding(),
+        classification=evaluation.classification(),
+        calibration=calibrations,
+        theorem_1=evaluation.theorem(),
+        choices=evaluation.choices(),
+        sites=[tuning.worth(leaders.classifier, test) for tuning in experiment.tunings],
+        classifier_over_feature=evaluation.speed_ratio(leaders.classifier, leaders.feature),
+        attribution=evaluation.attribution(),
+        acceptance_by_feature=acceptance_curves(training),
+        correlations=correlations(training),
+        repeats=repeats,
+    )
 
 
-def _describe_family(trained: TrainedFamily, experiment: TrainingExperiment) -> dict[str, object]:
+def _describe_family(trained: TrainedFamily, experiment: TrainingExperiment) -> FamilySummary:
     search = trained.search
-    return {
-        "features": list(trained.names),
-        "params": dict(search.best.params),
-        "validation_loss": search.best.loss,
-        "default_loss": search.trials[0].loss,
-        "trials": len(search.trials),
-        "grid": prod(map(len, experiment.settings.space_of(trained.family).values())),
-        "latency": dict(trained.latency),
-    }
+    return FamilySummary(
+        features=list(trained.names),
+        params=dict(search.best.params),
+        validation_loss=search.best.loss,
+        default_loss=search.trials[0].loss,
+        trials=len(search.trials),
+        grid=prod(map(len, experiment.settings.space_of(trained.family).values())),
+        latency=dict(trained.latency),
+    )
 
 
-def _describe_contender(contender: Contender, experiment: TrainingExperiment) -> dict[str, object]:
+def _describe_contender(contender: Contender, experiment: TrainingExperiment) -> ContenderSummary:
     judge = contender.judge
-    return {
-        "name": contender.name,
-        "kind": contender.kind,
-        "policy_s": contender.policy_s,
-        "threshold": judge.threshold if judge else None,
-        "longest": judge.longest if judge else None,
-        "validation_throughput": experiment.tuner.speed(contender),
-    }
+    return ContenderSummary(
+        name=contender.name,
+        kind=contender.kind,
+        policy_s=contender.policy_s,
+        threshold=judge.threshold if judge else None,
+        longest=judge.longest if judge else None,
+        validation_throughput=experiment.tuner.speed(contender),
+    )

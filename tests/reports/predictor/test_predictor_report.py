@@ -1,19 +1,28 @@
 """The report and plots of a training run."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
 
+from specbench_kit.core.typed_json import decode
 from specbench_kit.predictors.thresholds import DeploymentKey
 from specbench_kit.reports.predictor import wording
 from specbench_kit.reports.predictor.plots import write_plots
-from specbench_kit.reports.predictor.report import RATIOS, advice, render
-from specbench_kit.reports.predictor.wording import TrainingDescription
+from specbench_kit.reports.predictor.report import advice, render
+from specbench_kit.reports.predictor.wording import (
+    Choices,
+    RatioEstimate,
+    RepeatedRatio,
+    Repeats,
+    TrainingDescription,
+    TrainingSummary,
+)
+from specbench_kit.runs.folder import to_json
 from specbench_kit.studies.training.evaluation import TrainingExperiment, train
 from specbench_kit.studies.training.examples import split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
@@ -42,14 +51,13 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
 
 
 @pytest.fixture(scope="module")
-def summary(experiment: TrainingExperiment) -> dict[str, Any]:
-    parts = summarise(experiment) | {"repeats": {"count": 1}}
-    content: dict[str, Any] = json.loads(json.dumps(parts, allow_nan=False))
-    return content
+def summary(experiment: TrainingExperiment) -> TrainingSummary:
+    once = Repeats(1, *[RepeatedRatio(1.0, None, [1.0])] * 4)
+    return decode(TrainingSummary, to_json(summarise(experiment, once)))
 
 
 @pytest.fixture(scope="module")
-def report(summary: dict[str, Any]) -> str:
+def report(summary: TrainingSummary) -> str:
     return render(TrainingDescription.read(RUN), summary)
 
 
@@ -58,16 +66,16 @@ def section(report: str, title: str) -> str:
     return str(text)
 
 
-def test_every_contender_has_a_row_with_its_numbers(report: str, summary: dict[str, Any]) -> None:
+def test_every_contender_has_a_row_with_its_numbers(report: str, summary: TrainingSummary) -> None:
     for title in ("Is a predictor worth it?", "What it does to decoding"):
         rows = [line for line in section(report, title).splitlines() if line.startswith("| ")]
-        assert len(rows) == 2 + len(summary["decoding"])
+        assert len(rows) == 2 + len(summary.decoding)
     worth = section(report, "Is a predictor worth it?")
-    for name, metrics in summary["decoding"].items():
-        (row,) = [line for line in worth.splitlines() if line.startswith(f"| {wording.label(name, metrics['kind'])} |")]
-        assert f"{100 * metrics['regret']['value']:.1f}%" in row
-    by_speed = sorted(summary["decoding"], key=lambda name: -summary["decoding"][name]["throughput"])
-    labels = [wording.label(name, summary["decoding"][name]["kind"]) for name in by_speed]
+    for name, metrics in summary.decoding.items():
+        (row,) = [line for line in worth.splitlines() if line.startswith(f"| {wording.label(name, metrics.kind)} |")]
+        assert f"{100 * metrics.regret.value:.1f}%" in row
+    by_speed = sorted(summary.decoding, key=lambda name: -summary.decoding[name].throughput)
+    labels = [wording.label(name, summary.decoding[name].kind) for name in by_speed]
     shown = [line.split(" | ")[0].removeprefix("| ") for line in worth.splitlines() if line.startswith("| ")]
     assert shown[2:] == labels
 
@@ -85,10 +93,10 @@ def test_tables_are_well_formed(report: str) -> None:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
-def test_a_verdict_follows_its_interval(summary: dict[str, Any]) -> None:
+def test_a_verdict_follows_its_interval(summary: TrainingSummary) -> None:
     def sentence(value: float, interval: list[float] | None) -> str:
         return wording.classifier_adds(
-            {**summary, "classifier_over_feature": {"value": value, "interval": interval}}
+            structs.replace(summary, classifier_over_feature=RatioEstimate(value, interval))
         ).partition("`")[0]
 
     assert sentence(1.1, [1.02, 1.2]) == "What the classifier adds: speed. "
@@ -97,8 +105,8 @@ def test_a_verdict_follows_its_interval(summary: dict[str, Any]) -> None:
     assert sentence(0.9, None) == "What the classifier adds: too few prompts to tell. "
 
 
-def ratio(value: float, *interval: float) -> dict[str, Any]:
-    return {"value": value, "interval": list(interval) or None}
+def ratio(value: float, *interval: float) -> RatioEstimate:
+    return RatioEstimate(value, list(interval) or None)
 
 
 @pytest.mark.parametrize(
@@ -112,33 +120,32 @@ def ratio(value: float, *interval: float) -> dict[str, Any]:
     ],
 )
 def test_the_report_begins_with_what_to_do(
-    wisp: Any, confidence: Any, adds: Any, start: str, summary: dict[str, Any]
+    wisp: Any, confidence: Any, adds: Any, start: str, summary: TrainingSummary
 ) -> None:
     """The simplest of what is not shown to be slower, by the intervals."""
-    choices = {"wisp_over_fixed": wisp, "confidence_over_fixed": confidence, "wisp_over_confidence": adds}
-    changed = {**summary, "choices": {**choices, "plain_over_fixed": ratio(0.7, 0.6, 0.8)}}
+    changed = structs.replace(summary, choices=Choices(wisp, confidence, adds, ratio(0.7, 0.6, 0.8)))
     assert advice(changed).startswith(start)
     assert f"**{advice(changed)}**" in render(TrainingDescription.read(RUN), changed).split("\n\n")[1]
 
 
-def test_over_enough_splits_their_intervals_decide(summary: dict[str, Any]) -> None:
-    three = {name: ratio(1.0, 0.9, 1.1) | {"values": [0.9, 1.0, 1.1]} for name in RATIOS}
-    changed = {**summary, "repeats": {"count": 3, **three}}
+def test_over_enough_splits_their_intervals_decide(summary: TrainingSummary) -> None:
+    three = RepeatedRatio(1.0, [0.9, 1.1], [0.9, 1.0, 1.1])
+    changed = structs.replace(summary, repeats=Repeats(3, three, three, three, three))
     assert advice(changed).startswith("A fixed length is enough here")
     assert "| oracle / best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(
         TrainingDescription.read(RUN), changed
     )
 
 
-def test_every_place_has_a_row_with_its_prices(report: str, summary: dict[str, Any]) -> None:
+def test_every_place_has_a_row_with_its_prices(report: str, summary: TrainingSummary) -> None:
     text = section(report, "Thresholds by deployment")
-    assert [site["deployment"] for site in summary["sites"]] == ["local", "far"]
+    assert [site.deployment for site in summary.sites] == ["local", "far"]
     (far,) = [line for line in text.splitlines() if line.startswith("| far |")]
     assert far.endswith("| 2.00 ms | 110 ms |")
     assert "Duration of a decision: measured by hand." in text
 
 
-def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> None:
+def test_few_prompts_and_sample_data_are_warned_of(summary: TrainingSummary) -> None:
     sample = {**RUN, "dataset": {**RUN["dataset"], "source": "sample"}}
     text = render(TrainingDescription.read(sample), summary)
     assert "FEW PROMPTS: all results come from 5 prompts" in text
@@ -149,15 +156,15 @@ def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> N
     )
 
 
-def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: dict[str, Any]) -> None:
-    nothing = {"value": None, "interval": None}
-    decoding = {name: {**metrics, "gap_closed": nothing} for name, metrics in summary["decoding"].items()}
-    text = render(TrainingDescription.read(RUN), {**summary, "decoding": decoding})
+def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: TrainingSummary) -> None:
+    nothing = RatioEstimate(None, None)
+    decoding = {name: structs.replace(metrics, gap_closed=nothing) for name, metrics in summary.decoding.items()}
+    text = render(TrainingDescription.read(RUN), structs.replace(summary, decoding=decoding))
     assert "there is no gap to close" in text
 
 
 def test_plots_are_pictures(
-    experiment: TrainingExperiment, summary: dict[str, Any], tmp_path: Path, report: str
+    experiment: TrainingExperiment, summary: TrainingSummary, tmp_path: Path, report: str
 ) -> None:
     write_plots(tmp_path / "plots", summary, experiment.evaluation.judged(), "made")
     written = sorted(path.name for path in (tmp_path / "plots").glob("*.png"))

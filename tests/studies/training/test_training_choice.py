@@ -124,8 +124,8 @@ def test_each_place_has_points_of_its_own(experiment: TrainingExperiment) -> Non
     near = {point.rule: point for point in experiment.tuning.thresholds("logistic")}
     assert points[PUBLISHED_RULE].max_draft > near[PUBLISHED_RULE].max_draft
     worth = far_tuning.worth("logistic", experiment.split.test)
-    assert worth["best"]["value"] >= worth["published"]["value"] - 0.02
-    assert worth["oracle"]["value"] > worth["best"]["value"] > 0.9
+    assert (worth.best.value or 0) >= (worth.published.value or 0) - 0.02
+    assert (worth.oracle.value or 0) > (worth.best.value or 0) > 0.9
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])

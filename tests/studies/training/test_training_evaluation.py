@@ -1,5 +1,6 @@
 """What is said of contenders on the test prompts."""
 
+from dataclasses import astuple
 from functools import partial
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.reports.predictor.wording import RatioEstimate, RepeatedRatio, Repeats
 from specbench_kit.studies.training.contenders import PairedSums, ThresholdJudge, family_of, feature_score
 from specbench_kit.studies.training.evaluation import TrainingExperiment, train, waste_and_bound
 from specbench_kit.studies.training.examples import extract, split_by_prompt
@@ -29,37 +31,37 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
 def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: TrainingExperiment) -> None:
     decoding = experiment.evaluation.decoding()
     fixed, oracle = decoding[experiment.leaders.fixed], decoding["oracle"]
-    assert fixed["gap_closed"] == {"value": 0.0, "interval": None}
-    assert oracle["gap_closed"]["value"] == pytest.approx(1.0)
-    assert oracle["regret"] == {"value": 0.0, "interval": None}
+    assert fixed.gap_closed == RatioEstimate(0.0, None)
+    assert oracle.gap_closed.value == pytest.approx(1.0)
+    assert oracle.regret == RatioEstimate(0.0, None)
     for metrics in decoding.values():
-        assert metrics["throughput"] <= oracle["throughput"] * (1 + 1e-9)
-        gap = (metrics["throughput"] - fixed["throughput"]) / (oracle["throughput"] - fixed["throughput"])
-        assert metrics["gap_closed"]["value"] == pytest.approx(gap)
-        assert metrics["regret"]["value"] == pytest.approx(1 - metrics["throughput"] / oracle["throughput"])
+        assert metrics.throughput <= oracle.throughput * (1 + 1e-9)
+        gap = (metrics.throughput - fixed.throughput) / (oracle.throughput - fixed.throughput)
+        assert metrics.gap_closed.value == pytest.approx(gap)
+        assert metrics.regret.value == pytest.approx(1 - metrics.throughput / oracle.throughput)
 
 
 def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: TrainingExperiment) -> None:
     decoding = experiment.evaluation.decoding()
     for metrics in decoding.values():
         for against, key in ((experiment.leaders.fixed, "against_best_fixed"), ("autoregressive", "speedup")):
-            ratio = metrics[key]
-            assert ratio["value"] == pytest.approx(metrics["throughput"] / decoding[against]["throughput"])
-            low, high = ratio["interval"] or [ratio["value"]] * 2  # none where the contender is held against itself
-            assert low <= ratio["value"] <= high
+            ratio = getattr(metrics, key)
+            assert ratio.value == pytest.approx(metrics.throughput / decoding[against].throughput)
+            low, high = ratio.interval or [ratio.value] * 2  # none where the contender is held against itself
+            assert low <= ratio.value <= high
 
 
 def test_every_contender_commits_the_whole_output(experiment: TrainingExperiment) -> None:
     for metrics in experiment.evaluation.decoding().values():
-        assert metrics["tokens"] == len(experiment.split.test)
-        assert metrics["wasted_tokens"] == metrics["drafted"] - metrics["accepted"]
-        assert metrics["wdt"] == pytest.approx(metrics["wasted_tokens"] * DRAFT_S)
-        assert metrics["wdt_paper"] == pytest.approx((metrics["submitted"] - metrics["accepted"]) * DRAFT_S)
+        assert metrics.tokens == len(experiment.split.test)
+        assert metrics.wasted_tokens == metrics.drafted - metrics.accepted
+        assert metrics.wdt == pytest.approx(metrics.wasted_tokens * DRAFT_S)
+        assert metrics.wdt_paper == pytest.approx((metrics.submitted - metrics.accepted) * DRAFT_S)
 
 
 def test_the_oracle_sends_nothing_that_is_rejected(experiment: TrainingExperiment) -> None:
     oracle = experiment.evaluation.decoding()["oracle"]
-    assert (oracle["acceptance_rate"], oracle["wdt_paper"]) == (1.0, 0.0)
+    assert (oracle.acceptance_rate, oracle.wdt_paper) == (1.0, 0.0)
 
 
 def test_a_classifier_pays_for_statistics_and_score(experiment: TrainingExperiment) -> None:
@@ -75,9 +77,9 @@ def test_a_classifier_pays_for_statistics_and_score(experiment: TrainingExperime
 def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: TrainingExperiment) -> None:
     decoding, without = experiment.evaluation.decoding(), experiment.evaluation.attribution()
     leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier},send_last=true"
-    assert decoding[leader]["throughput"] <= without["deciding_for_free"]
-    assert without["never_wrong"] < decoding["oracle"]["throughput"]
-    assert without["last_token_sent"] == pytest.approx(decoding[sending]["throughput"])
+    assert decoding[leader].throughput <= without.deciding_for_free
+    assert without.never_wrong < decoding["oracle"].throughput
+    assert without.last_token_sent == pytest.approx(decoding[sending].throughput)
 
 
 def test_classification_counts_every_test_example(experiment: TrainingExperiment) -> None:
@@ -85,8 +87,8 @@ def test_classification_counts_every_test_example(experiment: TrainingExperiment
     figures = experiment.evaluation.classification()
     assert set(figures) == {contender.name for contender in experiment.line_up if contender.judge}
     for figure in figures.values():
-        assert sum(figure["confusion"].values()) == len(labels)
-        assert figure["confusion"]["true_positives"] + figure["confusion"]["false_negatives"] == labels.sum()
+        assert sum(astuple(figure.confusion)) == len(labels)
+        assert figure.confusion.true_positives + figure.confusion.false_negatives == labels.sum()
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 1.1])
@@ -96,8 +98,8 @@ def test_theorem_1_bounds_the_measured_waste(threshold: float, longest: int, exp
     for name in ("confidence", "entropy", "logit_std"):
         judge = ThresholdJudge(partial(feature_score, name=name), longest, threshold)
         bound = waste_and_bound(offsets, play(offsets, judge.plan(offsets)), judge)
-        assert 0 <= bound["wasted_per_round"] <= bound["bound"] + 1e-12
-        assert bound["bound"] == pytest.approx(sum(term["term"] for term in bound["terms"]))
+        assert 0 <= bound.wasted_per_round <= bound.bound + 1e-12
+        assert bound.bound == pytest.approx(sum(term.term for term in bound.terms))
 
 
 def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: TrainingExperiment) -> None:
@@ -106,8 +108,8 @@ def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: TrainingEx
     rounds = play(offsets, judge.plan(offsets))
     bound = waste_and_bound(offsets, rounds, judge)
     rejected = offsets.matched[rounds.offset]
-    assert bound["wasted_per_round"] == pytest.approx(bound["bound"])
-    assert bound["bound"] == pytest.approx((MAX_DRAFT - rejected).mean())
+    assert bound.wasted_per_round == pytest.approx(bound.bound)
+    assert bound.bound == pytest.approx((MAX_DRAFT - rejected).mean())
 
 
 def test_intervals_are_paired_over_prompts() -> None:
@@ -138,12 +140,13 @@ def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment
 
 
 def test_the_summary_describes_the_data(experiment: TrainingExperiment) -> None:
-    summary = summarise(experiment)
-    assert [part["prompts"] for part in summary["split"].values()] == [18, 6, 6]
-    curve = summary["acceptance_by_feature"]["confidence"]
-    assert sum(point["count"] for point in curve) == summary["split"]["training"]["examples"]
-    assert curve[0]["accepted"] < curve[-1]["accepted"]
-    names, matrix = summary["correlations"]["names"], summary["correlations"]["matrix"]
+    once = RepeatedRatio(1.0, None, [1.0])
+    summary = summarise(experiment, Repeats(1, once, once, once, once))
+    assert [part.prompts for part in summary.split.parts.values()] == [18, 6, 6]
+    curve = summary.acceptance_by_feature["confidence"]
+    assert sum(point.count for point in curve) == summary.split.training.examples
+    assert curve[0].accepted < curve[-1].accepted
+    names, matrix = summary.correlations.names, summary.correlations.matrix
     assert matrix[names.index("confidence")][names.index("accepted")] > 0.3
     assert matrix[names.index("entropy")][names.index("accepted")] < -0.3
 

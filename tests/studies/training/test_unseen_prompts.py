@@ -17,7 +17,13 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.draft_library import RECORD
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load as load_predictor
-from specbench_kit.reports.predictor.wording import headline
+from specbench_kit.reports.predictor.wording import (
+    ContenderDecoding,
+    ContenderSummary,
+    Leaders,
+    RatioEstimate,
+    headline,
+)
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -169,20 +175,25 @@ def test_a_garbled_description_of_the_training_is_refused(training: dict[str, ob
 def test_a_gain_that_the_interval_does_not_show_is_called_no_difference(
     interval: tuple[float, float] | None, doubted: bool
 ) -> None:
-    ratio = {"value": 1.1, "interval": interval}
-    decoding = {
-        "throughput": 50.0,
-        "against_best_fixed": ratio,
-        "acceptance_rate": 0.5,
-        "acceptance_gain": {"value": 0.1, "interval": None},
-        "gap_closed": {"value": 0.1, "interval": None},
-    }
-    summary = {
-        "recommended": "mlp",
-        "leaders": {"fixed": "fixed-k:k=3", "longest": "fixed-k:k=8", "rule": "mlp"},
-        "decoding": {"mlp": decoding},
-        "contenders": [{"name": "mlp", "threshold": 0.0, "longest": 4}],
-        "split": {"test": {"prompts": 30}},
-    }
-    assert (": no difference is shown" in headline(summary)) is doubted
-    assert "which is `fixed-k:k=4`," in headline(summary)
+    nothing = RatioEstimate(0.1, None)
+    counts = dict.fromkeys(("finished", "failed", "rounds"), 30)
+    unknown = ("tokens", "drafted", "submitted", "accepted", "wasted_tokens", "acceptance_length", "draft_efficiency")
+    unknown += ("server_tokens_per_busy_second", "acceptance_length_request_mean", "acceptance_rate_request_mean")
+    unknown += ("acceptance_length_sd", "wdt", "wdt_paper", "wdt_share")
+    ratios = dict.fromkeys(("speedup", "against_best_feature", "regret", "gap_closed", "acceptance_gain"), nothing)
+    decoding = ContenderDecoding(
+        kind="classifier",
+        **counts,
+        **dict.fromkeys(unknown),
+        **ratios,
+        intervals={},
+        makespan_s=1.0,
+        throughput=50.0,
+        acceptance_rate=0.5,
+        against_best_fixed=RatioEstimate(1.1, list(interval) if interval else None),
+    )
+    leaders = Leaders("mlp", "mlp", "confidence", "threshold", "fixed-k:k=3", "fixed-k:k=8")
+    chosen = ContenderSummary("mlp", "classifier", 0.0, 0.0, 4, 50.0)
+    sentence = headline(leaders, decoding, chosen, 30)
+    assert (": no difference is shown" in sentence) is doubted
+    assert "which is `fixed-k:k=4`," in sentence
