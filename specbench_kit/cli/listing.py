@@ -164,7 +164,7 @@ def _list_predictors() -> list[ListEntry]:
 
 @_lists("profiles")
 def _list_profiles() -> list[ListEntry]:
-    from specbench_kit.reports.profile.listing import entries
+    from specbench_kit.reports.sections.profiles import entries
 
     return entries()
 

@@ -6,16 +6,15 @@ from specbench_kit.studies.planning.options import PlanOptions
 
 def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     """Search for the fleet, print the sentence to act on, and say where the report is."""
-    from msgspec import to_builtins
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.pages.plan import terminal
+    from specbench_kit.reports.pages.plan import PlanDescription, terminal
     from specbench_kit.studies.planning.run import PlanRun
 
     console = Console(stderr=as_json)
     with stepping_bar() as report:
         outcome = PlanRun(options, report, command_line()).run()
-    render_terminal.show(console, terminal(outcome.run, outcome.summary))
-    tell_report(console, outcome.folder, to_builtins(outcome.summary), as_json)
+    render_terminal.show(console, terminal(PlanDescription.read(outcome.run), outcome.summary))
+    tell_report(console, outcome.folder, outcome.summary, as_json)

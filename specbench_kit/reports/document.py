@@ -4,7 +4,7 @@ A report is written in three steps:
 
 1. One function per section returns its blocks, or an empty list where there is nothing to say::
 
-       def _rounds(summary: Summary) -> Blocks:
+       def _rounds(summary: RoundSummary) -> Blocks:
            if not summary.rows:
                return []
            columns = (Column("method"), Column("rounds", "count"), Column("verify", "seconds"))
@@ -21,14 +21,12 @@ A report is written in three steps:
 
 Texts may hold `code`, **bold text** and [links](to-a-file-beside-the-report); everything else in them is shown as it
 is. The renderers neutralise tags and links to other hosts, since names and texts come from files of strangers.
-
-Also here: the types of what reports read from a run's folder, whose formats `docs/formats.md` describes.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.writing.formatting import (
@@ -265,11 +263,3 @@ def spans(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
         yield mark[0], mark
         end = mark.end()
     yield text[end:], None
-
-
-RunFile = Mapping[str, Any]
-"""The content of `run.json`, or a part of it."""
-Summary = Mapping[str, Any]
-"""The content of `summary.json`, or a part of it."""
-Row = Mapping[str, Any]
-"""A row of the summary of a sweep, a simulation, a load or an experiment."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports import render_html, render_markdown
-from specbench_kit.reports.document import Block, Document, Heading, Paragraph, RunFile, Table, code, link
+from specbench_kit.reports.document import Block, Document, Heading, Paragraph, Table, code, link
 from specbench_kit.reports.writing.formatting import ABSENT
 from specbench_kit.runs.folder import write_text
 
@@ -23,7 +24,7 @@ class IndexEntry:
 
     folder: Path
     page: str
-    run: RunFile
+    run: JsonObject
     headline: str
 
     @property
@@ -76,7 +77,7 @@ def _entries(root: Path) -> Iterator[IndexEntry]:
         yield IndexEntry(folder, page, _run_file(folder / "run.json"), _headline(folder / "report.md"))
 
 
-def _run_file(path: Path) -> RunFile:
+def _run_file(path: Path) -> JsonObject:
     """Return a run.json as far as it can be read: a damaged one must not hide the other runs."""
     if not path.is_file():
         return {}

@@ -15,7 +15,7 @@ from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.loading import BUNDLED, all_profiles, data_folder, find_measured, load, read, save
 from specbench_kit.profilers.measurement import hardware_text
-from specbench_kit.reports.profile.listing import entries
+from specbench_kit.reports.sections.profiles import entries
 
 HERE = hardware_text(torch.device("cpu"))
 MINE = Profile(

@@ -20,7 +20,6 @@ from specbench_kit.reports.document import (
     Folded,
     Heading,
     Paragraph,
-    RunFile,
     Table,
     caution,
     code,
@@ -32,7 +31,7 @@ from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,6 +52,21 @@ NOTE = (
     "other promises that which the law prefers; a line ends where it keeps the promise no longer. The ring is the "
     "plan. Down and to the right is better."
 )
+
+
+class PlanConfig(RunConfig, kw_only=True):
+    """The settings of a plan that its report names."""
+
+    target: str
+    acceptance: str
+
+
+class PlanDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a plan; `check` is the command that simulates a full replica of it."""
+
+    config: PlanConfig
+    deployment: DeploymentDescription
+    check: str
 
 
 def dollars(value: float | None) -> str:
@@ -147,7 +161,7 @@ def _span(fleet: FleetSummary) -> str:
     return f"{dollars(fleet.least_price_per_hour)} to {dollars(most) if most else 'no fleet'}"
 
 
-def terminal(run: RunFile, summary: PlanSummary) -> Blocks:
+def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
     """Return what the command prints."""
     return [
         Paragraph(f"**{headline(summary)}**"),
@@ -158,11 +172,10 @@ def terminal(run: RunFile, summary: PlanSummary) -> Blocks:
     ]
 
 
-def build(run: RunFile, summary: PlanSummary, figures: Sequence[Figure]) -> Document:
+def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure]) -> Document:
     """Return the report."""
     promise = slo_in_words(summary.slo)
-    described = RunDescription.read(run)
-    replica = facts(deployment.description(described.deployment)) if described.deployment else None
+    replica = facts(deployment.description(run.deployment))
     title = f"A fleet for {count(summary.devices)} devices: {promise}"
     return Document.of(
         title,
@@ -176,8 +189,8 @@ def build(run: RunFile, summary: PlanSummary, figures: Sequence[Figure]) -> Docu
         _search(summary),
         _prices(summary),
         _check(run),
-        [Heading("The replica of the plan (modelled)"), replica] if replica else [],
-        provenance(described),
+        [Heading("The replica of the plan (modelled)"), replica],
+        provenance(run),
     )
 
 
@@ -297,16 +310,15 @@ def _prices(summary: PlanSummary) -> Blocks:
     return [Heading("Prices and power"), Table(columns, rows)]
 
 
-def _check(run: RunFile) -> list[Block]:
-    return [Heading("To check the plan, in its folder"), CodeBlock(run["check"])]
+def _check(run: PlanDescription) -> list[Block]:
+    return [Heading("To check the plan, in its folder"), CodeBlock(run.check)]
 
 
-def _cautions(run: RunFile, summary: PlanSummary) -> list[str]:
+def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
     plan = summary.plan
-    config = run["config"]
+    target = run.config.target
     lines = [
-        f"MODELLED TIME: step times are those of {config['target']}, derived and not measured: "
-        f"{run['deployment']['verifier']['origin']}.",
+        f"MODELLED TIME: step times are those of {target}, derived and not measured: {run.deployment.verifier.origin}.",
     ]
     if plan.drafting != "none" and summary.stated_acceptance:
         lines.append(
@@ -315,8 +327,8 @@ def _cautions(run: RunFile, summary: PlanSummary) -> list[str]:
         )
     elif plan.drafting != "none":
         lines.append(
-            f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(str(config['acceptance']))}, which need "
-            f"not be that of {config['target']} and its draft model."
+            f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(run.config.acceptance)}, which need "
+            f"not be that of {target} and its draft model."
         )
     rivals = [
         f"{WAYS[way]} ({dollars(fleet.price_per_hour)})"
@@ -338,7 +350,7 @@ def _cautions(run: RunFile, summary: PlanSummary) -> list[str]:
     return lines
 
 
-def write_reports(folder: Path, run: RunFile, summary: PlanSummary) -> None:
+def write_reports(folder: Path, run: PlanDescription, summary: PlanSummary) -> None:
     """Write `report.md`, `report.html` and the figure."""
     setting = f"{count(summary.devices)} devices, {slo_in_words(summary.slo)}, modelled time"
     figures = write_pictures(folder, [pareto(summary)], setting)

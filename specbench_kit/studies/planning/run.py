@@ -298,7 +298,7 @@ class PlanRun:
         return points
 
     def _write(self, parts: KeptParts, market: Market, plan: Fleet, summary: PlanSummary) -> PlanOutcome:
-        from specbench_kit.reports.pages.plan import write_reports
+        from specbench_kit.reports.pages.plan import PlanDescription, write_reports
 
         options = self.options
         folder = parts.folder
@@ -314,9 +314,9 @@ class PlanRun:
         }
         write_text(folder / "run.json", to_json(run))
         write_text(folder / "candidates.csv", csv_text(to_builtins(summary.candidates)))
-        write_reports(folder, run, summary)
+        write_reports(folder, PlanDescription.read(run), summary)
         # Last, because a summary marks a folder as whole.
-        write_text(folder / "summary.json", to_json(to_builtins(summary)))
+        write_text(folder / "summary.json", to_json(summary))
         parts.remove()
         return PlanOutcome(folder, run, summary)
 

@@ -10,7 +10,7 @@ from command_line import skit_here
 
 from specbench_kit.metrics.plan_summary import ServedPoint
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.reports.pages.plan import WAYS, build, headline
+from specbench_kit.reports.pages.plan import WAYS, PlanDescription, build, headline
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
 from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
@@ -110,7 +110,7 @@ def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> 
     (way, *_) = (way for way, fleet in summary.fleets.items() if fleet is not None and way != plan.drafting)
     for share_of_most, close in ((0.999, True), (1.001, False)):
         summary.fleets[way].price_per_hour = share_of_most * plan.most_price_per_hour
-        report = render(build(plan_run.run, summary, []))
+        report = render(build(PlanDescription.read(plan_run.run), summary, []))
         assert f"{WAYS[way]} would cost" in headline(summary)
         named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
         assert bool(named) is close
