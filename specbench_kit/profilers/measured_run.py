@@ -156,7 +156,7 @@ def _open_folder(
     run["workload"] = {
         part.role: {
             "configurations": len(part.configurations),
-            "factor": choose_factor(rig, part.configurations, budget_s),
+            "factor": choose_factor(rig, part.configurations, budget_s, ends_there=True),
         }
         for part, rig in zip(parts, rigs, strict=True)
     }

@@ -228,11 +228,14 @@ def _time(rig: TimingRig, configuration: Configuration, run: int, samples: Sampl
             torch.cuda.empty_cache()
 
 
-def choose_factor(rig: TimingRig, configurations: Sequence[Configuration], budget_s: float) -> float:
+def choose_factor(
+    rig: TimingRig, configurations: Sequence[Configuration], budget_s: float, *, ends_there: bool = False
+) -> float:
     """Return the largest factor for the lengths that fits context, memory and budget.
 
     If none fits the budget, return the smallest that fits context and memory; raise SkitError if none does, or if the
-    budget ends before there is enough for a fit. Wide batches need not fit: those that do not are skipped.
+    measurement `ends_there`, before there is enough for a fit. Wide batches need not fit: those that do not are
+    skipped.
     """
     pilot = _pilot(rig, budget_s)
     narrow = [configuration for configuration in configurations if configuration.regime != "batched"]
@@ -247,7 +250,7 @@ def choose_factor(rig: TimingRig, configurations: Sequence[Configuration], budge
         if planned_s(scaled, pilot) * rig.runs <= SPARE * budget_s:
             return factor
     enough_s = _least_share(narrow) * planned_s([one.scaled(fitting[-1]) for one in narrow], pilot) / SPARE
-    if enough_s > budget_s:
+    if ends_there and enough_s > budget_s:
         raise SkitError(
             f"the budget ends before there is enough for a fit: {rig.loaded.source.label} takes about {enough_s:.0f} s "
             f"here, and may take {budget_s:.0f}; give a --budget at least {enough_s / budget_s:.1f} times as long"
