@@ -266,3 +266,9 @@ def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     off = deviations(values_of(measured), simulated)
     within = {name: error.within for name, error in off.items() if error.within is not None}
     assert within == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}
+
+
+def test_a_run_without_what_its_simulation_needs_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"command": "load", "config": {"method": "wisp"}}')
+    with pytest.raises(SkitError, match=r"run\.json: config\.\w+ is missing; name the folder of a run"):
+        validation.validate(tmp_path, lambda *_: None)

@@ -1,7 +1,10 @@
 """`skit validate`: the simulation of a load that was measured."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +23,8 @@ from specbench_kit.studies.load.run import TRACE, LoadOutcome, make_scenario, su
 from specbench_kit.studies.load.settings import LoadPoint
 from specbench_kit.traces.trace import TraceFile
 
+T = TypeVar("T")
+
 VALIDATION = "validation"
 SEEDS = 5
 """Simulations of every load, whose figures are averaged: the measurement is one of many possible courses."""
@@ -35,11 +40,8 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
     content = _read(folder / "run.json")
     if content.get("command") != "load":
         raise SkitError(f"{folder} is no run of skit load")
-    try:
-        run = live.LoadDescription.read(content)
-        measured_rows = convert(live.LoadSummary, _read(folder / "summary.json")).rows
-    except ValueError as error:
-        raise SkitError(f"{folder}: {error}; it is no run of this kit's skit load") from error
+    run = _checked(folder / "run.json", live.LoadDescription.read)
+    measured_rows = _checked(folder / "summary.json", partial(convert, live.LoadSummary)).rows
     trace = TraceFile(folder / TRACE)
     seed = run.config.seed
     rows: list[live.ValidatedLoad] = []
@@ -97,6 +99,14 @@ def _slowed(scenario: Scenario, measured: live.MeasuredLoad) -> Scenario:
     latency = ScaledLatency(deployment.verifier.latency, measured.slower or 1.0)
     deployment = replace(deployment, verifier=replace(deployment.verifier, latency=latency))
     return replace(scenario, deployment=deployment, verify_cv=measured.scatter or scenario.verify_cv)
+
+
+def _checked(path: Path, read: Callable[[JsonObject], T]) -> T:
+    """Return what a file of the run holds; SkitError names a field that is missing or of a wrong type."""
+    try:
+        return read(_read(path))
+    except ValueError as error:
+        raise SkitError(f"{path}: {error}; name the folder of a run of this kit's skit load") from error
 
 
 def _read(path: Path) -> JsonObject:

@@ -612,3 +612,19 @@ def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         reproduction.run(names, {}, False, tmp_path, tmp_path / "kept", lambda *_: None, [])
     assert list(read_object(tmp_path / "kept" / "summary.json")["experiments"]) == names[:1]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('{"experiments": {"x/y": {"name": "x/y"}}}', r"experiments\[\.\.\.\]\.command is missing"),
+        ('{"experiments": []}', "experiments must be an object"),
+    ],
+)
+def test_results_that_do_not_have_what_a_report_reads_are_one_line(content: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(
+        SkitError, match=rf"summary\.json was not written by skit reproduce \({problem}.*\): choose"
+    ) as one:
+        reproduction._earlier_results(tmp_path)
+    assert "\n" not in str(one.value)
