@@ -15,8 +15,8 @@ import typer
 from typer.core import TyperCommand
 
 from specbench_kit.cli.command_option import CommandOption
-from specbench_kit.cli.commands import UsageError, usage_problem
 from specbench_kit.cli.config_file import CONFIG_FIELDS, save_config
+from specbench_kit.cli.usage import UsageError, usage_problem
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given, options_in, select_fields
 from specbench_kit.core.plain_text import one_line

@@ -3,9 +3,9 @@
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
-import typer
 from typer.core import TyperCommand, TyperGroup
 
+from specbench_kit.cli.usage import UsageError, usage_problem
 from specbench_kit.core.errors import SkitError, did_you_mean
 
 
@@ -193,16 +193,6 @@ COMMANDS = {
         "Exits with code 1 if something that every command needs is broken.",
     ),
 }
-
-
-UsageError: Any = typer.BadParameter.__mro__[1]
-"""What a wrong command line raises; Typer ships it in itself or takes that of click, by its version."""
-
-
-def usage_problem(error: Any) -> str:
-    """Return what is wrong with a command line as a part of a sentence."""
-    problem = str(error.format_message()).removesuffix(".")
-    return problem[:1].lower() + problem[1:]
 
 
 class Commands(TyperGroup):

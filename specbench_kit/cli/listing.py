@@ -33,14 +33,14 @@ def list_entries(
         str | None,
         Option(
             "methods, datasets, models, traces, golden, executors, predictors, profiles, deployments, software, "
-            "systems, schedulers, routers, presets, experiments, engines or formats; the default is all except "
-            "executors and engines, which take seconds to list.",
+            "systems, schedulers, routers, presets, experiments, engines or formats; by default the names of all "
+            "except executors and engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
     as_json: Annotated[bool, Option("Print a JSON list of objects.", flag="json")] = False,
 ) -> None:
-    """Print the entries of one kind, or of all kinds that are quick to list."""
+    """Print the entries of one kind, or the names of all kinds that are quick to list."""
     if kind is not None and kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SkitError(f"nothing to list under '{kind}'{hint}; known: {', '.join(KINDS)}")
@@ -49,8 +49,12 @@ def list_entries(
     if as_json:
         print(json.dumps(entries[kind] if kind else entries))
         return
+    if kind:
+        print_list(kind, entries[kind])
+        return
     for name, rows in entries.items():
-        print_list(name, rows)
+        print_names(name, rows)
+    print(f"skit list KIND describes them, as in skit list methods. Not shown here: {' and '.join(SLOW)}.")
 
 
 def _lists(kind: str) -> Callable[[Callable[[], list[ListEntry]]], Callable[[], list[ListEntry]]]:
@@ -283,6 +287,15 @@ LONGEST_NAME = 0.3
 BOLD = "1"
 ITALIC = "3"
 """ANSI codes of styles."""
+
+
+def print_names(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print how many names a kind has, and the names."""
+    print(_styled(f"{kind} ({len(rows)})", BOLD))
+    names = ", ".join(one_line(row["name"]) for row in rows) or "none"
+    width = get_terminal_size().columns
+    lines = wrap(names, width - GAP, break_on_hyphens=False, break_long_words=False)
+    print(*(" " * GAP + line for line in lines), sep="\n")
 
 
 def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:

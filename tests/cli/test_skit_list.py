@@ -62,13 +62,17 @@ def test_models_are_listed_with_folders_that_hold_models() -> None:
     assert entries[-1]["here"]
 
 
-def test_without_a_kind_everything_is_listed() -> None:
+def test_without_a_kind_every_name_is_listed_in_two_screens_and_no_description() -> None:
     everything = listed()
     assert everything == {kind: listed(kind) for kind in KINDS if kind not in SLOW}
-    table = skit("list").stdout
-    names = [entry["name"] for entries in everything.values() for entry in entries]
-    lines = table.splitlines()
-    assert all(any(line.split(" ")[0] == name for line in lines) for name in names)
+    lines = skit("list", env=environment(COLUMNS="80")).stdout.splitlines()
+    assert len(lines) < 80
+    shown = " ".join(lines).replace(",", "").split()
+    for kind, entries in everything.items():
+        assert f"{kind} ({len(entries)})" in lines
+        assert {entry["name"] for entry in entries} <= set(shown)
+    assert everything["methods"][0]["summary"] not in " ".join(lines)
+    assert lines[-1].startswith("skit list KIND describes them")
 
 
 def test_a_narrow_terminal_cuts_nothing_off() -> None:
@@ -89,7 +93,7 @@ def test_nothing_heavy_is_imported_before_there_is_work(arguments: list[str]) ->
 
 def test_only_the_command_that_is_run_is_imported() -> None:
     help_of_all, listing = imported_by("--help"), imported_by("list")
-    mine = {f"specbench_kit.cli.{name}" for name in ("commands", "interrupts", "main")}
+    mine = {f"specbench_kit.cli.{name}" for name in ("commands", "interrupts", "main", "usage")}
     assert {name for name in help_of_all if name.startswith("specbench_kit.cli.")} == mine
     assert "specbench_kit.cli.listing" in listing
     assert listing & {"specbench_kit.cli.bench", "specbench_kit.studies.bench.settings"} == set()
