@@ -173,13 +173,14 @@ class Table:
     def without_empty_columns(self) -> "Table":
         """Return the table less the columns in which no row has a value."""
         texts = self.texts()
-        filled = [index for index in range(len(self.columns)) if any(row[index] != ABSENT for row in texts)]
-        rows = [[row[index] for index in filled] for row in self.rows]
-        return replace(self, columns=[self.columns[index] for index in filled], rows=rows)
+        return self._select([index for index in range(len(self.columns)) if any(row[index] != ABSENT for row in texts)])
 
     def columns_of(self, titles: Sequence[str]) -> "Table":
         """Return the table less the columns whose titles are not among these."""
-        kept = [index for index, title in enumerate(self.titles) if title in titles]
+        return self._select([index for index, title in enumerate(self.titles) if title in titles])
+
+    def _select(self, kept: Sequence[int]) -> "Table":
+        """Return the columns at these places."""
         rows = [[row[index] for index in kept] for row in self.rows]
         return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
 

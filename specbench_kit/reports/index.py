@@ -52,7 +52,8 @@ def write_index(root: Path) -> Path:
 
 def build(root: Path, entries: list[IndexEntry]) -> Document:
     """Return the page, with reports on several runs first."""
-    several, single = ([entry for entry in entries if bool(entry.run) is has_run] for has_run in (False, True))
+    several = [entry for entry in entries if not entry.run]
+    single = [entry for entry in entries if entry.run]
     blocks: list[Block] = []
     if several:
         rows = [(_link(root, entry), entry.headline) for entry in several]

@@ -172,7 +172,9 @@ def _coefficients(profile: ProfileSummary) -> Blocks:
         times = {(step.new, step.context, step.batch): step.seconds for step in profile.steps}
         batches = sorted({batch for _, _, batch in times})
         points = sorted({(new, context) for new, context, _ in times})
-        rows = [(new, context, *(times.get((new, context, batch)) for batch in batches)) for new, context in points]
+        rows: list[list[Cell]] = []
+        for new, context in points:
+            rows.append([new, context, *(times.get((new, context, batch)) for batch in batches)])
         columns = [Column("new tokens"), Column("context"), *(Column(f"batch {batch}", "seconds") for batch in batches)]
         blocks += [Paragraph("Seconds per forward:"), Table(columns, rows), _figure(profile, "steps")]
     return blocks

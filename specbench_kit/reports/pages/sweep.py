@@ -191,13 +191,15 @@ def _speedups_by_point(summary: SweepSummary, fastest: Sequence[FastestMethod]) 
         mark = f" {FASTEST}" if any(winner.has(row) for winner in fastest) else ""
         point = tuple(_point(row.values, summary))
         points.setdefault(point, {})[row.spec] = Estimate(row.overall.speedup, mark=mark)
-    if len(specs) > MOST_METHODS or any(
-        specs != [spec for spec in found if spec != BASELINE] for found in points.values()
-    ):
+    rows: list[list[Cell]] = []
+    for point, found in points.items():
+        if list(found) not in (specs, [BASELINE, *specs]):
+            return None
+        rows.append([*point, *map(found.__getitem__, specs)])
+    if len(specs) > MOST_METHODS:
         return None
     axes = (Column(_axis_title(key), "count") for key in summary.axes)
     titles = (Column(re.sub("[:,]", "\n", spec), "times") for spec in specs)
-    rows: list[list[Cell]] = [[*point, *(found[spec] for spec in specs)] for point, found in points.items()]
     return Table((*axes, *titles), rows)
 
 

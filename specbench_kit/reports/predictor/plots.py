@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-ON_DARK_CELL, ON_LIGHT_CELL = "#fefefe", "#010101"
+ON_DARK_CELL = "#fefefe"
+ON_LIGHT_CELL = "#010101"
 """Colours of numbers in cells, other than plain white and black, which follow a page's own background."""
 
 
@@ -101,7 +102,7 @@ def _calibration(axes: "Axes", summary: TrainingSummary, title: str) -> None:
 
 
 def _correlations(axes: "Axes", correlations: CorrelationMatrix, title: str) -> None:
-    matrix = np.array([[np.nan if cell is None else cell for cell in row] for row in correlations.matrix])
+    matrix = np.array(correlations.matrix, np.float64)
     # Cells are shapes: a picture of pixels inside the drawing is what an HTML page's policy keeps from loading.
     cells = axes.pcolormesh(matrix, cmap="PuOr_r", vmin=-1, vmax=1)
     for (row, column), value in np.ndenumerate(matrix):

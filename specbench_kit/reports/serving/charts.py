@@ -19,6 +19,7 @@ from specbench_kit.metrics.serving_rows import (
     SeriesDifference,
     ServingPoint,
     SimulatedRow,
+    varied,
 )
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.papers.experiment import Assumed
@@ -198,7 +199,7 @@ class Chart(Generic[R]):
 
 def chart(rows: Sequence[R]) -> Chart[R]:
     """Return the rows as lines along the first axis that has several values."""
-    changing = [name for name in NAMES if len({row.at(name) for row in rows if row.at(name) is not None}) > 1]
+    changing = [name for name in NAMES if name in varied(rows)]
     axis = next(iter(changing), "slo" if rows and rows[0].devices is None else "devices")
     fixed = [name for name in changing if name != axis]
     groups: dict[tuple[AxisValue, ...], list[R]] = {}

@@ -213,7 +213,8 @@ class ServingRun:
 
 
 def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObject:
-    typical, (memory, origin) = builder.source(series).typical, builder.memory(series)
+    typical = builder.source(series).typical
+    memory, origin = builder.memory(series)
     system = series.serves
     return {
         "label": series.label,
