@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import field
 
 from specbench_kit.profilers.base import DERIVED, Profile
 from specbench_kit.profilers.fit import Accuracy, Fit, Observation
+from specbench_kit.profilers.parts import WorkloadScale
 from specbench_kit.profilers.saving import (
     TIMED_CONTEXT,
     DerivedTime,
@@ -39,11 +41,11 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections import profiles as wording
 from specbench_kit.reports.sections.machine import provenance
-from specbench_kit.reports.sections.profiles import ProfilingDescription
 from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
 from specbench_kit.reports.writing.drawing import logarithmic, plot
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.writing.palette import COLOURS, GREY, HATCHES, LINES, MARKERS
+from specbench_kit.runs.document import RunConfig, RunDescription
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,11 +83,105 @@ DEFINITIONS = (
 )
 
 
+REACHED_R2 = 0.95
+REACHED_GAP = 0.05
+"""R² on test configurations, and its loss from training to test, that WISP's profiles reach (Appendix C)."""
+
+
+class ProfilingConfig(RunConfig):
+    """The settings of a profiling run; `runs` are the passes through the workload."""
+
+    runs: int = 0
+
+
+class ProfilingDescription(RunDescription, kw_only=True):
+    """What `run.json` says of a profiling run; `workload` is that of each role."""
+
+    config: ProfilingConfig = field(default_factory=ProfilingConfig)
+    workload: dict[str, WorkloadScale] = field(default_factory=dict)
+    device_memory_bytes: float | None = None
+
+
+def analytic_line(profile: ProfileSummary) -> str:
+    """Return the line that no reader of an analytic profile may miss."""
+    if profile.source == "silicon":
+        return (
+            f"FROM KERNELS, NOT MEASURED: this machine has no {profile.device}; this profile of {profile.model} "
+            f"in {profile.dtype} is {profile.reference}. --require-measured forbids this."
+        )
+    return (
+        f"ANALYTIC, NOT MEASURED: this machine has no {profile.device}; this profile of {profile.model} in "
+        f"{profile.dtype} is a roofline {profile.reference}. --require-measured forbids this."
+    )
+
+
+def verdict_of(profile: ProfileSummary) -> str:
+    """Return the verdict sentence of a profile in a summary."""
+    verdict = profile.verdict
+    low = {name: (profile.coefficients[name], profile.limits[name]) for name in verdict.coefficients}
+    return wording.verdict_sentence(verdict.kind, low, verdict.regimes, verdict.reason, verdict.short)
+
+
+def profile_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
+    """Return what limits the use of a profile."""
+    if profile.is_derived:
+        return [analytic_line(profile), *_limit_cautions(run, profile)]
+    return [*_fit_cautions(profile), *_measurement_cautions(run, profile), *_limit_cautions(run, profile)]
+
+
+def _fit_cautions(profile: ProfileSummary) -> list[str]:
+    lines = []
+    negative = {name: value for name, value in profile.estimates.items() if value < 0}
+    if negative:
+        named = " and ".join(f"{wording.SYMBOLS[name]} ({seconds(value)})" for name, value in negative.items())
+        lines.append(f"NEGATIVE: least squares make {named} negative; the profile is the best fit without negatives.")
+    r2 = profile.test.r2
+    gap = profile.generalisation_gap
+    if r2 is None or r2 < REACHED_R2:
+        lines.append(f"POOR FIT: R² on the test configurations is {wording.score(r2)}, below {REACHED_R2}.")
+    if gap is not None and gap >= REACHED_GAP:
+        lines.append(f"OVERFITTED: R² falls by {gap:.3f} from training to test; {REACHED_GAP} or more is too much.")
+    return lines
+
+
+def _measurement_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
+    lines = []
+    workload = run.workload[profile.role]
+    if workload.factor < 1:
+        lines.append(
+            f"SHORTER REQUESTS: lengths were multiplied by {significant(workload.factor)} to fit this machine's "
+            "context, memory and time budget."
+        )
+    if skipped := profile.skipped:
+        lines.append(f"OUT OF MEMORY: {len(skipped)} configurations are not in the fit: {', '.join(skipped)}.")
+    if profile.cut_off:
+        lines.append(f"OUT OF TIME: the time budget ended with {profile.cut_off} timings missing.")
+    variation = profile.variation
+    if variation.above_limit:
+        lines.append(
+            f"UNSTEADY: {variation.above_limit} of {variation.count} configurations vary by more than 5% from "
+            f"run to run (median {share(variation.median)}): something else keeps this machine busy."
+        )
+    return lines
+
+
+def _limit_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
+    lines = [] if profile.verdict.kind in ("possible", "unchecked") else [f"{verdict_of(profile)}."]
+    if slow := profile.verdict.slow:
+        named = ", ".join(f"{significant(ratio)} in {name} ones" for name, ratio in slow.items())
+        lines.append(f"SLOW: batches are predicted to take many times the device's least possible time: {named}.")
+    memory = run.device_memory_bytes
+    weights = profile.weight_bytes or 0
+    if memory and weights > memory:
+        lines.append(f"TOO LARGE: the weights take {weights / 1e9:.1f} GB, and the device has {memory / 1e9:.0f} GB.")
+    return lines
+
+
 def build(run: ProfilingDescription, summary: ProfilingSummary) -> Document:
     """Return the report; its plots are expected in `plots/` beside it."""
     profiles = list(summary.profiles.values())
     sentences = paragraphs(*(f"**{headlines.of_profile(profile)}**" for profile in profiles))
-    cautions = [f"{profile.role}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
+    cautions = [f"{profile.role}: {line}" for profile in profiles for line in profile_cautions(run, profile)]
     sections: list[Blocks] = [caution(machine.warnings(run), severe=True), sentences, caution(cautions)]
     # The first screen shows what the sentence is about: times where they were derived, else how well they were fitted.
     for profile in profiles:
@@ -105,10 +201,10 @@ def print_profiles(console: "Console", run: ProfilingDescription, summary: Profi
         blocks += [Paragraph(f"**{headlines.of_profile(profile)}**"), table]
         if profile.source == "measured":
             blocks.append(_regime_table(profile))
-        blocks.append(Paragraph(f"physical limit: {wording.verdict_of(profile)}"))
+        blocks.append(Paragraph(f"physical limit: {verdict_of(profile)}"))
         # The headline of a derived profile already says that it is analytic.
         blocks += caution(
-            [line for line in wording.cautions(run, profile) if not line.startswith(("ANALYTIC", "FROM KERNELS"))]
+            [line for line in profile_cautions(run, profile) if not line.startswith(("ANALYTIC", "FROM KERNELS"))]
         )
     if summary.policy.per_token_s is not None:
         cost = seconds(summary.policy.per_token_s)
@@ -275,7 +371,7 @@ def _regime_table(profile: ProfileSummary) -> Table:
 
 def _limit(profile: ProfileSummary) -> Blocks:
     heading = Heading(f"{profile.role.capitalize()}: physical limit")
-    sentence = wording.verdict_of(profile)
+    sentence = verdict_of(profile)
     blocks: list[Block] = [heading, Paragraph(f"{sentence[0].upper()}{sentence[1:]}.")]
     if profile.verdict.kind == "unchecked":
         return blocks

@@ -2,15 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import field
-
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.loading import all_profiles
-from specbench_kit.profilers.parts import WorkloadScale
 from specbench_kit.profilers.roofline import judge
-from specbench_kit.profilers.saving import ProfileSummary
-from specbench_kit.reports.writing.formatting import seconds, share, significant
-from specbench_kit.runs.document import RunConfig, RunDescription
+from specbench_kit.reports.writing.formatting import seconds, share
 
 COEFFICIENTS = {
     "a_s": ("a", "new token"),
@@ -59,36 +54,6 @@ PARTS = {
     "attention": "attention",
 }
 """The titles of the parts of a derived time."""
-REACHED_R2 = 0.95
-REACHED_GAP = 0.05
-"""R² on test configurations, and its loss from training to test, that WISP's profiles reach (Appendix C)."""
-
-
-class ProfilingConfig(RunConfig):
-    """The settings of a profiling run; `runs` are the passes through the workload."""
-
-    runs: int = 0
-
-
-class ProfilingDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a profiling run; `workload` is that of each role."""
-
-    config: ProfilingConfig = field(default_factory=ProfilingConfig)
-    workload: dict[str, WorkloadScale] = field(default_factory=dict)
-    device_memory_bytes: float | None = None
-
-
-def analytic_line(profile: ProfileSummary) -> str:
-    """Return the line that no reader of an analytic profile may miss."""
-    if profile.source == "silicon":
-        return (
-            f"FROM KERNELS, NOT MEASURED: this machine has no {profile.device}; this profile of {profile.model} "
-            f"in {profile.dtype} is {profile.reference}. --require-measured forbids this."
-        )
-    return (
-        f"ANALYTIC, NOT MEASURED: this machine has no {profile.device}; this profile of {profile.model} in "
-        f"{profile.dtype} is a roofline {profile.reference}. --require-measured forbids this."
-    )
 
 
 def verdict_sentence(
@@ -111,13 +76,6 @@ def verdict_sentence(
     return f"IMPOSSIBLE: {worst} batches would take {share(regimes[worst])} of the least possible time{coefficients}"
 
 
-def verdict_of(profile: ProfileSummary) -> str:
-    """Return the verdict sentence of a profile in a summary."""
-    verdict = profile.verdict
-    low = {name: (profile.coefficients[name], profile.limits[name]) for name in verdict.coefficients}
-    return verdict_sentence(verdict.kind, low, verdict.regimes, verdict.reason, verdict.short)
-
-
 def origin_in_words(origin: str) -> str:
     """Return where a derived time comes from, as reports name it."""
     return "analytic" if origin == "law" else origin
@@ -126,61 +84,6 @@ def origin_in_words(origin: str) -> str:
 def score(r2: float | None) -> str:
     """Return R² with enough digits to tell good fits apart."""
     return "–" if r2 is None else f"{r2:.4f}"
-
-
-def cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
-    """Return what limits the use of a profile."""
-    if profile.is_derived:
-        return [analytic_line(profile), *_limit_cautions(run, profile)]
-    return [*_fit_cautions(profile), *_measurement_cautions(run, profile), *_limit_cautions(run, profile)]
-
-
-def _fit_cautions(profile: ProfileSummary) -> list[str]:
-    lines = []
-    negative = {name: value for name, value in profile.estimates.items() if value < 0}
-    if negative:
-        named = " and ".join(f"{SYMBOLS[name]} ({seconds(value)})" for name, value in negative.items())
-        lines.append(f"NEGATIVE: least squares make {named} negative; the profile is the best fit without negatives.")
-    r2 = profile.test.r2
-    gap = profile.generalisation_gap
-    if r2 is None or r2 < REACHED_R2:
-        lines.append(f"POOR FIT: R² on the test configurations is {score(r2)}, below {REACHED_R2}.")
-    if gap is not None and gap >= REACHED_GAP:
-        lines.append(f"OVERFITTED: R² falls by {gap:.3f} from training to test; {REACHED_GAP} or more is too much.")
-    return lines
-
-
-def _measurement_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
-    lines = []
-    workload = run.workload[profile.role]
-    if workload.factor < 1:
-        lines.append(
-            f"SHORTER REQUESTS: lengths were multiplied by {significant(workload.factor)} to fit this machine's "
-            "context, memory and time budget."
-        )
-    if skipped := profile.skipped:
-        lines.append(f"OUT OF MEMORY: {len(skipped)} configurations are not in the fit: {', '.join(skipped)}.")
-    if profile.cut_off:
-        lines.append(f"OUT OF TIME: the time budget ended with {profile.cut_off} timings missing.")
-    variation = profile.variation
-    if variation.above_limit:
-        lines.append(
-            f"UNSTEADY: {variation.above_limit} of {variation.count} configurations vary by more than 5% from "
-            f"run to run (median {share(variation.median)}): something else keeps this machine busy."
-        )
-    return lines
-
-
-def _limit_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
-    lines = [] if profile.verdict.kind in ("possible", "unchecked") else [f"{verdict_of(profile)}."]
-    if slow := profile.verdict.slow:
-        named = ", ".join(f"{significant(ratio)} in {name} ones" for name, ratio in slow.items())
-        lines.append(f"SLOW: batches are predicted to take many times the device's least possible time: {named}.")
-    memory = run.device_memory_bytes
-    weights = profile.weight_bytes or 0
-    if memory and weights > memory:
-        lines.append(f"TOO LARGE: the weights take {weights / 1e9:.1f} GB, and the device has {memory / 1e9:.0f} GB.")
-    return lines
 
 
 def entries() -> list[dict[str, object]]:
