@@ -5,9 +5,9 @@ from live_server import VOCABULARY
 from offline_server import HOST, device, offline, open_session, read, send_draft, verify
 
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server import admission
+from specbench_kit.live.server import admission, service
 from specbench_kit.live.server.admission import Account, Admission, ByteRate
-from specbench_kit.live.wire import PROTOCOL, Refusal, Status
+from specbench_kit.live.wire import PROTOCOL, Refusal, Status, Up
 
 
 def greet(gate: Admission, token: str = "", peer: str = HOST, certified: str = "") -> Account:
@@ -139,3 +139,12 @@ def test_a_stream_is_overfull_by_its_own_bytes_and_by_those_of_its_token() -> No
     assert overfull() == [False, False, False]
     assert overfull(unread_bytes=1) == [True, False, False]
     assert overfull(token_unread_bytes=1) == [True, True, False]
+
+
+def test_all_streams_of_a_token_wait_for_the_bytes_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 2048 bytes per second and 1024 for each small frame, the third in one moment waits half a second."""
+    monkeypatch.setattr(service, "monotonic_s", lambda: 100.0)
+    handler = offline(tokens=("a", "b"), token_bytes_per_s=2048)
+    first, second, other = (device(handler, token) for token in "aab")
+    ping = Up(ping={"count": 1})
+    assert [stream.pause_s(ping) for stream in (first, second, first, second, other)] == [0, 0, 0.5, 1.0, 0]

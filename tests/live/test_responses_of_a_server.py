@@ -34,6 +34,7 @@ def parked(handler: FrameHandler, stream: DeviceStream, name: str) -> Any:
     verify(handler)
     assert session.generation is not None
     assert session.generation.state is GenerationState.PARKED
+    assert session.generation.answered == session.generation.verified == stream.unread
     return session
 
 

@@ -308,5 +308,10 @@ def test_states_reach_at_most_to_the_token_before_the_last() -> None:
     send_draft(stream, "s", 2, base=len(PROMPT) + 3, states=len(PROMPT) + 2, tokens=ANSWER[3:4])
     verify(handler)
     assert len(read(stream).states) == 2 * width
+    # Without its KV the whole text is computed again, and the device gets what it lacks of it.
+    handler.batch_runner.slots.release(stream.sessions["s"])
     send_draft(stream, "s", 3, base=len(PROMPT) + 5, states=len(PROMPT) + 3, tokens=[])
+    verify(handler)
+    assert len(read(stream).states) == 2 * width
+    send_draft(stream, "s", 4, base=len(PROMPT) + 6, states=len(PROMPT) + 4, tokens=[])
     assert Status(read(stream).status) is Status.UNKNOWN_SESSION
