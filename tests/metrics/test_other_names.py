@@ -3,16 +3,17 @@
 import re
 
 from specbench_kit.metrics.other_names import OTHER_NAMES, SOURCES, OtherNames
+from specbench_kit.metrics.serving_rows import ResponseLatencies
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.studies.serving.simulation_grid import DISTRIBUTIONS as OF_SIMULATIONS
-from specbench_kit.studies.serving.simulation_grid import LATENCIES, RATES
+from specbench_kit.studies.serving.simulation_grid import RATES
 
 
 def test_every_metric_of_the_table_exists() -> None:
     known = {metric.name for metric in METRICS} | {
         *(one.name for one in DISTRIBUTIONS),
         *OF_SIMULATIONS,
-        *LATENCIES,
+        *ResponseLatencies.__struct_fields__,
         *RATES,
     }
     names = [match for entry in OTHER_NAMES for match in re.findall(r"`(\w+)`", entry.ours)]
