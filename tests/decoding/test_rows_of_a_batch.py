@@ -17,6 +17,7 @@ from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
+from specbench_kit.decoding.pipeline.flight import Flight, Level
 from specbench_kit.decoding.pipeline.loop import Admission
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
@@ -26,6 +27,7 @@ from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import HandOver
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.executors.base import Padding
 
 CAPACITY = 64
 
@@ -85,6 +87,7 @@ def test_the_verdicts_of_a_batch_have_the_rows_and_states_of_their_own_requests(
         assert verdict.states is not None
         assert len(verdict.states) == len(text) + len(verdict.path)
         torch.testing.assert_close(verdict.states, alone.states, atol=1e-4, rtol=1e-4)
+    assert [Padding(*verdict.padded).row for verdict in together] == [0, 1, 2]
 
 
 def stream(name: int, prompt: int = 1) -> RequestStream:
@@ -165,3 +168,36 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
         assert shared == pytest.approx(seconds), phase
     assert charged["verify"] > 0
     assert charged["draft"] > 0
+
+
+def test_a_policy_forgets_each_request_when_it_ends() -> None:
+    runners = make_runner(tiny_llama(0), 2, CAPACITY), make_runner(tiny_llama(1), 2, CAPACITY)
+    engine = live_engine(parse_method("fixed-k:k=2"), *runners, setup=DecodingSetup(batch_size=2))
+    assert isinstance(engine, Engine)
+    forgotten: list[str] = []
+    engine.policy._policy.forget = forgotten.append  # type: ignore[method-assign]
+    for request, tokens in zip(make_requests(random_prompts([4, 5, 6], 64), 1), (6, 2, 6), strict=True):
+        engine.submit(replace(request, max_new_tokens=tokens))
+    ended: list[str] = []
+    while not engine.idle:
+        ended += [record.request_id for record in engine.step()]
+        assert forgotten == ended
+    assert sorted(ended) == ["000", "001", "002"]
+
+
+def test_nodes_that_do_not_enter_are_not_counted_as_drafted() -> None:
+    one = stream(0)
+    one.level, one.scores = Level([0, 1, 2], [7, 8, 9], [0, 0, 0]), [-1.0, -3.0, -2.0]
+    one.tally.drafted = 5
+    one.trim(2)
+    assert (one.level.tokens, one.scores, one.tally.drafted) == ([7, 9], [-1.0, -2.0], 4)
+
+
+def test_a_prompt_that_joined_the_prefix_is_on_its_way_no_more() -> None:
+    flight = Flight(2)
+    flight.enter(Level([0], [7], [-1], prefix=[1, 2, 3]), [0.0])
+    assert flight.prefix == 3
+    flight.enter(Level([1], [8], [0]), [0.0])
+    assert (flight.prefix, flight.root_in_last_stage) == (3, True)
+    flight.keep(flight.below(1))
+    assert (flight.prefix, flight.tokens, list(flight.sizes)) == (0, [8], [1, 0])
