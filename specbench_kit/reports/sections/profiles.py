@@ -1,6 +1,7 @@
 """Sentences about latency profiles that report, terminal and listing share, and the entries of the listing."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import field
 
@@ -8,9 +9,11 @@ from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.loading import all_profiles
 from specbench_kit.profilers.parts import WorkloadScale
 from specbench_kit.profilers.roofline import judge
-from specbench_kit.profilers.saving import ProfileSummary
 from specbench_kit.reports.writing.formatting import seconds, share, significant
 from specbench_kit.runs.document import RunConfig, RunDescription
+
+if TYPE_CHECKING:  # a list of profiles needs no numpy
+    from specbench_kit.profilers.saving import ProfileSummary
 
 COEFFICIENTS = {
     "a_s": ("a", "new token"),
@@ -78,7 +81,7 @@ class ProfilingDescription(RunDescription, kw_only=True):
     device_memory_bytes: float | None = None
 
 
-def analytic_line(profile: ProfileSummary) -> str:
+def analytic_line(profile: "ProfileSummary") -> str:
     """Return the line that no reader of an analytic profile may miss."""
     if profile.source == "silicon":
         return (
@@ -111,7 +114,7 @@ def verdict_sentence(
     return f"IMPOSSIBLE: {worst} batches would take {share(regimes[worst])} of the least possible time{coefficients}"
 
 
-def verdict_of(profile: ProfileSummary) -> str:
+def verdict_of(profile: "ProfileSummary") -> str:
     """Return the verdict sentence of a profile in a summary."""
     verdict = profile.verdict
     low = {name: (profile.coefficients[name], profile.limits[name]) for name in verdict.coefficients}
@@ -128,14 +131,14 @@ def score(r2: float | None) -> str:
     return "–" if r2 is None else f"{r2:.4f}"
 
 
-def cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
+def cautions(run: ProfilingDescription, profile: "ProfileSummary") -> list[str]:
     """Return what limits the use of a profile."""
     if profile.is_derived:
         return [analytic_line(profile), *_limit_cautions(run, profile)]
     return [*_fit_cautions(profile), *_measurement_cautions(run, profile), *_limit_cautions(run, profile)]
 
 
-def _fit_cautions(profile: ProfileSummary) -> list[str]:
+def _fit_cautions(profile: "ProfileSummary") -> list[str]:
     lines = []
     negative = {name: value for name, value in profile.estimates.items() if value < 0}
     if negative:
@@ -150,7 +153,7 @@ def _fit_cautions(profile: ProfileSummary) -> list[str]:
     return lines
 
 
-def _measurement_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
+def _measurement_cautions(run: ProfilingDescription, profile: "ProfileSummary") -> list[str]:
     lines = []
     workload = run.workload[profile.role]
     if workload.factor < 1:
@@ -171,7 +174,7 @@ def _measurement_cautions(run: ProfilingDescription, profile: ProfileSummary) ->
     return lines
 
 
-def _limit_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
+def _limit_cautions(run: ProfilingDescription, profile: "ProfileSummary") -> list[str]:
     lines = [] if profile.verdict.kind in ("possible", "unchecked") else [f"{verdict_of(profile)}."]
     if slow := profile.verdict.slow:
         named = ", ".join(f"{significant(ratio)} in {name} ones" for name, ratio in slow.items())
