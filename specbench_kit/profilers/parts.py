@@ -14,7 +14,6 @@ from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.base import Form, Profile, Role
 from specbench_kit.profilers.devices import CPU, Device, bundled_device, device_reported_as, find_device
-from specbench_kit.profilers.fit import Fit
 from specbench_kit.profilers.roofline import DRAFT_STEP, VERIFY_STEP
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import Subject, find_draft_subject, find_subject
@@ -23,6 +22,8 @@ from specbench_kit.runs.folder import slug
 
 if TYPE_CHECKING:
     import torch
+
+    from specbench_kit.profilers.fit import Fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class ProfileResult:
     """A profile without its coefficients, the fit that has them, and facts about the measurement if there was one."""
 
     profile: Profile
-    fit: Fit
+    fit: "Fit"
     facts: MeasurementFacts | None = None
 
 
