@@ -1,7 +1,7 @@
 """The parts of a study on disk, each as soon as it is done, so that an interrupted study goes on where it ended."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,8 +11,9 @@ from msgspec import Raw, Struct
 from specbench_kit import __version__
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import Count, decode
-from specbench_kit.runs.directory import lock, unlock
+from specbench_kit.runs.directory import complete_lines, lock, reported, unlock
 from specbench_kit.runs.folder import unfinished_folder
+from specbench_kit.runs.provenance import hash_file
 
 T = TypeVar("T")
 NAME = "parts.jsonl"
@@ -48,11 +49,9 @@ class KeptParts:
         """Return the parts that a folder holds; raise SkitError for a file that is not whole or of another version."""
         parts = cls(folder)
         lock(folder)
-        # The last line has no end if the process was killed while writing it; it is dropped.
-        text = parts.path.read_text(encoding="utf-8")
-        lines = text.split("\n")[:-1]
+        lines = complete_lines(parts.path)
         try:
-            head = decode(_Head, lines[0] if lines else "{}")
+            head = decode(_Head, lines[0] if lines else b"{}")
             require(
                 head.kit == __version__,
                 f"{folder} was begun with version {head.kit} of the kit, and this is {__version__}: start a new run "
@@ -63,13 +62,14 @@ class KeptParts:
                 parts._results[part.step, part.part] = part.result
         except ValueError as error:
             raise SkitError(f"{parts.path}: {error}; start a new run without --resume") from error
-        parts._write("".join(f"{line}\n" for line in lines), "w")
+        # Half of a line, behind which no other may be written, is dropped.
+        parts._write(b"".join(line + b"\n" for line in lines), "wb")
         return parts
 
     def begin(self) -> None:
         """Make the file, unless it is there, before the first part is done."""
         if not self.path.exists():
-            self._write(_line(_Head(__version__)), "w")
+            self._write(_line(_Head(__version__)), "wb")
             lock(self.folder)
 
     def results(self, step: int, kind: type[T]) -> dict[int, T]:
@@ -83,7 +83,7 @@ class KeptParts:
         """Keep the result of a part."""
         self.begin()
         self._results[step, part] = Raw(msgspec.json.encode(result))
-        self._write(_line(_Part(step, part, self._results[step, part])), "a")
+        self._write(_line(_Part(step, part, self._results[step, part])), "ab")
 
     @contextmanager
     def kept_when_interrupted(self) -> Iterator[None]:
@@ -101,18 +101,26 @@ class KeptParts:
         self.path.unlink(missing_ok=True)
         unlock(self.folder)
 
-    def _write(self, text: str, mode: str) -> None:
-        try:
+    def _write(self, content: bytes, mode: str) -> None:
+        with reported(f"cannot write {self.path}", "make room, then go on with --resume"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open(mode, encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            reason = error.strerror or error
-            raise SkitError(f"cannot write {self.path}: {reason}; make room, then go on with --resume") from error
+            with self.path.open(mode) as file:
+                file.write(content)
 
 
-def _line(record: Struct) -> str:
-    return f"{msgspec.json.encode(record).decode()}\n"
+def _line(record: Struct) -> bytes:
+    return msgspec.json.encode(record) + b"\n"
+
+
+def input_hashes(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return the hash of each file that settings name, so that no run goes on with other data than it began with."""
+    hashes = {}
+    for value in settings.values():
+        for part in value if isinstance(value, list | tuple) else [value]:
+            with suppress(OSError):  # a text too long for a file's name
+                if isinstance(part, str | Path) and Path(part).is_file():
+                    hashes[str(part)] = hash_file(Path(part))
+    return hashes
 
 
 def unfinished_parts(out: Path, command: str, key: str) -> KeptParts:

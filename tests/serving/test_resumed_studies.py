@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import SKIT, environment, error_line, skit_here
+from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.runs.parts import NAME, KeptParts
@@ -116,12 +117,36 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert summary_of(out) == summary_of(tmp_path / "whole")
 
 
+def test_a_search_does_not_go_on_with_another_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = write_trace(tmp_path / "trace.parquet", made_requests(3)).path
+    out = tmp_path / "out"
+    loads = ("--deployment", "wisp", "--slo", "4", *SHORT, "--seeds", 3, "--most", 8, "--out", out)
+    search = ("capacity", "--system", "sled", "--acceptance", trace, *loads)
+    calls = []
+    real = capacity.find_capacity
+
+    def interrupted(*arguments: Any) -> object:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(capacity, "find_capacity", interrupted)
+        assert "go on with --resume" in error_line(skit_here(*search))
+    write_trace(trace, made_requests(2))
+    assert "holds no unfinished run with these settings" in error_line(skit_here(*search, "--resume"))
+    write_trace(trace, made_requests(3))
+    assert skit_here(*search, "--resume").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('{"kit":"0.0.1"}\n', "was begun with version 0.0.1 of the kit"),
         ("", "kit is missing"),
         ("{\n", "start a new run without --resume"),
+        ("\udcff\n", "start a new run without --resume"),
         (
             '{"kit":"KIT"}\n{"step":1,"part":0,"result":{"load":"many","trials":[]}}\n',
             "load must be a whole",
@@ -142,7 +167,7 @@ def test_a_damaged_or_older_file_is_one_line(
         patch.setattr(Workers, "_as_they_end", interrupted)
         assert "interrupted" in error_line(skit_here(*SEARCH, "--out", tmp_path))
     (path,) = tmp_path.glob(f"*/{NAME}")
-    path.write_text(text.replace("KIT", __version__))
+    path.write_text(text.replace("KIT", __version__), errors="surrogateescape")
     assert said in error_line(skit_here(*SEARCH, "--out", tmp_path, "--resume"))
 
 

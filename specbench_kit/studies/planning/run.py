@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, inf
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
-from specbench_kit.runs.parts import KeptParts, unfinished_parts
+from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.planning.assumptions import by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
@@ -191,9 +191,10 @@ class PlanRun:
         options = self.options
         if options.backend == "ray":
             require_cluster()
+        defining = {**_config(options), **input_hashes(asdict(options))}
         if options.resume:
-            return unfinished_parts(options.out, "plan", run_key(_config(options)))
-        return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", _config(options)))
+            return unfinished_parts(options.out, "plan", run_key(defining))
+        return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", defining))
 
     def _step(self, step: str) -> CountCallback:
         return lambda done, planned: self.report(step, done, planned)
@@ -396,8 +397,6 @@ def _candidate(entry: Simulated) -> SimulatedCandidate:
 
 
 def _config(options: PlanOptions) -> JsonObject:
-    from dataclasses import asdict
-
     return {name: _shareable(value) for name, value in asdict(options).items() if name not in WITHOUT_EFFECT}
 
 

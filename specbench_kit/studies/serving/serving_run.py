@@ -26,7 +26,7 @@ from specbench_kit.papers.experiment import Experiment
 from specbench_kit.reports.serving.charts import CapacitySummary, ServingDescription, ServingSummary
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import run_key, slug, to_json, unused_folder, write_text
-from specbench_kit.runs.parts import KeptParts, unfinished_parts
+from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule, Objective
@@ -121,7 +121,8 @@ class ServingRun:
         series = settings.series()
         subject = self.chosen.name if self.chosen else "-".join(dict.fromkeys(entry.system for entry in series))
         digest = self.dataset.digest if self.dataset else None
-        defining = {**settings.described(), **arguments, "digest": digest}
+        described = settings.described()
+        defining = {**described, **arguments, "digest": digest, **input_hashes(described)}
         if settings.backend == "ray":
             require_cluster()
         builder = ScenarioBuilder(settings)
