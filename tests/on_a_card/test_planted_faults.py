@@ -140,11 +140,13 @@ def garbage(machine: Machine) -> None:
     require_outputs(CHAINS, held)
     litter: list[Any] = [held]
     litter.append(litter)  # only the collector frees what refers to itself
+    heap = [litter]  # keeps it until a capture runs, since the collector may come by before that
     held = runners("cuda", "cuda-graph")
     del litter
 
     def collect_if_allowed(right: Any, own: Any, *given: Any) -> Any:
         if gc.isenabled() and machine.cards[0].capture is not None:
+            heap.clear()
             gc.collect()
         return right(own, *given)
 
