@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.profilers import loading
-from specbench_kit.reports.pages.live import SIMULATED
+from specbench_kit.studies.load.report import SIMULATED
 
 SKIT = [sys.executable, "-c", "from specbench_kit.cli.main import main; main()"]
 BUILD = Path("build/reference/live")

@@ -28,8 +28,8 @@ from specbench_kit.metrics.summary import request_metrics, summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.run import report as run_report
-from specbench_kit.reports.serving.charts import ServingDescription
 from specbench_kit.runs.document import DeploymentDescription, RunDocument
+from specbench_kit.studies.serving.summary import ServingDescription
 
 
 def run_document(content: Mapping[str, Any]) -> RunDocument:

@@ -78,7 +78,7 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
 def _tell(outcome: "AbOutcome", console: "Console") -> None:
     from specbench_kit.reports import render_terminal
     from specbench_kit.reports.document import Block, Paragraph, caution
-    from specbench_kit.reports.pages.ab import cautions, headline, verdicts
+    from specbench_kit.studies.ab.report import cautions, headline, verdicts
 
     summary = outcome.summary
     blocks: list[Block] = [Paragraph(headline(summary)), verdicts(summary), *caution(cautions(summary))]

@@ -69,7 +69,7 @@ def batch_sizes(
         say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.pages import batch_curve
+    from specbench_kit.studies.sweep import batch_curve
     from specbench_kit.studies.sweep.batch_sizes import run_curves
 
     with decoding_bar() as report:

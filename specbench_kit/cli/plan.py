@@ -10,7 +10,7 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.pages.plan import PlanDescription, terminal
+    from specbench_kit.studies.planning.report import PlanDescription, terminal
     from specbench_kit.studies.planning.run import PlanRun
 
     console = Console(stderr=as_json)

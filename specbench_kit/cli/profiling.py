@@ -28,8 +28,8 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     from rich.progress import TimeRemainingColumn
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.reports.pages.profile import ProfilingDescription, analytic_line, print_profiles
-    from specbench_kit.studies.profiling import run_profiling
+    from specbench_kit.studies.profiling.report import ProfilingDescription, analytic_line, print_profiles
+    from specbench_kit.studies.profiling.run import run_profiling
 
     console = Console(stderr=as_json)
     say_target(console, settings.target)

@@ -38,8 +38,8 @@ def reproduce(
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.reports.experiments.pages import print_experiment, print_totals
     from specbench_kit.studies.reproduction.grid import parse_changes
+    from specbench_kit.studies.reproduction.report import print_experiment, print_totals
     from specbench_kit.studies.reproduction.reproduction import run
 
     console = Console(stderr=as_json)

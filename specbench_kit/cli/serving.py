@@ -49,11 +49,11 @@ def _run(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.models.catalogue import resolve_target
-    from specbench_kit.reports.serving.charts import ServingDescription
-    from specbench_kit.reports.serving.terminal import print_serving
     from specbench_kit.serving.events import parse_window
     from specbench_kit.studies.serving.presets import presets
     from specbench_kit.studies.serving.serving_run import NamedPreset, ServingRun
+    from specbench_kit.studies.serving.summary import ServingDescription
+    from specbench_kit.studies.serving.terminal import print_serving
 
     preset = NamedPreset(preset_name, presets.get(preset_name)) if preset_name is not None else None
     if preset is not None:

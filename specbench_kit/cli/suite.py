@@ -60,9 +60,9 @@ def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json:
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.suite.report import measured_table
     from specbench_kit.studies.suite.engines import measure_servers, require_hardware
     from specbench_kit.studies.suite.files import save_measured
+    from specbench_kit.studies.suite.report import measured_table
 
     require_hardware(options.servers, options.hardware)
     with stepping_bar() as progress:

@@ -16,7 +16,7 @@ def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOp
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.reports.pages.sweep import SweepDescription, print_sweep
+    from specbench_kit.studies.sweep.report import SweepDescription, print_sweep
     from specbench_kit.studies.sweep.settings import SweepSettings
 
     settings = options.into(SweepSettings, argv=command_line())

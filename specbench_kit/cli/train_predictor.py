@@ -17,10 +17,10 @@ def train_predictor(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
-    from specbench_kit.reports.predictor.report import print_training
-    from specbench_kit.reports.predictor.wording import TrainingDescription
+    from specbench_kit.studies.training.report import print_training
     from specbench_kit.studies.training.run import run_training
     from specbench_kit.studies.training.settings import PredictorTrainingSettings
+    from specbench_kit.studies.training.wording import TrainingDescription
 
     console = Console(stderr=as_json)
     first, *others = map(load, dict.fromkeys(deployments.deployments))

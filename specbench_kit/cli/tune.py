@@ -29,10 +29,10 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
-    from specbench_kit.reports.pages.tuning import render
     from specbench_kit.runs.folder import write_text
     from specbench_kit.studies.bench import tuned_options
     from specbench_kit.studies.tuning import run as tuning
+    from specbench_kit.studies.tuning.report import render
 
     require_file(options.out)
     settings = tuning.TuningSettings(
@@ -57,12 +57,12 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
 def _print_gains(console: "Console", tuned: "TunedOptions") -> None:
     from specbench_kit.reports import render_terminal
     from specbench_kit.reports.document import Block, Paragraph, caution
-    from specbench_kit.reports.pages import tuning
+    from specbench_kit.studies.tuning import report
 
-    opening = [Paragraph(f"**{tuning.headline(tuned)}**")] if tuned.methods else []
+    opening = [Paragraph(f"**{report.headline(tuned)}**")] if tuned.methods else []
     drafts: list[Block] = []
     if tuned.drafts:
-        drafts = [tuning.draft_table(tuned), Paragraph(f"**{tuning.draft_headline(tuned)}**")]
+        drafts = [report.draft_table(tuned), Paragraph(f"**{report.draft_headline(tuned)}**")]
     render_terminal.show(
-        console, [tuning.table(tuned), *tuning.notes(tuned), *opening, *drafts, *caution(tuning.cautions(tuned))]
+        console, [report.table(tuned), *report.notes(tuned), *opening, *drafts, *caution(report.cautions(tuned))]
     )

@@ -1,1 +1,4 @@
-"""Reports: documents made of what was computed, rendered as Markdown, HTML, terminal, LaTeX and CSV."""
+"""Documents and their renderers (Markdown, HTML, terminal, LaTeX, CSV), and what reports of several commands share.
+
+The reports of benchmarks and their comparisons are here; those of other commands lie beside what they run.
+"""

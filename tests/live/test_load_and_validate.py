@@ -21,7 +21,9 @@ from trace_builders import write_trace
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.live.server.admission import ServerLimits
-from specbench_kit.reports.pages.live import (
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.studies.load import run, validation
+from specbench_kit.studies.load.report import (
     LoadDescription,
     LoadFigures,
     RoundTrips,
@@ -29,8 +31,6 @@ from specbench_kit.reports.pages.live import (
     mean_of,
     values_of,
 )
-from specbench_kit.serving.simulation import simulate
-from specbench_kit.studies.load import run, validation
 from specbench_kit.studies.load.run import ServerSpeed
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.trace import TraceFile

@@ -6,7 +6,7 @@ import pytest
 
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.ab.comparison import Plan, over_saturation, saturation, summarise
-from specbench_kit.reports.pages import ab
+from specbench_kit.studies.ab import report
 
 TURNS, REQUESTS = 8, 40
 
@@ -69,6 +69,6 @@ def test_the_report_names_the_first_load_of_each_server_and_what_was_left_out() 
     plan = Plan(("a", "b"), loads, planned=len(records), open_loads=loads, left_out=["rate 80"])
     assert {name: list(own) for name, own in saturation(plan, records).items()} == {"a": loads[1:], "b": loads[2:]}
     summary = summarise(plan, records)
-    line = ab.headline(summary)
+    line = report.headline(summary)
     assert line.endswith("Over-saturated: `a` at rate 15, `b` at rate 40; not run for that: rate 80.")
-    assert sum(caution.startswith("OVER-SATURATED: a at rate 40, where") for caution in ab.cautions(summary)) == 1
+    assert sum(caution.startswith("OVER-SATURATED: a at rate 40, where") for caution in report.cautions(summary)) == 1

@@ -14,7 +14,7 @@ from specbench_kit.metrics.ab.answers import (
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.figures import NO_TARGETS, server_figures
 from specbench_kit.metrics.ab.summary import Speculation
-from specbench_kit.reports.pages import ab
+from specbench_kit.studies.ab import report
 
 DRAFTED, UNDRAFTED = Timings(predicted_n=8, draft_n=6, draft_n_accepted=5), Timings(predicted_n=8)
 
@@ -54,6 +54,6 @@ def test_a_rate_that_is_the_same_at_every_load_is_implausible_where_outputs_are_
                 accepted = 60 + (turn if server == "plain" else 0) * (loads.index(load) + 1)
                 changes.append(CounterChange(load, server, 0, turn, DraftCounts(50, 100, accepted)))
     summary = summarise(Plan(("plain", "spec"), loads, planned=len(records)), records, changes)
-    lines = [line for line in ab.cautions(summary) if "at every load" in line]
+    lines = [line for line in report.cautions(summary) if "at every load" in line]
     expected = "IMPLAUSIBLE COUNTS of spec: its acceptance rate is 60.0% at every load, although its outputs differ"
     assert [line.startswith(expected) for line in lines] == ([True] if outputs_differ else [])

@@ -10,7 +10,7 @@ from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, Str
 from specbench_kit.metrics.ab.comparison import BY_TURN, Plan, summarise
 from specbench_kit.metrics.ab.summary import AbCondition, AbSummary, FigureComparison
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, TOO_FEW
-from specbench_kit.reports.pages import ab
+from specbench_kit.studies.ab import report
 
 LOAD = "concurrency 1"
 NAMES = ("plain", "spec")
@@ -54,7 +54,7 @@ def test_a_turn_that_the_machine_held_up_hides_no_difference() -> None:
     assert found.typical_interval is not None
     assert found.typical_interval[0] > 1.15
     assert {entry.verdict for load in summary.loads for entry in load.comparisons} == {FASTER}
-    sentence = ab.headline(summary)
+    sentence = report.headline(summary)
     assert f"**{found.typical:.2f}x" in sentence or f"**{found.typical:.3g}" in sentence
     assert "in a typical turn" in sentence
 
@@ -86,7 +86,7 @@ def test_what_is_faster_in_most_turns_and_slower_in_all_is_neither() -> None:
     assert found.ratio is not None
     assert found.typical > 1 > found.ratio
     assert found.verdict == BY_TURN
-    assert "as fast at concurrency 1, but 0.5" in ab.headline(summary)
+    assert "as fast at concurrency 1, but 0.5" in report.headline(summary)
 
 
 def test_few_turns_show_nothing() -> None:

@@ -7,10 +7,10 @@ import pytest
 from report_builders import serving_run
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.reports.serving.wording import acceptance_cautions
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.golden import golden_curves, golden_length, read_curve
 from specbench_kit.serving.round_sources import TypicalRound
+from specbench_kit.studies.serving.wording import acceptance_cautions
 
 CURVES = golden_curves()
 THEIR_FORM = """

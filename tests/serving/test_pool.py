@@ -12,7 +12,6 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint
 from specbench_kit.metrics.serving_rows import Interval
-from specbench_kit.reports.serving.charts import SimulationSummary
 from specbench_kit.serving.arrivals import Poisson
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
@@ -27,6 +26,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
+from specbench_kit.studies.serving.summary import SimulationSummary
 
 ALL_ROUTERS = (*sorted(routers.all()), "round-robin:per_round=true", "shortest-expected-time:per_round=true")
 

@@ -9,11 +9,11 @@ from specbench_kit.metrics.serving_rows import AXES, Interval
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Published
 from specbench_kit.reports.document import Estimate
-from specbench_kit.reports.serving.wording import estimate
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.presets import presets
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
+from specbench_kit.studies.serving.wording import estimate
 
 RECORDING = BenchSettings(methods=("autoregressive",))
 NAMES = sorted(presets.all())

@@ -4,14 +4,14 @@ import numpy as np
 from scenes import calm, scenario
 
 from specbench_kit.metrics.serving_rows import SimulatedRow
-from specbench_kit.reports.serving.charts import SimulationSummary
-from specbench_kit.reports.serving.wording import MOST_EVICTIONS, thrashing
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.serving.seeds import over_seeds
+from specbench_kit.studies.serving.summary import SimulationSummary
+from specbench_kit.studies.serving.wording import MOST_EVICTIONS, thrashing
 
 
 def crowd(devices: int, kv_tokens: float = 400) -> Scenario:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
+from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.sections import cautions
-from specbench_kit.reports.writing.formatting import count, significant
+from specbench_kit.reports.writing.formatting import count, significant, times
 from specbench_kit.runs.document import (
     DatasetDescription,
     HardwareDescription,
@@ -182,3 +183,10 @@ def hardware_sentence(hardware: HardwareDescription | None) -> str:
     }
     parts = [unit.format(value) for key, unit in units.items() if (value := getattr(hardware, key, None))]
     return ", ".join(parts) or "unknown"
+
+
+def outcome(pair: ComparedNumber) -> str:
+    """Return the simulated over the published number or effect, or whether the bound holds."""
+    if pair.holds is None:
+        return times(pair.score)
+    return "holds" if pair.holds else "does not hold"

@@ -21,9 +21,9 @@ from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.metrics.ab.summary import AbSummary
-from specbench_kit.reports.pages import ab
 from specbench_kit.runs.directory import complete_lines, lock, read_object, reported, unlock
 from specbench_kit.runs.folder import encode, run_key, to_json, unused_folder, write_text
+from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.settings import Load
 
 SEED_BYTES = 4
@@ -184,7 +184,7 @@ class AbOutcome:
 def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
     """Write summary and report of a run; from then on other processes may write to it again."""
     run = store.run
-    ab.write(store.folder, ab.AbDescription.read(run), summary)
+    report.write(store.folder, report.AbDescription.read(run), summary)
     write_text(store.folder / SUMMARY, to_json(to_builtins(summary)))
     unlock(store.folder)
     return AbOutcome(store.folder, run, summary, problem)

@@ -19,7 +19,6 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.protocol.verification_pb2 import Verdict
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
 from specbench_kit.metrics.statistics import ratio_of_sums
-from specbench_kit.reports.pages.live import AnswerShares
 from specbench_kit.serving.arrays import Integers
 from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.devices import Devices
@@ -27,6 +26,7 @@ from specbench_kit.serving.result import ResultRecorder, SimulationResult
 from specbench_kit.serving.round_table import RoundOutcomes
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
+from specbench_kit.studies.load.report import AnswerShares
 from specbench_kit.traces.trace import NO_TOKEN, RequestTrace
 
 

@@ -27,17 +27,6 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.document import Document
-from specbench_kit.reports.pages.live import (
-    LATE_S,
-    LoadConfig,
-    LoadDescription,
-    LoadFigures,
-    LoadSummary,
-    MeasuredLoad,
-    RoundTrips,
-    Validation,
-    write_load,
-)
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
@@ -53,6 +42,17 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
 from specbench_kit.studies.load.drive import DrivenLoad, LoadDriver
+from specbench_kit.studies.load.report import (
+    LATE_S,
+    LoadConfig,
+    LoadDescription,
+    LoadFigures,
+    LoadSummary,
+    MeasuredLoad,
+    RoundTrips,
+    Validation,
+    write_load,
+)
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment

@@ -13,12 +13,12 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, convert, parse
 from specbench_kit.decoding.latency import ScaledLatency
 from specbench_kit.deployments.restoring import restore
-from specbench_kit.reports.pages import live
 from specbench_kit.runs.folder import to_json, write_text
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.simulation import simulate
+from specbench_kit.studies.load import report
 from specbench_kit.studies.load.run import TRACE, LoadOutcome, make_scenario, summary_row
 from specbench_kit.studies.load.settings import LoadPoint
 from specbench_kit.traces.trace import TraceFile
@@ -40,11 +40,11 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
     content = _read(folder / "run.json")
     if content.get("command") != "load":
         raise SkitError(f"{folder} is no run of skit load")
-    run = _checked(folder / "run.json", live.LoadDescription.read)
-    measured_rows = _checked(folder / "summary.json", partial(convert, live.LoadSummary)).rows
+    run = _checked(folder / "run.json", report.LoadDescription.read)
+    measured_rows = _checked(folder / "summary.json", partial(convert, report.LoadSummary)).rows
     trace = TraceFile(folder / TRACE)
     seed = run.config.seed
-    rows: list[live.ValidatedLoad] = []
+    rows: list[report.ValidatedLoad] = []
     for done, measured in enumerate(measured_rows):
         point = LoadPoint(measured.devices, measured.rate)
         progress(str(point), done, len(measured_rows))
@@ -52,27 +52,27 @@ def validate(folder: Path, progress: ProgressCallback) -> LoadOutcome:
         means = []
         for variant in (scenario, _slowed(scenario, measured)):
             drawn = [summary_row(variant, point, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
-            means.append(live.mean_of(drawn))
+            means.append(report.mean_of(drawn))
         simulated, as_fast = means
-        values = live.values_of(measured)
+        values = report.values_of(measured)
         rows.append(
-            live.ValidatedLoad(
+            report.ValidatedLoad(
                 *point,
                 measured,
                 simulated,
-                live.deviations(values, simulated),
+                report.deviations(values, simulated),
                 as_fast,
-                live.deviations(values, as_fast),
+                report.deviations(values, as_fast),
             )
         )
     progress("done", len(rows), len(rows))
-    validation = live.Validation(SEEDS, rows)
-    document = live.write_validation(folder, VALIDATION, run, validation)
+    validation = report.Validation(SEEDS, rows)
+    document = report.write_validation(folder, VALIDATION, run, validation)
     write_text(folder / f"{VALIDATION}.json", to_json(validation))
     return LoadOutcome(folder, content, validation, document)
 
 
-def _scenario(run: live.LoadDescription, point: LoadPoint, trace: TraceFile, estimate: float) -> Scenario:
+def _scenario(run: report.LoadDescription, point: LoadPoint, trace: TraceFile, estimate: float) -> Scenario:
     """Return the scenario of a load, with the overhead of server and network that its profile measured.
 
     The scheduler estimates `estimate` times the profile's seconds, as the server's own did.
@@ -87,13 +87,13 @@ def _scenario(run: live.LoadDescription, point: LoadPoint, trace: TraceFile, est
     return replace(scenario, network=network, verify_cv=run.verify_cv, estimator=estimator)
 
 
-def _busy_s(run: live.LoadDescription, devices: int) -> float:
+def _busy_s(run: report.LoadDescription, devices: int) -> float:
     """Return by how much round trips are longer than a single device's, between the numbers that were measured."""
     sessions = [sessions for sessions, _ in run.busy_by_sessions]
     return float(np.interp(devices, sessions, [seconds for _, seconds in run.busy_by_sessions]))
 
 
-def _slowed(scenario: Scenario, measured: live.MeasuredLoad) -> Scenario:
+def _slowed(scenario: Scenario, measured: report.MeasuredLoad) -> Scenario:
     """Return the scenario with verifications as slow and as uneven as measured, unknown to the scheduler."""
     deployment = scenario.deployment
     latency = ScaledLatency(deployment.verifier.latency, measured.slower or 1.0)

@@ -299,7 +299,7 @@ class PlanRun:
         return points
 
     def _write(self, parts: KeptParts, market: Market, plan: Fleet, summary: PlanSummary) -> PlanOutcome:
-        from specbench_kit.reports.pages.plan import PlanDescription, write_reports
+        from specbench_kit.studies.planning.report import PlanDescription, write_reports
 
         options = self.options
         folder = parts.folder

@@ -23,13 +23,13 @@ from specbench_kit.profilers.base import MODELS
 from specbench_kit.profilers.fit import Fit, Observation, fit
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.workload import verification
-from specbench_kit.reports.experiments import pages
-from specbench_kit.reports.experiments.wording import MovedInput, ReproducedExperiment, RoleCounts, verdict
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
 from specbench_kit.studies.reproduction.averages import Rows, averaged
 from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
+from specbench_kit.studies.reproduction.report import write
+from specbench_kit.studies.reproduction.wording import MovedInput, ReproducedExperiment, RoleCounts, verdict
 
 SEED_BY_SEED = frozenset({"simulate", "bench", "train"})
 """Commands that run once per seed here; `capacity` and `profile` average over their seeds themselves."""
@@ -196,7 +196,7 @@ def run(
         results[name] = result
         # After an interruption, the user can name the experiments that are missing and keep these results.
         write_text(folder / SUMMARY, to_json(ReproductionSummary(dict(sorted(results.items())))))
-    pages.write(folder, [results[name] for name in sorted(results)])
+    write(folder, [results[name] for name in sorted(results)])
     arithmetic = all(experiments()[name].command == "law" for name in chosen)
     origin = provenance.collect(tuple(argv), arithmetic=arithmetic)
     write_text(folder / "run.json", to_json({"command": "reproduce", **origin}))

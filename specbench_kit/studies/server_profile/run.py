@@ -24,12 +24,12 @@ from specbench_kit.profilers.base import COEFFICIENTS, LEAST_SERVED_R2, Form, Pr
 from specbench_kit.profilers.fit import metrics, non_negative
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measurement import hardware_text
-from specbench_kit.reports.pages.live import poor_fit
 from specbench_kit.reports.sections.profiles import score
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.serving.arrays import Floats
+from specbench_kit.studies.load.report import poor_fit
 from specbench_kit.studies.server_profile.load_generator import (
     GROWTH,
     BatchGap,

@@ -27,7 +27,6 @@ from specbench_kit.metrics.serving_rows import (
     TriedLoad,
 )
 from specbench_kit.metrics.statistics import student
-from specbench_kit.reports.serving.charts import CapacitySummary, SearchRule
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.metrics import ALL, due_lateness, latencies_by_class
 from specbench_kit.serving.options import CapacityRule
@@ -39,6 +38,7 @@ from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, joined
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.serving.simulation_grid import axes_of, guards, interval_cells, latency_values
+from specbench_kit.studies.serving.summary import CapacitySummary, SearchRule
 
 DEVICES = "devices"
 RATE = "requests/s"

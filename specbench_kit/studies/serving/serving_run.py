@@ -23,7 +23,6 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES, CapacityRange, FigureEnd, FigureRange, Figures, mean_of
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
-from specbench_kit.reports.serving.charts import CapacitySummary, ServingDescription, ServingSummary
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import run_key, slug, to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
@@ -38,6 +37,7 @@ from specbench_kit.studies.serving.capacity import CapacityRow, SeedCapacity, fi
 from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
+from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, ServingSummary
 from specbench_kit.traces.draft_limits import LoweredLimit
 from specbench_kit.traces.trace import TraceFile
 
@@ -181,7 +181,7 @@ class ServingRun:
         self, command: str, parts: KeptParts, builder: ScenarioBuilder, summary: ServingSummary
     ) -> ServingOutcome:
         """Write all files of the run; `deployment` in `run.json` is that of the first series."""
-        from specbench_kit.reports.serving.plots import write_reports
+        from specbench_kit.studies.serving.plots import write_reports
 
         folder = parts.folder
         preset = None

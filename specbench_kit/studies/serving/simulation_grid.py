@@ -23,7 +23,6 @@ from specbench_kit.metrics.serving_rows import (
     ServingPoint,
     SimulatedRow,
 )
-from specbench_kit.reports.serving.charts import SimulationSummary
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import Objective
 from specbench_kit.serving.parallel import Workers, simulate_and_measure
@@ -32,6 +31,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
+from specbench_kit.studies.serving.summary import SimulationSummary
 
 RATES = (
     "violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate", "throughput", "goodput",

@@ -49,7 +49,7 @@ def report_results(
 ) -> SuiteOutcome:
     """Print the results, and write the report and the results into a folder of their own."""
     from specbench_kit.reports import render_html, render_markdown
-    from specbench_kit.reports.suite.report import SuiteRun, build, print_results
+    from specbench_kit.studies.suite.report import SuiteRun, build, print_results
 
     policies = [result.policy for result in results]
     run = SuiteRun(outline_of(suite), scoreboard(suite, results), policies, suite.quick)
@@ -109,7 +109,7 @@ def _served(board: Scoreboard, spec: str, fleet: str) -> dict[str, object]:
 
 def kit_board(name: str) -> Iterator[tuple[str, str]]:
     """Yield the path and the HTML of every page of the board of the kit's own policies."""
-    from specbench_kit.reports.suite.board import pages_of
+    from specbench_kit.studies.suite.board import pages_of
 
     suite = load(name)
     return pages_of(outline_of(suite), scoreboard(suite, []))
@@ -117,7 +117,7 @@ def kit_board(name: str) -> Iterator[tuple[str, str]]:
 
 def make_board(folder: Path, site: Path) -> Path:
     """Write the board of all results in a folder, and of the kit's own policies, as a static site."""
-    from specbench_kit.reports.suite.board import write_board
+    from specbench_kit.studies.suite.board import write_board
 
     results, measured = submissions(folder), measurements(folder)
     names = sorted({part.suite for part in results} | {part.suite for part in measured}) or ["v1"]

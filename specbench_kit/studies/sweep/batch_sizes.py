@@ -9,7 +9,6 @@ from msgspec import to_builtins
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.reports.pages.batch_curve import BatchSizePoint, build, draw_curves
 from specbench_kit.reports.render_html import write_page
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
@@ -20,6 +19,7 @@ from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.sweep.batch_curve import BatchSizePoint, build, draw_curves
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import SyntheticModel
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.reports.pages.sweep import SweepRow
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.lanes import BASELINE
+from specbench_kit.studies.sweep.report import SweepRow
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.candidate_trees import BeyondRecord
 from specbench_kit.traces.draft_limits import fit_spec

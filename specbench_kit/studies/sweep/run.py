@@ -24,7 +24,13 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
-from specbench_kit.reports.pages.sweep import (
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.studies.bench.lanes import BASELINE
+from specbench_kit.studies.recording.trace import record
+from specbench_kit.studies.sweep.axes import SweepAxis, with_options
+from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
+from specbench_kit.studies.sweep.report import (
     BreakEven,
     Crossing,
     FastestMethod,
@@ -35,12 +41,6 @@ from specbench_kit.reports.pages.sweep import (
     build,
     write_plots,
 )
-from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.recording.trace import record
-from specbench_kit.studies.sweep.axes import SweepAxis, with_options
-from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.draft_limits import lowered_limits
 from specbench_kit.traces.replay import recording_deployment, require_replayable

@@ -23,7 +23,6 @@ from specbench_kit.predictors.thresholds import (
     ThresholdRule,
     TunedThreshold,
 )
-from specbench_kit.reports.predictor.wording import RatioEstimate, SiteContender, SiteSummary
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.rounds import (
@@ -38,6 +37,7 @@ from specbench_kit.studies.training.rounds import (
     stop_below_each,
 )
 from specbench_kit.studies.training.timing import Timing
+from specbench_kit.studies.training.wording import RatioEstimate, SiteContender, SiteSummary
 
 Kind = Literal["classifier", "feature", "threshold", "fixed", "plain", "oracle", "variant"]
 

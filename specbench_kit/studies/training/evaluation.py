@@ -21,16 +21,6 @@ from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.search import Budget, SearchTrial, search
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey, ThresholdRule
-from specbench_kit.reports.predictor.plots import ScoredTokens
-from specbench_kit.reports.predictor.wording import (
-    Attribution,
-    BoundTerm,
-    Choices,
-    ContenderDecoding,
-    Leaders,
-    RatioEstimate,
-    WasteBound,
-)
 from specbench_kit.studies.training.contenders import (
     Contender,
     ContenderTuner,
@@ -47,9 +37,19 @@ from specbench_kit.studies.training.contenders import (
 from specbench_kit.studies.training.examples import Split, extract
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
+from specbench_kit.studies.training.plots import ScoredTokens
 from specbench_kit.studies.training.rounds import PlayedRounds, Seconds, play, stop_at_rejection
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
+from specbench_kit.studies.training.wording import (
+    Attribution,
+    BoundTerm,
+    Choices,
+    ContenderDecoding,
+    Leaders,
+    RatioEstimate,
+    WasteBound,
+)
 
 
 def waste_and_bound(offsets: Offsets, rounds: PlayedRounds, judge: ThresholdJudge) -> WasteBound:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, Examples
-from specbench_kit.reports.predictor.wording import CorrelationMatrix, CurvePoint, PartCounts, SplitCounts
 from specbench_kit.studies.training.offsets import Offsets
+from specbench_kit.studies.training.wording import CorrelationMatrix, CurvePoint, PartCounts, SplitCounts
 
 SHARES = (0.6, 0.2, 0.2)
 """Shares of the prompts for training, validation and test."""

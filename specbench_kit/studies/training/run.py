@@ -28,16 +28,6 @@ from specbench_kit.predictors.base import families
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.scoring import calibration
 from specbench_kit.predictors.search import SearchResult, SearchTrial
-from specbench_kit.reports.predictor.wording import (
-    CalibrationBins,
-    ContenderSummary,
-    FamilySummary,
-    Prices,
-    RepeatedRatio,
-    Repeats,
-    TrainingDescription,
-    TrainingSummary,
-)
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances, read_machine
@@ -55,6 +45,16 @@ from specbench_kit.studies.training.examples import (
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
+from specbench_kit.studies.training.wording import (
+    CalibrationBins,
+    ContenderSummary,
+    FamilySummary,
+    Prices,
+    RepeatedRatio,
+    Repeats,
+    TrainingDescription,
+    TrainingSummary,
+)
 from specbench_kit.traces.replay import identify_pair, recorded_pair, recording_deployment, require_same_pair
 from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile, TraceHeader
 
@@ -148,9 +148,9 @@ def _finish(
     failed: int,
 ) -> PredictorTrainingOutcome:
     """Write numbers, plots, report and predictors; `failed` requests did not fit the context."""
-    from specbench_kit.reports.predictor.plots import write_plots
-    from specbench_kit.reports.predictor.report import build
     from specbench_kit.reports.render_html import write_page
+    from specbench_kit.studies.training.plots import write_plots
+    from specbench_kit.studies.training.report import build
 
     settings = experiment.settings
     run = _describe(trace, settings, failed)

@@ -10,7 +10,7 @@ from specbench_kit.live.engines.client import StreamClient
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.summary import AbSummary
-from specbench_kit.reports.pages import ab
+from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.run import STRETCH_S, Driver
 from specbench_kit.studies.ab.settings import AbSettings
 
@@ -31,7 +31,7 @@ def summary(*records: AnswerRecord) -> AbSummary:
 @pytest.mark.parametrize("tokens", [1, 8, 31])
 def test_answers_of_different_lengths_come_before_any_ratio(tokens: int) -> None:
     records = [record(server, n, 16 if server == "plain" else tokens) for server in ("plain", "spec") for n in range(8)]
-    line = ab.headline(summary(*records))
+    line = report.headline(summary(*records))
     assert line.startswith(f"**Answers of different lengths at {LOAD}: {tokens} tokens on average from `spec`, 16 from")
     assert line.index("(0 of 8 pairs are equally long)") < line.index("End to end, `spec` against `plain`")
 
@@ -41,7 +41,7 @@ def test_answers_of_one_length_are_not_mentioned() -> None:
     found = summary(*records)
     assert found.loads[0].lengths is not None
     assert found.loads[0].lengths.equal == 8
-    assert ab.headline(found).startswith("End to end")
+    assert report.headline(found).startswith("End to end")
 
 
 def test_retries_are_told_with_how_many_had_which_reason() -> None:
@@ -52,7 +52,7 @@ def test_retries_are_told_with_how_many_had_which_reason() -> None:
         record("plain", 1, 4),
         record("spec", 1, 4, busy),
     ]
-    (line,) = [line for line in ab.cautions(summary(*records)) if "again" in line]
+    (line,) = [line for line in report.cautions(summary(*records)) if "again" in line]
     assert line == f"Sent again: 2 requests to spec at {LOAD} (2 as {busy}; 1 as {cut})."
 
 

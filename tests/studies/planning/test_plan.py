@@ -10,9 +10,9 @@ from command_line import skit_here
 
 from specbench_kit.metrics.plan_summary import ServedPoint
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.reports.pages.plan import WAYS, PlanDescription, build, headline
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
+from specbench_kit.studies.planning.report import WAYS, PlanDescription, build, headline
 from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
 
 pytestmark = pytest.mark.slow

@@ -25,9 +25,7 @@ from specbench_kit.papers.experiment import (
     in_world,
     worlds,
 )
-from specbench_kit.reports.experiments import pages
-from specbench_kit.reports.experiments.wording import ReproducedExperiment, metric_in_words, totals, verdict
-from specbench_kit.studies.reproduction import reproduction, training
+from specbench_kit.studies.reproduction import report, reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
 from specbench_kit.studies.reproduction.grid import GridRows, estimated_rows_of, parse_changes, replace_input, rows_of
@@ -48,6 +46,7 @@ from specbench_kit.studies.reproduction.laws import (
     top_token_frequency,
 )
 from specbench_kit.studies.reproduction.reproduction import COMMANDS, SEEDS, find_command, option_names, outcome_of
+from specbench_kit.studies.reproduction.wording import ReproducedExperiment, metric_in_words, totals, verdict
 from specbench_kit.studies.serving.serving_run import compute_shares, fewer_violations
 
 ALL = experiments()
@@ -381,7 +380,7 @@ def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: 
     )
     rows = [{"series": "a", "value": interval}, {"series": "b", "value": {"mean": 1.0}}]
     result = outcome_of(experiment, compare_published(experiment, rows))
-    pages.write(tmp_path, [result])
+    report.write(tmp_path, [result])
     page = (tmp_path / "wisp.md").read_text()
     first_table = page[page.index("| experiment") :].split("\n\n", 1)[0]
     assert first_table.splitlines()[0] == "| experiment | claim | kind | published | ours (95% interval) | verdict |"
@@ -411,7 +410,7 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp
     )
     rows = [{"series": series, "capacity": {"mean": mean}} for series, mean in (("a", 18.0), ("b", 12.0))]
     result = outcome_of(experiment, compare_published(experiment, rows))
-    pages.write(tmp_path, [result])
+    report.write(tmp_path, [result])
     line = "| x | a / b: capacity (devices) | follows from the numbers | 2.00x | 1.50x | not met: 0.750x |"
     assert line in (tmp_path / "wisp.md").read_text()
 

@@ -24,7 +24,6 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.suite import CellResult, FleetResult, SuiteResult, fleet_capacity, rounded
 from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.profilers import cards
-from specbench_kit.reports.suite.report import devices, headline
 from specbench_kit.runs.provenance import hash_file
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.memory import KvCapacity
@@ -38,6 +37,7 @@ from specbench_kit.studies.suite import definition
 from specbench_kit.studies.suite.checking import check
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import read, save, submissions
+from specbench_kit.studies.suite.report import devices, headline
 from specbench_kit.studies.suite.run import make_board, scoreboard
 from specbench_kit.studies.suite.running import run_cell, run_fleet, run_suite
 from specbench_kit.traces.replay import prepare_for_replay, replay

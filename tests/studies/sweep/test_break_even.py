@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench_kit.reports.pages.sweep import Crossing
+from specbench_kit.studies.sweep.report import Crossing
 from specbench_kit.studies.sweep.run import break_even
 
 

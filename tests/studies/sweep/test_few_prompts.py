@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 from report_builders import make_row
 
-from specbench_kit.reports.pages.sweep import SweepRow, break_even_sentence
 from specbench_kit.studies.sweep.axes import SweepAxis
+from specbench_kit.studies.sweep.report import SweepRow, break_even_sentence
 from specbench_kit.studies.sweep.run import summarise
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specbench_kit.deployments.fields import Value
-from specbench_kit.reports.pages.sweep import FastestMethod, SweepSummary, write_map
+from specbench_kit.studies.sweep.report import FastestMethod, SweepSummary, write_map
 
 pytestmark = pytest.mark.figures
 

@@ -8,7 +8,6 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.reports.predictor.wording import RatioEstimate, RepeatedRatio, Repeats
 from specbench_kit.studies.training.contenders import PairedSums, ThresholdJudge, family_of, feature_score
 from specbench_kit.studies.training.evaluation import TrainingExperiment, train, waste_and_bound
 from specbench_kit.studies.training.examples import extract, split_by_prompt
@@ -17,6 +16,7 @@ from specbench_kit.studies.training.rounds import play
 from specbench_kit.studies.training.run import summarise
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
+from specbench_kit.studies.training.wording import RatioEstimate, RepeatedRatio, Repeats
 
 TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
 SETTINGS = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)

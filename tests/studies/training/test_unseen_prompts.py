@@ -17,17 +17,17 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.draft_library import RECORD
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load as load_predictor
-from specbench_kit.reports.predictor.wording import (
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.document import RunDescription
+from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.bench.workbench import count_seen, without_seen
+from specbench_kit.studies.training.wording import (
     ContenderDecoding,
     ContenderSummary,
     Leaders,
     RatioEstimate,
     headline,
 )
-from specbench_kit.reports.sections.cautions import setting_cautions
-from specbench_kit.runs.document import RunDescription
-from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.workbench import count_seen, without_seen
 
 SETTINGS = BenchSettings(("fixed-k",))
 

@@ -13,11 +13,11 @@ from specbench_kit.deployments.base import Link
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import BUNDLED_FOLDER
-from specbench_kit.reports.pages.tuning import render
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.studies.bench.choice import chosen
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import bundled_file, load, save
+from specbench_kit.studies.tuning.report import render
 from specbench_kit.studies.tuning.run import TuningSettings, candidates, tune
 
 FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))

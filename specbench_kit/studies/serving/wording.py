@@ -21,9 +21,11 @@ from specbench_kit.metrics.serving_rows import (
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Cell, Column, Estimate
-from specbench_kit.reports.experiments.wording import outcome
 from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_cautions
-from specbench_kit.reports.serving.charts import (
+from specbench_kit.reports.sections.wording import outcome
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
+from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
+from specbench_kit.studies.serving.summary import (
     CapacitySummary,
     SeriesDescription,
     ServingConfig,
@@ -33,8 +35,6 @@ from specbench_kit.reports.serving.charts import (
     axis_values,
     point_in_words,
 )
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
-from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
 
 NOT_AT_HAND = "not at hand"
 GOLDEN = "golden:"

@@ -23,7 +23,10 @@ from specbench_kit.metrics.serving_rows import (
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.serving.charts import (
+from specbench_kit.reports.writing.drawing import Picture
+from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
+from specbench_kit.studies.serving.report import serving_report
+from specbench_kit.studies.serving.summary import (
     NAMES,
     CapacitySummary,
     Chart,
@@ -32,10 +35,7 @@ from specbench_kit.reports.serving.charts import (
     SimulationSummary,
     chart,
 )
-from specbench_kit.reports.serving.report import serving_report
-from specbench_kit.reports.serving.wording import mean_of, p95_of, seeds_in_words
-from specbench_kit.reports.writing.drawing import Picture
-from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
+from specbench_kit.studies.serving.wording import mean_of, p95_of, seeds_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

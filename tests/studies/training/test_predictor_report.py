@@ -11,10 +11,17 @@ from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.typed_json import decode
 from specbench_kit.predictors.thresholds import DeploymentKey
-from specbench_kit.reports.predictor import wording
-from specbench_kit.reports.predictor.plots import write_plots
-from specbench_kit.reports.predictor.report import advice, render
-from specbench_kit.reports.predictor.wording import (
+from specbench_kit.runs.folder import to_json
+from specbench_kit.studies.training import wording
+from specbench_kit.studies.training.evaluation import TrainingExperiment, train
+from specbench_kit.studies.training.examples import split_by_prompt
+from specbench_kit.studies.training.offsets import read_offsets
+from specbench_kit.studies.training.plots import write_plots
+from specbench_kit.studies.training.report import advice, render
+from specbench_kit.studies.training.run import summarise
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
+from specbench_kit.studies.training.timing import Timing
+from specbench_kit.studies.training.wording import (
     Choices,
     RatioEstimate,
     RepeatedRatio,
@@ -22,13 +29,8 @@ from specbench_kit.reports.predictor.wording import (
     TrainingDescription,
     TrainingSummary,
 )
-from specbench_kit.runs.folder import to_json
-from specbench_kit.studies.training.evaluation import TrainingExperiment, train
-from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.offsets import read_offsets
-from specbench_kit.studies.training.run import summarise
-from specbench_kit.studies.training.settings import PredictorTrainingSettings
-from specbench_kit.studies.training.timing import Timing
+
+pytestmark = pytest.mark.figures
 
 RUN: dict[str, Any] = {
     "dataset": {"name": "made", "source": "local", "location": "made.jsonl", "count": 25, "total": 25},

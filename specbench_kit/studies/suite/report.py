@@ -35,8 +35,8 @@ from specbench_kit.reports.document import (
     code,
     facts,
 )
-from specbench_kit.reports.suite.plots import curves, drawing
 from specbench_kit.reports.writing.formatting import share, times
+from specbench_kit.studies.suite.plots import curves, drawing
 
 if TYPE_CHECKING:
     from rich.console import Console

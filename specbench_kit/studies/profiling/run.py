@@ -69,8 +69,8 @@ def _derive(
 
 def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> ProfilingOutcome:
     """Save profiles and reports; the summary comes last, since a folder without a summary can be resumed."""
-    from specbench_kit.reports.pages.profile import ProfilingDescription, build, write_plots
     from specbench_kit.reports.render_html import write_page
+    from specbench_kit.studies.profiling.report import ProfilingDescription, build, write_plots
 
     folder = finished.folder
     run = finished.run

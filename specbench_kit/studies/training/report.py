@@ -28,18 +28,18 @@ from specbench_kit.reports.document import (
     facts,
     paragraphs,
 )
-from specbench_kit.reports.predictor import wording
-from specbench_kit.reports.predictor.wording import (
-    ContenderDecoding,
-    RatioEstimate,
-    TrainingDescription,
-    TrainingSummary,
-)
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import dataset_sentence, hardware_sentence, model_sentence
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, significant, times
+from specbench_kit.studies.training import wording
+from specbench_kit.studies.training.wording import (
+    ContenderDecoding,
+    RatioEstimate,
+    TrainingDescription,
+    TrainingSummary,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,6 +7,7 @@ from msgspec import Struct
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.papers.experiment import Assumed, Published
+from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import ABSENT, significant, times
 
 
@@ -208,13 +209,6 @@ def summary_of_role(result: ReproducedExperiment, name: str) -> str:
     """Return how many numbers of an experiment have a role, and how many of them are within the goal."""
     counts = result.roles[name]
     return f"{counts.within} of {counts.compared} within the goal"
-
-
-def outcome(pair: ComparedNumber) -> str:
-    """Return the simulated over the published number or effect, or whether the bound holds."""
-    if pair.holds is None:
-        return times(pair.score)
-    return "holds" if pair.holds else "does not hold"
 
 
 def _full_name(pair: ComparedNumber, result: ReproducedExperiment) -> str:

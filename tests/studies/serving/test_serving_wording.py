@@ -12,11 +12,11 @@ from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRow, SimulatedRow
 from specbench_kit.reports.sections.cautions import TOY_PAIR, impossible_times, setting_cautions
-from specbench_kit.reports.serving.charts import CapacitySummary, SearchRule, SimulationSummary
-from specbench_kit.reports.serving.wording import acceptance_cautions, derived_range, winners
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.settings import _labels
+from specbench_kit.studies.serving.summary import CapacitySummary, SearchRule, SimulationSummary
+from specbench_kit.studies.serving.wording import acceptance_cautions, derived_range, winners
 
 RULE = SearchRule(0.05, 64, 0.01, "speed")
 POINT: dict[str, Any] = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}

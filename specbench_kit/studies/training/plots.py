@@ -9,10 +9,10 @@ import numpy as np
 
 from specbench_kit.predictors import scoring
 from specbench_kit.reports.document import plain
-from specbench_kit.reports.predictor import wording
-from specbench_kit.reports.predictor.wording import CorrelationMatrix, CurvePoint, TrainingSummary
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import COLOURS, GREY, LINES, MARKERS
+from specbench_kit.studies.training import wording
+from specbench_kit.studies.training.wording import CorrelationMatrix, CurvePoint, TrainingSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

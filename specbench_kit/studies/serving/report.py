@@ -44,8 +44,10 @@ from specbench_kit.reports.sections import deployment
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import dataset_sentence
-from specbench_kit.reports.serving import wording
-from specbench_kit.reports.serving.charts import (
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
+from specbench_kit.runs.document import RunDescription
+from specbench_kit.studies.serving import wording
+from specbench_kit.studies.serving.summary import (
     NAMES,
     CapacitySummary,
     PresetDescription,
@@ -53,9 +55,7 @@ from specbench_kit.reports.serving.charts import (
     ServingSummary,
     SimulationSummary,
 )
-from specbench_kit.reports.serving.wording import estimate, mean_of, p95_of
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.studies.serving.wording import estimate, mean_of, p95_of
 
 F = TypeVar("F")
 """The figures that a column takes its own from."""

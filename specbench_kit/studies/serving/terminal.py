@@ -26,16 +26,16 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.serving import wording
-from specbench_kit.reports.serving.charts import (
+from specbench_kit.reports.writing.formatting import ABSENT, significant
+from specbench_kit.studies.serving import wording
+from specbench_kit.studies.serving.report import FigureColumn, latency_groups, point_cells
+from specbench_kit.studies.serving.summary import (
     CapacitySummary,
     ServingDescription,
     ServingSummary,
     SimulationSummary,
 )
-from specbench_kit.reports.serving.report import FigureColumn, latency_groups, point_cells
-from specbench_kit.reports.serving.wording import estimate, seeds_in_words
-from specbench_kit.reports.writing.formatting import ABSENT, significant
+from specbench_kit.studies.serving.wording import estimate, seeds_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console

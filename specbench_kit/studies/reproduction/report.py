@@ -28,12 +28,16 @@ from specbench_kit.reports.document import (
     link,
     paragraphs,
 )
-from specbench_kit.reports.experiments.wording import (
+from specbench_kit.reports.sections.wording import outcome
+from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
+from specbench_kit.reports.writing.formatting import times
+from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, MARKERS
+from specbench_kit.runs.folder import write_text
+from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     claim_verdict,
     duration,
     metric_in_words,
-    outcome,
     percent,
     published,
     role,
@@ -43,10 +47,6 @@ from specbench_kit.reports.experiments.wording import (
     totals,
     with_interval,
 )
-from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
-from specbench_kit.reports.writing.formatting import times
-from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, MARKERS
-from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

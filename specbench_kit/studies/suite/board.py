@@ -33,8 +33,10 @@ from specbench_kit.reports.document import (
     link,
     paragraphs,
 )
-from specbench_kit.reports.suite.plots import curves, drawing, winners
-from specbench_kit.reports.suite.report import (
+from specbench_kit.reports.writing.formatting import share, times
+from specbench_kit.runs.folder import slug, write_text
+from specbench_kit.studies.suite.plots import curves, drawing, winners
+from specbench_kit.studies.suite.report import (
     CELL_COLUMNS,
     MODELLED,
     REGRET,
@@ -52,8 +54,6 @@ from specbench_kit.reports.suite.report import (
     recorded,
     waste,
 )
-from specbench_kit.reports.writing.formatting import share, times
-from specbench_kit.runs.folder import slug, write_text
 
 Drawings = dict[str, str]
 INDEX = "index.html"

@@ -3,10 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import build_experiment
-from specbench_kit.reports.experiments import pages
+from specbench_kit.studies.reproduction import report
 from specbench_kit.studies.reproduction.reproduction import outcome_of
+
+pytestmark = pytest.mark.figures
 
 
 def test_a_page_without_predictions_shows_what_its_numbers_are_instead(tmp_path: Path) -> None:
@@ -26,7 +30,7 @@ def test_a_page_without_predictions_shows_what_its_numbers_are_instead(tmp_path:
         },
     )
     rows = [{"series": name, "value": {"mean": mean}} for name, mean in (("a", 1.0), ("b", 2.0), ("c", 1.0))]
-    pages.write(tmp_path, [outcome_of(experiment, compare_published(experiment, rows))])
+    report.write(tmp_path, [outcome_of(experiment, compare_published(experiment, rows))])
     page = (tmp_path / "wisp.md").read_text()
     assert page.splitlines()[2] == "**No number is predicted; 1 of 1 inputs, 1 of 2 identities come out.**"
     assert page.index("plots/wisp-not-predicted.svg") < page.index("| experiment")

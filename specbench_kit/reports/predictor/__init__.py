@@ -1,1 +1,0 @@
-"""The report of a predictor's training."""

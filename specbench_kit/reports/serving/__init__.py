@@ -1,1 +1,0 @@
-"""The report of simulated serving and of searches for capacity."""
