@@ -12,8 +12,8 @@ from mkdocs.structure.files import File, Files
 
 import specbench_kit.api as api
 from specbench_kit.api.testing import check_method
+from specbench_kit.cli.command import NOT_IN_FILES
 from specbench_kit.cli.commands import COMMANDS, load_command
-from specbench_kit.cli.config_file import NOT_IN_FILES
 from specbench_kit.core.specs import init_fields
 from specbench_kit.decoding.distributions import DistributionStats, DraftForward, NodeStats
 from specbench_kit.decoding.drafter import Draft, Drafter

@@ -23,10 +23,10 @@ from specbench_kit.metrics.rounds import RequestGroup, by_category
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.verdicts import SLOWER
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.runs.folder import write_text
-from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceFile

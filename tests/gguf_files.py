@@ -9,7 +9,7 @@ import numpy as np
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from specbench_kit.models.gguf_content import open_gguf
+from specbench_kit.models.gguf import open_gguf
 
 VALUE_TYPES = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT16, str: gguf.GGUFValueType.STRING}
 Encode = Callable[[str, NDArray[np.float32]], tuple[NDArray[Any], gguf.GGMLQuantizationType] | None]

@@ -69,11 +69,10 @@ def batch_sizes(
         say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.reports import render_terminal
-    from specbench_kit.studies.sweep import batch_curve
-    from specbench_kit.studies.sweep.batch_sizes import run_curves
+    from specbench_kit.studies.sweep.batch_sizes import run_curves, terminal
 
     with decoding_bar() as report:
         curves = run_curves(settings, options.sizes, source, report)
-    render_terminal.show(console, batch_curve.terminal(curves.points, curves.run))
+    render_terminal.show(console, terminal(curves.points, curves.run))
     say_left_out(console, curves.left_out)
     tell_report(console, curves.folder, curves.summary, as_json)

@@ -3,25 +3,219 @@
 `def bench(settings: Given[BenchSettings], sources: Sources, as_json: JsonOption = False)` gets every option of both
 dataclasses and its own. A dataclass parameter is constructed from the options that were given; `Given[...]` leaves
 that to the function, for a dataclass which takes more than options.
+
+Also here: `--config options.toml`, options from a file, with `--save-config`, which writes such a file; and the help of
+one command, by `--help` the options that matter with an example, by `--help-all` all of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, is_dataclass, make_dataclass
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import tomli_w
 import typer
 from typer.core import TyperCommand
 
 from specbench_kit.cli.command_option import CommandOption
-from specbench_kit.cli.config_file import CONFIG_FIELDS, save_config
 from specbench_kit.cli.usage import UsageError, usage_problem
-from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import Given, options_in, select_fields
+from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.option import (
+    DECODING,
+    DEPLOYMENT,
+    MODELS,
+    OUTPUT,
+    RUN,
+    SERVER,
+    Given,
+    options_in,
+    select_fields,
+)
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.without_effect import refuse_without_effect
+from specbench_kit.runs.folder import write_text
 from specbench_kit.studies.without_effect import RULES
+
+USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
+"""Names of Typer's parameter sources for values that the user gave."""
+PRESETS = Path(__file__).with_name("presets")
+"""Option files that ship with the kit and are given by name, such as the sampling settings of papers."""
+NOT_IN_FILES = ("config", "save_config", "help", "help_all")
+
+
+def apply_config(context: typer.Context, path: Path | str | None) -> Path | str | None:
+    """Make the values of an option file the defaults of the command: Typer calls this when it meets --config."""
+    if path is not None and not context.resilient_parsing:
+        parameters = {_option_name(parameter): parameter for parameter in context.command.params}
+        context.default_map = read_options(Path(path), parameters)
+    return path
+
+
+CONFIG_FIELDS = [
+    (
+        "config",
+        Path,
+        typer.Option(
+            None,
+            help="TOML file with options such as batch_size = 8, or a bundled one by name: first-run and known-pair "
+            "(those of `make bench`), or the sampling settings of a paper, specpipe-sampling and specedge-sampling. "
+            "Options on the command line take precedence.",
+            callback=apply_config,
+            is_eager=True,
+        ),
+    ),
+    ("save_config", Path, typer.Option(None, help="Write the given options to a file for --config, then run.")),
+]
+"""Names, types and declarations of the two options that every command takes."""
+
+
+def save_config(path: Path, context: typer.Context) -> None:
+    """Write the options that the command line or a file gave, by their names."""
+    names = {str(parameter.name): _option_name(parameter) for parameter in context.command.params}
+    options = {
+        names[name]: _toml_value(value)
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name))
+        and source.name in USER_SOURCES
+        and names[name] not in NOT_IN_FILES
+    }
+    write_text(path, tomli_w.dumps(options))
+
+
+def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, object]:
+    """Return the values of an option file by the names of Typer's parameters; `parameters` maps option names to them.
+
+    Raise SkitError for a file that is not TOML, for unknown options and for values of another kind.
+    """
+    bundled = PRESETS / f"{path}.toml"
+    path = bundled if path.parent == Path() and bundled.is_file() else path
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SkitError(f"{path}: not a TOML file: {error}") from None
+    except OSError as error:
+        raise SkitError(f"cannot read {path}: {error.strerror}; --config takes a TOML file of options") from None
+    options = {name: parameter for name, parameter in parameters.items() if name not in NOT_IN_FILES}
+    values: dict[str, object] = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in options:
+            hint = did_you_mean(name, options) or f"; known: {', '.join(sorted(options))}"
+            raise SkitError(f"{path}: unknown option '{key}'{hint}")
+        values[options[name].name] = _checked_value(f"{path}: {key}", value, options[name])
+    return values
+
+
+def _option_name(parameter: Any) -> str:
+    """Return the long name of an option, or the name of an argument, as keys of files spell it."""
+    flags = [flag for flag in parameter.opts if flag.startswith("--")]
+    return (max(flags, key=len)[2:] if flags else str(parameter.name)).replace("-", "_")
+
+
+def _toml_value(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_toml_value(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _checked_value(where: str, value: object, parameter: Any) -> object:
+    """Return a list for an option of several values, else one value; true and false are for switches alone."""
+    several = parameter.nargs != 1 or getattr(parameter, "multiple", False)
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and not several:
+        raise SkitError(f"{where} takes one value, not a list")
+    switch = getattr(parameter, "is_flag", False)
+    for item in values:
+        if isinstance(item, dict | list):
+            raise SkitError(f"{where} must be a text, a number, true or false")
+        if isinstance(item, bool) is not switch:
+            raise SkitError(f"{where} must be {'true or false' if switch else 'a text or a number'}, not {item!r}")
+    return values if several else value
+
+
+PANELS = (RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT)
+"""The headings that stand first, in this order; those of single commands follow."""
+OTHER = "Other"
+"""The heading of options that every command has."""
+WIDEST = 100
+"""Characters of a line on a wide terminal, since longer lines are hard to read."""
+
+
+def first_options(parameters: Sequence[Any], options: Mapping[str, CommandOption], names: Sequence[str]) -> list[Any]:
+    """Return the parameters with these option names, without dashes, in this order; all parameters for no names."""
+    by_name = {
+        options[parameter.name].option.shown_name(parameter.name).removeprefix("--"): parameter
+        for parameter in parameters
+        if parameter.name in options
+    }
+    return [by_name[name] for name in names] or list(parameters)
+
+
+def help_lines(
+    usage: Sequence[str],
+    text: str,
+    example: str,
+    parameters: Sequence[Any],
+    options: Mapping[str, CommandOption],
+    left_out: int,
+) -> Iterator[str]:
+    """Yield the lines of a help that fit the terminal, and never cut a word.
+
+    `left_out` is the number of options that only --help-all shows; then the others come in their given order, else
+    under their headings.
+    """
+    from rich.text import Text
+
+    from specbench_kit.reports.terminal_table import TerminalColumn, table_lines, wrapped_lines
+
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    yield from (line.plain for line in wrapped_lines(Text(" ".join(("Usage:", *usage))), width))
+    for paragraph in text.split("\n\n"):
+        yield ""
+        yield from (line.plain for line in wrapped_lines(Text(paragraph), width, indent=""))
+    if example:
+        yield from ("", "Example:")
+        yield from (f"  {line.plain}" for line in wrapped_lines(Text(example), width - 2))
+    groups = {"Options that matter first": list(parameters)} if left_out else _by_panel(parameters, options)
+    for heading, members in groups.items():
+        yield from ("", f"{heading}:")
+        names = [Text(f"  {_declaration(parameter, options)}") for parameter in members]
+        meanings = [Text(_meaning(parameter)) for parameter in members]
+        columns = [TerminalColumn(names, is_number=False), TerminalColumn(meanings, is_number=False)]
+        yield from (line.plain for line in table_lines(columns, width))
+    if left_out:
+        yield from ("", f"--help-all shows {left_out} more options.")
+
+
+def _by_panel(parameters: Sequence[Any], options: Mapping[str, CommandOption]) -> dict[str, list[Any]]:
+    """Return the parameters by their headings: arguments, usual headings, those of the command, and the rest."""
+    groups: dict[str, list[Any]] = {"Arguments": [], **{panel: [] for panel in PANELS}}
+    for parameter in parameters:
+        option = options[parameter.name].option if parameter.name in options else None
+        heading = OTHER if option is None else "Arguments" if option.argument else option.panel or OTHER
+        groups.setdefault(heading, []).append(parameter)
+    groups[OTHER] = groups.pop(OTHER, [])
+    return {heading: members for heading, members in groups.items() if members}
+
+
+def _declaration(parameter: Any, options: Mapping[str, CommandOption]) -> str:
+    """Return how a parameter is given: `--limit <integer>`, `--sample/--no-sample`, or an argument's name."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.name)
+    names = [*parameter.opts, *parameter.secondary_opts]
+    kind = options[parameter.name].value_name if parameter.name in options else "" if parameter.is_flag else "path"
+    value = f" <{kind}>" if kind else ""
+    return "/".join(sorted(names, key=lambda name: (name.startswith("--no-"), -len(name)))) + value
+
+
+def _meaning(parameter: Any) -> str:
+    default = getattr(parameter, "show_default", False)
+    note = "required" if parameter.required else f"default: {default}" if isinstance(default, str) else ""
+    return " ".join(filter(None, (parameter.help, note and f"[{note}]")))
+
 
 WITHOUT_INPUT = "Input should be"
 """The beginning of those messages about a bad value that do not quote the value."""
@@ -70,8 +264,6 @@ class Command(TyperCommand):
 
     def write_help(self, ctx: Any, formatter: Any, first: Sequence[str]) -> None:
         """Write the help with the options of these names, or with all options if there are no names."""
-        from specbench_kit.cli.command_help import first_options, help_lines
-
         parameters = self.get_params(ctx)
         shown = first_options(parameters, self.options, first)
         usage = [ctx.command_path, *self.collect_usage_pieces(ctx)]

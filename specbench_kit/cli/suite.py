@@ -60,9 +60,9 @@ def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json:
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports import render_terminal
-    from specbench_kit.studies.suite.engines import measure_servers, require_hardware
     from specbench_kit.studies.suite.files import save_measured
     from specbench_kit.studies.suite.report import measured_table
+    from specbench_kit.studies.suite.run import measure_servers, require_hardware
 
     require_hardware(options.servers, options.hardware)
     with stepping_bar() as progress:
@@ -88,8 +88,8 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     import typer
 
     from specbench_kit.cli.progress import counting_bar
-    from specbench_kit.studies.suite.checking import check
     from specbench_kit.studies.suite.files import read
+    from specbench_kit.studies.suite.run import check
 
     result = read(options.subject)
     with counting_bar("running again") as report:

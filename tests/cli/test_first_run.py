@@ -10,7 +10,7 @@ import pytest
 from command_line import environment, read_object, read_rows, skit_here
 from documents import ROOT
 
-from specbench_kit.cli.config_file import PRESETS
+from specbench_kit.cli.command import PRESETS
 from specbench_kit.datasets.loading import load
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.named import NAMED_PAIRS

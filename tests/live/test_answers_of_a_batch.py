@@ -18,9 +18,9 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.connection import ConnectionLostError
-from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, ScoringRequest
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.servers import EngineStream, EngineVerifier
 from specbench_kit.live.states import to_bytes
 from specbench_kit.live.streaming import StreamedRound
 from specbench_kit.live.verifier import WireStream, WireVerifier
@@ -270,7 +270,7 @@ def test_an_engine_has_answered_once_it_has_answered_all() -> None:
 
 def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that counts how often it is read: sending, the first answer and its end are read before the second."""
-    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", count(1).__next__)
+    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", count(1).__next__)
     engine, splits = Engine({1: [7, 8, 5], 2: [7, 8, 5]}), []
     engine.link = SimpleNamespace(take_server_s=lambda: 0.0)  # type: ignore[assignment]
     clock = SimpleNamespace(split=lambda *parts: splits.append(parts))

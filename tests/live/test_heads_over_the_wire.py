@@ -27,7 +27,7 @@ from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.document import StatesOnLink
-from specbench_kit.studies.training.medusa_training import new_medusa
+from specbench_kit.studies.training.head_training import new_medusa
 
 PROMPTS = random_prompts([5, 9, 17], VOCABULARY)
 REQUESTS = make_requests(PROMPTS, 14)

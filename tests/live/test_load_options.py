@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.profilers import loading
-from specbench_kit.studies.server_profile.load_generator import LoadGenerator, ObservedRound, SessionLoad
+from specbench_kit.studies.server_profile.run import LoadGenerator, ObservedRound, SessionLoad
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import COEFFICIENTS, Profile
 from specbench_kit.studies.server_profile import run
-from specbench_kit.studies.server_profile.load_generator import (
+from specbench_kit.studies.server_profile.run import (
     BatchGap,
     LoadGenerator,
     ObservedBatch,

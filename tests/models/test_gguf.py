@@ -17,8 +17,7 @@ from benchmarks import gguf_file
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models import gguf as gguf_reader
 from specbench_kit.models.catalogue import locate
-from specbench_kit.models.gguf import RECORD, converted_folder
-from specbench_kit.models.gguf_content import open_gguf
+from specbench_kit.models.gguf import RECORD, converted_folder, open_gguf
 from specbench_kit.models.pair import LoadedModel, load_model, load_pair
 
 ONES = np.ones(64, np.float32)

@@ -19,8 +19,7 @@ from transformers import AutoTokenizer
 
 from benchmarks import gguf_file, gguf_types, llama_library
 from specbench_kit.models.catalogue import locate
-from specbench_kit.models.gguf import converted_folder
-from specbench_kit.models.gguf_content import open_gguf
+from specbench_kit.models.gguf import converted_folder, open_gguf
 from specbench_kit.models.pair import LoadedModel
 
 ROWS = json.loads(Path(__file__).with_name("recorded").joinpath("ggml_rows.json").read_text())["rows"]

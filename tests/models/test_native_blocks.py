@@ -25,7 +25,7 @@ from specbench_kit.models.catalogue import locate
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import Forward, executors, held_bytes, make_executor
 from specbench_kit.models.executors.native_rounded import NativeBlocksExecutor
-from specbench_kit.models.gguf_content import open_gguf
+from specbench_kit.models.gguf import open_gguf
 from specbench_kit.models.pair import LoadedModel, load_pair
 from specbench_kit.models.runner import Append
 from specbench_kit.models.weights.blocks import BLOCKS, blocks_of

@@ -6,12 +6,12 @@ from dataclasses import MISSING, fields
 from specbench_kit.core.errors import SkitError, by_reason
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import resolve_target
 from specbench_kit.models.draft_library import AUTO, bundled_for
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
 
-BASELINE = "autoregressive"
 ALL = "all"
 GROUP = "group:"
 

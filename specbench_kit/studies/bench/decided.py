@@ -13,7 +13,7 @@ from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
-from specbench_kit.studies.bench.choice import BASELINE
+from specbench_kit.metrics.vocabulary import BASELINE
 
 FIRST_LOOK = 10
 

@@ -7,7 +7,6 @@ from itertools import count
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
-from specbench_kit.studies.bench.choice import BASELINE as BASELINE
 from specbench_kit.studies.bench.conversations import ConversationScript
 
 Sink = Callable[[RequestRecord], None]

@@ -12,6 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import AS_DRAFTED, describe_range, describe_time
 from specbench_kit.methods.spec import describe_method
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import ModelSource, read_config
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.models.weights.blocks import read_record
@@ -19,7 +20,6 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable, lock, unlock
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.conversations import Conversation
-from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench, count_seen
 

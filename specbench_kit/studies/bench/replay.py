@@ -17,13 +17,14 @@ from specbench_kit.deployments.description import DECIDED_ANEW, corners, describ
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.predictor_based import predictor_notes
 from specbench_kit.methods.spec import describe_method, parse_method
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import usable
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRecords, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
-from specbench_kit.studies.bench.lanes import BASELINE, Progress
+from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits

@@ -23,6 +23,7 @@ from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.methods.base import Method
 from specbench_kit.metrics.paired import Side, speedup
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps
@@ -31,7 +32,7 @@ from specbench_kit.studies.bench.answering import gold_answers
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.decided import Decision, count_looks
-from specbench_kit.studies.bench.lanes import BASELINE, MethodLane, Progress, Sink, run_in_turns
+from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, run_in_turns
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench

@@ -23,6 +23,7 @@ from specbench_kit.live.pair import load_draft_models
 from specbench_kit.live.states import NUMBER_BYTES
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import ModelSource, locate
 from specbench_kit.models.draft_library import HEAD, find_draft, is_missing_draft, is_missing_head, training_prompts
 from specbench_kit.models.pair import Pair, load_pair
@@ -34,7 +35,6 @@ from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, usable
 from specbench_kit.studies.bench.conversations import max_conversation_tokens
 from specbench_kit.studies.bench.judges import LocalOutputJudge, ServedOutputJudge
-from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
 from specbench_kit.studies.bench.settings import BenchSettings
 

@@ -1,22 +1,43 @@
-"""Runs of a suite and their reports; the board of a folder of results."""
+"""Runs of a suite and their reports; the board of a folder of results; the check of a file of results.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+A check runs the file's policies again and compares every number to the last digit. Running servers are measured on a
+suite's prompts as `skit ab` measures them: the second against the first.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from specbench_kit.core.errors import require
-from specbench_kit.core.progress import CountCallback
-from specbench_kit.metrics.suite import Scoreboard, SuiteOutline, SuiteResult
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.progress import CountCallback, ProgressCallback
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.version import __version__
+from specbench_kit.datasets.loading import load as load_dataset
+from specbench_kit.methods.base import methods
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.metrics.suite import (
+    CellResult,
+    FleetResult,
+    MeasuredResult,
+    MeasuredServer,
+    PolicyResult,
+    Scoreboard,
+    SuiteOutline,
+    SuiteResult,
+)
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.provenance import shareable
+from specbench_kit.studies.ab.run import compare_servers
+from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.bench.choice import ALL
-from specbench_kit.studies.suite.definition import Suite, load
-from specbench_kit.studies.suite.files import kit_results, measurements, save, submissions
-from specbench_kit.studies.suite.running import is_current, run_suite
+from specbench_kit.studies.suite.definition import PROMPTS, QUICK_STEP, Suite, load
+from specbench_kit.studies.suite.files import SCHEMA, kit_results, measurements, save, submissions
+from specbench_kit.studies.suite.running import is_current, run_suite, source_hash
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,3 +145,162 @@ def make_board(folder: Path, site: Path) -> Path:
     require(len(names) == 1, f"{folder} holds results of several suites, {' and '.join(names)}: one board shows one")
     suite = load(names[0])
     return write_board(site, outline_of(suite), scoreboard(suite, results), measured)
+
+
+IDENTITY = ("options_sha256", "source_sha256", "predictor", "is_bound", "lowered")
+"""What has to be the same of a policy besides its numbers."""
+SUMS = 7
+"""Numbers of a cell besides those of its requests."""
+ENTRIES = {"late": "seed", "late_by_class": "class"}
+"""What the entries of a list are, where they are not requests."""
+Part = CellResult | FleetResult
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What running a policy again showed: the numbers compared, and a line for each difference."""
+
+    cells: int
+    fleets: int
+    numbers: int
+    differences: Sequence[str]
+
+
+def check(result: SuiteResult, jobs: int, report: CountCallback) -> Check:
+    """Run the policy of a file again; raise SkitError if it is not installed as it was submitted."""
+    _require_installed(result.policy)
+    suite = load(result.suite, result.quick)
+    (again,) = run_suite(suite, [result.policy.spec], jobs, report)
+    ran = [cell for cell in again.policy.cells.values() if cell.seconds]
+    simulated = [fleet for fleet in again.policy.fleets.values() if fleet.late]
+    numbers = sum(len(cell.seconds) + len(cell.rounds) + SUMS for cell in ran)
+    numbers += sum(sum(map(len, fleet.late)) + len(fleet.late_by_class) + 1 for fleet in simulated)
+    return Check(len(ran), len(simulated), numbers, list(_differences(result.policy, again.policy)))
+
+
+def _require_installed(policy: PolicyResult) -> None:
+    name = policy.spec.partition(":")[0]
+    package = f"{policy.package} {policy.version}"
+    if name not in methods.all():
+        raise SkitError(f"the policy {name} is not installed here: install {package}, then check")
+    if source_hash(type(parse_method(policy.spec))) != policy.source_sha256:
+        raise SkitError(f"the source of {name} here is not the submitted one: install {package} as it was, then check")
+
+
+def _differences(old: PolicyResult, new: PolicyResult) -> Iterator[str]:
+    """Yield a line for each cell that differs, with the first number that does."""
+    for name in IDENTITY:
+        if getattr(old, name) != getattr(new, name):
+            yield f"{old.spec}: its {name.replace('_', ' ')} is another here"
+    yield from _differing(old.spec, old.cells, new.cells, CellResult())
+    yield from _differing(old.spec, old.fleets, new.fleets, FleetResult())
+
+
+def _differing(spec: str, old: Mapping[str, Part], new: Mapping[str, Part], absent: Part) -> Iterator[str]:
+    for part in {**old, **new}:
+        before = old.get(part, absent)
+        after = new.get(part, absent)
+        if before == after:
+            continue
+        name = next(field for field in structs.asdict(after) if getattr(before, field) != getattr(after, field))
+        yield f"{spec} in {part}: {_first(name, getattr(before, name), getattr(after, name))}"
+
+
+def _first(name: str, before: object, after: object) -> str:
+    words = name.replace("_", " ")
+    entry = ENTRIES.get(name, "request")
+    if isinstance(before, tuple) and isinstance(after, tuple):
+        if len(before) != len(after):
+            return f"{words} of {len(before)} entries in the file, of {len(after)} here"
+        number = next(n for n, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
+        return f"{words} of {entry} {number + 1} are {before[number]} in the file and {after[number]} here"
+    return f"{words} is {before or 'nothing'} in the file and {after or 'nothing'} here"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What came of measuring two servers: the folder of the comparison, and the result."""
+
+    folder: Path
+    result: MeasuredResult
+
+
+def measure_servers(
+    suite: Suite,
+    servers: Sequence[str],
+    hardware: str,
+    out: Path,
+    argv: Sequence[str],
+    progress: ProgressCallback,
+    say: Callable[[str], None],
+) -> Measurement:
+    """Put the prompts of a suite's recorded pair to two servers, one request at a time.
+
+    A quick measurement takes every fifth prompt. Raise SkitError if a server goes away.
+    """
+    path = suite.folder / PROMPTS
+    pair = suite.recorded_pair
+    dataset = load_dataset(str(path), data_dir=None, allow_sample=False, limit=None, seed=suite.table.seed)
+    changed = f"the prompts in {path} are not those of suite {suite.table.name}: install specbench-kit again"
+    require(dataset.digest == suite.table.pairs[pair].prompts, changed)
+    if suite.quick:
+        dataset = replace(dataset, prompts=dataset.prompts[::QUICK_STEP])
+    settings = AbSettings(
+        servers=tuple(servers),
+        dataset=str(path),
+        repeats=1,
+        max_new_tokens=suite.trace(pair).provenance("config", "max_new_tokens"),
+        seed=suite.table.seed,
+        out=out,
+        argv=tuple(argv),
+    )
+    outcome = compare_servers(settings, dataset, progress, say)
+    if outcome.problem is not None:
+        raise outcome.problem
+    return Measurement(outcome.folder, _result(suite, hardware or _hardware(outcome.run), outcome.run, outcome.summary))
+
+
+def require_hardware(servers: Sequence[str], hardware: str) -> None:
+    """Raise SkitError if nobody says what servers elsewhere run on."""
+    here = all("://127.0.0.1" in server or "://localhost" in server for server in servers)
+    require(here or bool(hardware), "give --hardware for servers on another machine, such as --hardware '1 x H100'")
+
+
+def _hardware(run: JsonObject) -> str:
+    facts = run["hardware"]
+    return f"{facts['gpu'] or facts['cpu']}, {facts['usable_cpus']} CPUs, {facts['memory_gb']:g} GB"
+
+
+def _result(suite: Suite, hardware: str, run: JsonObject, summary: AbSummary) -> MeasuredResult:
+    (load,) = summary.loads
+    compared = next(comparison for comparison in load.comparisons if comparison.figure == "e2e")
+    first, second = (_server(facts, summary) for facts in run["servers"])
+    return MeasuredResult(
+        schema=SCHEMA,
+        suite=suite.table.name,
+        suite_sha256=suite.sha256,
+        quick=suite.quick,
+        kit=__version__,
+        hardware=hardware,
+        servers=(first, second),
+        requests=summary.finished,
+        failed=summary.failed,
+        speedup=compared.typical,
+        interval=(compared.typical_interval[0], compared.typical_interval[1]) if compared.typical_interval else None,
+        verdict=compared.verdict,
+        outputs=load.outputs.gate,
+    )
+
+
+def _server(facts: JsonObject, summary: AbSummary) -> MeasuredServer:
+    (load,) = summary.loads
+    figures = load.servers[facts["name"]]
+    speculation = figures.speculation
+    return MeasuredServer(
+        name=facts["name"],
+        kind=facts["dialect"],
+        model=Path(facts["model"]).name if facts["model"] else None,
+        version=facts["version"],
+        tokens_per_s=figures.throughput,
+        acceptance_length=speculation.acceptance_length if speculation else None,
+    )

@@ -1,25 +1,159 @@
-"""The same benchmark at several batch sizes: each method's throughput against its time per token."""
+"""The same benchmark at several batch sizes: each method's throughput against its time per token.
+
+Its table says up to which batch size each method pays off; its figure has one line per method through its batch sizes.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.methods.base import GROUPS, methods
+from specbench_kit.metrics.comparison import MANY
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.comparison.scene import legend, legend_in, short
+from specbench_kit.reports.document import Blocks, Document, Figure, Paragraph, Table, caution, code
 from specbench_kit.reports.render_html import write_page
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.wording import time_kind
+from specbench_kit.reports.writing.drawing import Picture, draw
+from specbench_kit.reports.writing.formatting import ABSENT, rate, times
+from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
-from specbench_kit.studies.bench.lanes import BASELINE, Progress
+from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.sweep.batch_curve import BatchSizePoint, build, draw_curves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+NOTE = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
+
+
+class BatchSizePoint(Struct, frozen=True):
+    """One method at one batch size; `tpot_s` is the mean over requests, `throughput` is in tokens per second."""
+
+    method: str
+    batch_size: int
+    throughput: float
+    tpot_s: float
+
+
+def render(rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str]) -> str:
+    """Return the report as Markdown."""
+    return render_markdown.render(build(rows, run, pictures))
+
+
+def build(rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str]) -> Document:
+    """Return the report; `pictures` are files in `plots/` beside it."""
+    title = f"Batch sizes on {run.dataset.name}"
+    figures = [Figure("Throughput against TPOT", f"plots/{picture}", NOTE) for picture in pictures]
+    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *caution(setting_cautions(run))]
+    return Document.of(title, result, figures[:1], _table(rows, run), figures[1:])
+
+
+def terminal(rows: Sequence[BatchSizePoint], run: RunDocument) -> Blocks:
+    """Return what the command prints: the sentence, the table and what limits them."""
+    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *caution(setting_cautions(run))]
+
+
+def _table(rows: Sequence[BatchSizePoint], run: RunDocument) -> Blocks:
+    """Return the speeds by method and batch size, and what they mean."""
+    sizes = sorted({row.batch_size for row in rows})
+    points = {(row.method, row.batch_size): row for row in rows}
+    cells = []
+    for label in dict.fromkeys(row.method for row in rows):
+        of_sizes = [points.get((label, size)) for size in sizes]
+        speeds = [ABSENT if row is None else f"{row.throughput:.1f}/{1e3 * row.tpot_s:.1f}" for row in of_sizes]
+        baselines = [points.get((BASELINE, size)) for size in sizes]
+        limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
+        cells.append((code(label), *speeds, limit))
+    text = (
+        f"{run.requests} requests per size, {time_kind(run)}. Below each batch size B: tokens per second of the "
+        "batch / mean milliseconds per token of a request. A method pays off up to the largest B at which, and at "
+        "every smaller one, its tokens per second exceed those of autoregressive decoding."
+    )
+    return [Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells), Paragraph(text)]
+
+
+def headline(rows: Sequence[BatchSizePoint]) -> str:
+    """Return in a sentence which method has the highest throughput at the largest batch size."""
+    size = max(row.batch_size for row in rows)
+    there = {row.method: row.throughput for row in rows if row.batch_size == size}
+    best = max(there, key=there.__getitem__)
+    at = f"At a batch size of {size}"
+    if best == BASELINE:
+        return f"{at} no method is faster than autoregressive decoding."
+    ratio = f", {times(there[best] / there[BASELINE])} that of autoregressive decoding" if BASELINE in there else ""
+    return f"{at} {code(best)} has the highest throughput: {rate(there[best])}{ratio} (without an interval)."
+
+
+def _largest_faster(rows: Sequence[BatchSizePoint | None], baselines: Sequence[BatchSizePoint | None]) -> str:
+    """Return the largest batch size up to which a method is faster than the baseline at every size."""
+    largest = "none"
+    for row, baseline in zip(rows, baselines, strict=True):
+        if row is None or baseline is None or row.throughput <= baseline.throughput:
+            break
+        largest = str(row.batch_size)
+    return largest
+
+
+def draw_curves(rows: Sequence[BatchSizePoint], run: RunDocument) -> dict[str, bytes]:
+    """Return figures by file name: one of all methods, or one per group if there are many."""
+    labels = list(dict.fromkeys(row.method for row in rows))
+    where = f"{run.dataset.name}, {run.requests} requests, {time_kind(run)}"
+    files: dict[str, bytes] = {}
+    for group, members in group_labels(labels).items():
+        picture = _picture([row for row in rows if row.method in members], members, group)
+        drawn = draw(picture, where, ("png", "svg"))
+        files |= {f"{picture.name}.{suffix}": content for suffix, content in drawn.items()}
+    return files
+
+
+def group_labels(labels: Sequence[str]) -> dict[str, list[str]]:
+    """Return the methods of each figure by its group; the baseline is part of every figure."""
+    if len(labels) <= MANY:
+        return {"": list(labels)}
+    types = methods.all()
+    groups = {label: types[name].group for label in labels if (name := label.partition(":")[0]) in types}
+    members = {
+        group: [label for label in labels if groups.get(label, "other") == group and label != BASELINE]
+        for group in GROUPS
+    }
+    baseline = [label for label in labels if label == BASELINE]
+    return {group: [*baseline, *own] for group, own in members.items() if own}
+
+
+def _picture(rows: Sequence[BatchSizePoint], labels: Sequence[str], group: str) -> Picture:
+    styles = {BASELINE: BASELINE_STYLE} | method_styles({label: label for label in labels if label != BASELINE})
+
+    def paint(axes: "Axes") -> None:
+        for label in labels:
+            points = [row for row in rows if row.method == label]
+            x = [1e3 * row.tpot_s for row in points]
+            y = [row.throughput for row in points]
+            style = styles[label]
+            axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=short(label))
+            for row, point in zip(points, zip(x, y, strict=True), strict=True):
+                axes.annotate(str(row.batch_size), point, fontsize=6, xytext=(2, 2), textcoords="offset points")
+        axes.set(xlabel="mean time per output token of a request (ms)", ylabel="tokens per second of the batch")
+        legend(axes)
+
+    title = f"Throughput against TPOT{f': {group}' if group else ''}"
+    name = f"throughput_tpot{f'-{group}' if group else ''}"
+    return Picture(name, title, NOTE, 3.2 + legend_in(labels), paint)
 
 
 @dataclass(frozen=True, slots=True)

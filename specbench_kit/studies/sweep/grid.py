@@ -23,14 +23,13 @@ from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.run_summary import metric_values
 from specbench_kit.metrics.summary import summarise_run
-from specbench_kit.metrics.vocabulary import MetricValues
+from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import SyntheticModel
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
-from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.report import SweepRow
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.candidate_trees import BeyondRecord

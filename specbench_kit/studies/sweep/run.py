@@ -23,10 +23,9 @@ from specbench_kit.deployments.fields import Value
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
-from specbench_kit.metrics.vocabulary import METRICS
+from specbench_kit.metrics.vocabulary import BASELINE, METRICS
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.sweep.axes import SweepAxis, with_options
 from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts

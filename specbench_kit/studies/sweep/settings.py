@@ -8,9 +8,9 @@ from specbench_kit.core.specs import from_options
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import LOCAL, Definition, find
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import SYNTHETIC
 from specbench_kit.models.executors.agreement import Agreement
-from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.sweep.axes import DRAFT, SweepAxis, Values, parse_axes, points, with_options
 from specbench_kit.studies.sweep.options import SweepOptions

@@ -20,8 +20,7 @@ from specbench_kit.models.heads.medusa import MedusaModel, save_medusa
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.training.distillation.answers import Answer, teach
 from specbench_kit.studies.training.distillation.batches import batches
-from specbench_kit.studies.training.head_training import HeadOptimizer
-from specbench_kit.studies.training.medusa_training import MedusaLoss, new_medusa
+from specbench_kit.studies.training.head_training import HeadOptimizer, MedusaLoss, new_medusa
 
 FIXED = "fixed-k:k=4,drafter=medusa"
 

@@ -34,11 +34,10 @@ from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.suite import definition
-from specbench_kit.studies.suite.checking import check
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import read, save, submissions
 from specbench_kit.studies.suite.report import devices, headline
-from specbench_kit.studies.suite.run import make_board, scoreboard
+from specbench_kit.studies.suite.run import check, make_board, scoreboard
 from specbench_kit.studies.suite.running import run_cell, run_fleet, run_suite
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceHeader

@@ -13,8 +13,14 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.document import Table
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.sweep.batch_curve import BatchSizePoint, group_labels, render, terminal
-from specbench_kit.studies.sweep.batch_sizes import BatchSizeCurves, run_curves
+from specbench_kit.studies.sweep.batch_sizes import (
+    BatchSizeCurves,
+    BatchSizePoint,
+    group_labels,
+    render,
+    run_curves,
+    terminal,
+)
 
 
 @pytest.fixture(scope="module")
