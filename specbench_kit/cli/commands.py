@@ -57,9 +57,7 @@ COMMANDS = {
         first="servers dataset limit max-new-tokens temperature concurrency rate fail-if out resume",
     ),
     "report": CommandEntry("report:report", "Write a report on one run, or on several runs together."),
-    "compare": CommandEntry(
-        "compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."
-    ),
+    "compare": CommandEntry("report:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."),
     "import": CommandEntry(
         "interchange:import_run",
         "Convert a result file of another tool into a run directory, so that reports can include it.",

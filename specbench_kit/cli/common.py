@@ -126,6 +126,10 @@ def load_dataset(
     return dataset
 
 
+FAILED = 1
+"""Exit code if a condition of --fail-if holds."""
+INCONCLUSIVE = 3
+"""Exit code if none holds, but one could not be judged: a disturbed machine, or runs that are too small."""
 JsonOption = Annotated[
     bool, Option("Print the result as one line of JSON on stdout; tables go to stderr.", OUTPUT, flag="json")
 ]
