@@ -80,7 +80,15 @@ def serving_figures(nothing: N, **overall: Any) -> ServingFigures[N]:
         server=ServerLoad(**server, batch_size=None, left_waiting=None, estimate_over_true=None),
         steady=SteadyState(None, True, nothing),
         over_time=TimeSeries([], [], [], [], [], []),
-        cost=ServingCost(None, None, nothing, nothing, None, nothing, None),
+        cost=ServingCost(
+            energy_j=None,
+            joules_per_token=None,
+            edge_busy_s=nothing,
+            price=nothing,
+            tokens_per_price=None,
+            rented_price=nothing,
+            tokens_per_rented_price=None,
+        ),
     )
 
 
