@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import to_builtins
 
 from specbench_kit.api.result import Result, Study
+from specbench_kit.core.errors import require
 from specbench_kit.core.option import from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.without_effect import flag_of, refuse_without_effect
@@ -26,6 +27,7 @@ from specbench_kit.serving.events import parse_window
 from specbench_kit.serving.options import OutputOptions, RecordingOptions
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
+from specbench_kit.studies.bench.fresh_processes import decode_in_processes
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings, require_distinct
@@ -88,11 +90,16 @@ def bench(
     `link.rtt_s=0.04`. `options` are the fields of `studies.bench.settings.BenchSettings`, such as `limit`,
     `batch_size`, `temperature` and `out`. `tell` receives notes for the user before decoding starts, `progress` every
     finished request. Raise SkitError if an option, a model or a dataset cannot be used; finished requests are kept,
-    and `resume=True` continues with the others.
+    and `resume=True` continues with the others. With `processes`, a script keeps this call behind
+    `if __name__ == "__main__":`, since each process loads the script.
     """
     settings = _settings(methods, deployment, replaced, options)
     require_distinct(_as_list(dataset))
     prompts = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _as_list(dataset)]
+    if settings.processes > 1:
+        outcome = decode_in_processes(settings, prompts, tell or _silent, progress or _silent)
+        require(outcome.problem is None, str(outcome.problem))
+        return _result(outcome.conclusions(), outcome.left_out)
     with Campaign(settings, prompts, _silent) as campaign:
         for note in [*campaign.bench.measured.notes, *campaign.notes]:
             (tell or _silent)(note)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import JsonOption, command_line, load_dataset, require_all, say, say_left_out, say_target
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Given
 from specbench_kit.decoding.processes.rank import rank_by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources, require_distinct
@@ -15,8 +15,10 @@ from specbench_kit.studies.bench.settings import BenchSettings, Sources, require
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specbench_kit.datasets.base import LoadedDataset
     from specbench_kit.studies.bench.campaign import Campaign
     from specbench_kit.studies.bench.conclusion import Conclusion
+    from specbench_kit.studies.bench.fresh_processes import ProcessOutcome
     from specbench_kit.studies.bench.replay import Replayed
 
 
@@ -47,6 +49,13 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         conclusions, left_out, lost = _replay(settings, sources.replay, console)
         # What was named and the trace could not serve is an error, after the report on the others.
         problem = SkitError(f"{', '.join(lost)}: left out, as said above") if lost else None
+    elif settings.processes > 1:
+        require(rank is None, "--processes starts its processes by itself: leave it out under torchrun")
+        outcome = _decode_in_processes(settings, sources, console)
+        conclusions, left_out = outcome.conclusions(), outcome.left_out
+        problem = SkitError(outcome.problem) if outcome.problem else None
+        if problem is not None and not conclusions:
+            raise problem
     else:
         with _prepare(settings, sources, console) as campaign:
             left_out = campaign.bench.left_out
@@ -74,9 +83,8 @@ def _warn_of_other_tuning(settings: BenchSettings, console: "Console") -> None:
         say(console, f"{settings.tuned}: {doubt}")
 
 
-def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "Campaign":
-    """Load what decoding needs, the quick checks first: method names, then data, then models."""
-    from specbench_kit.cli.progress import loading_bar
+def _load_datasets(settings: BenchSettings, sources: Sources, console: "Console") -> "list[LoadedDataset]":
+    """Load the prompts after the quick checks of method names."""
     from specbench_kit.methods.spec import parse_method
     from specbench_kit.studies.bench.choice import chosen
 
@@ -90,6 +98,24 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
         datasets.append(load_dataset(options, settings.limit, settings.seed, console))
     if settings.server is None:
         say_target(console, settings.target)
+    return datasets
+
+
+def _decode_in_processes(settings: BenchSettings, sources: Sources, console: "Console") -> "ProcessOutcome":
+    """Decode in processes of their own, under one progress bar."""
+    from specbench_kit.cli.progress import decoding_bar
+    from specbench_kit.studies.bench.fresh_processes import decode_in_processes
+
+    datasets = _load_datasets(settings, sources, console)
+    with decoding_bar() as report:
+        return decode_in_processes(settings, datasets, lambda note: say(console, note), report)
+
+
+def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "Campaign":
+    """Load what decoding needs, the quick checks first: method names, then data, then models."""
+    from specbench_kit.cli.progress import loading_bar
+
+    datasets = _load_datasets(settings, sources, console)
     with loading_bar(console) as report:
         from specbench_kit.methods.predictor_based import predictor_notes
         from specbench_kit.studies.bench.campaign import Campaign

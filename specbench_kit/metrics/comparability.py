@@ -202,6 +202,7 @@ CONDITIONS: dict[str, Property] = {
     "memory in GB": _if_measured(lambda run: _text(run.fields.hardware and run.fields.hardware.memory_gb)),
     "launch": _if_measured(lambda run: run.fields.config.launch),
     "repeats": _config("repeats"),
+    "processes": _if_measured(_config("processes")),
 }
 """Properties whose differences are reported among the runs that state them."""
 

@@ -233,6 +233,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         is_baseline=series.is_baseline,
         may_win=False if False in checked else None if None in checked else True,
         looks=max(source.run.fields.looks or 1 for source in sources),
+        processes=min(source.run.fields.config.processes for source in sources),
         is_undecided=all(may_win(source.run.summary) or is_undecided(source.run.summary) for source in sources)
         and None in checked,
     )

@@ -7,7 +7,7 @@ have shown: the smallest difference, and how many prompts tell the first from th
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, log, sqrt
+from math import ceil, exp, hypot, log, sqrt
 from statistics import NormalDist
 
 from specbench_kit.core.errors import SkitError
@@ -72,7 +72,7 @@ class SlowerGate:
                 raise SkitError(f"--fail-if '{self.text}': {label} has no prompt in common with {comparison.reference}")
             if upper is not None and upper < 1 and speed < sqrt(1 - self.loss):
                 failed.append(f"{label}: {speed:.4g} of the reference's speed, {upper:.4g} at most ({self.text})")
-            elif row.typical_relative_speed_error is None or row.typical_relative_speed_error > self._largest_error:
+            elif row.typical_relative_speed_error is None or _whole_error(row) > self._largest_error:
                 too_small.append(f"{label}: {self._shortfall(row)} ({self.text})")
         return GateResult(failed, too_small)
 
@@ -86,12 +86,17 @@ class SlowerGate:
         error = row.typical_relative_speed_error
         if error is None:
             return f"{units} prompts say nothing; at least {FEWEST_UNITS} are needed"
-        found = NormalDist().cdf(-log(1 - self.loss) / error - _quantile(LEVEL))
-        needed = ceil(units * (error / self._largest_error) ** 2)
-        return (
-            f"{units} prompts, whose times vary so much, find such a loss in {found:.0%} of cases; about {needed} find "
-            f"it in {POWER:.0%}"
-        )
+        found = NormalDist().cdf(-log(1 - self.loss) / _whole_error(row) - _quantile(LEVEL))
+        words = f"{units} prompts, whose times vary so much, find such a loss in {found:.0%} of cases"
+        left = self._largest_error**2 - (row.process_error or 0.0) ** 2
+        if left <= 0:
+            return f"{words}; more prompts do not help, since processes differ by so much: more --processes do"
+        return f"{words}; about {ceil(units * error**2 / left)} find it in {POWER:.0%}"
+
+
+def _whole_error(row: MethodRow) -> float:
+    """Return the standard error over prompts and, of a run in several of them, over processes."""
+    return hypot(row.typical_relative_speed_error or 0.0, row.process_error or 0.0)
 
 
 def _quantile(share: float) -> float:
@@ -129,10 +134,15 @@ def resolution(rows: Iterable[tuple[str, MethodRow]]) -> Resolution | None:
         return None
     speed, error, label, row = max(known, key=lambda entry: entry[0])
     seen = abs(log(speed))
-    reach = ((row.typical_relative_speed_limit or 0.0) + NormalDist().inv_cdf(POWER)) * error
+    found_in_most = NormalDist().inv_cdf(POWER)
+    over_prompts = ((row.typical_relative_speed_limit or 0.0) + found_in_most) * error
+    over_processes = (row.process_half_width or 0.0) + found_in_most * (row.process_error or 0.0)
     units = row.relative_speed_units
-    needed = ceil(units * (reach / seen) ** 2) if seen * (TOO_MANY / units) ** 0.5 > reach else None
-    return Resolution(label, exp(reach) - 1, exp(seen) - 1, units, needed)
+    # More prompts make the first part smaller alone.
+    left = seen**2 - over_processes**2
+    is_reachable = left > 0 and over_prompts**2 < left * TOO_MANY / units
+    needed = ceil(units * over_prompts**2 / left) if is_reachable else None
+    return Resolution(label, exp(hypot(over_prompts, over_processes)) - 1, exp(seen) - 1, units, needed)
 
 
 BOUNDS = {"low": 0, "high": 1}

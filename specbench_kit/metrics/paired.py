@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import erfc, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.statistics import LEVEL, NO_WIDTH, Array, Interval, Ratio, Units
-from specbench_kit.metrics.typical import Typical
+from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, Ratio, Units, student
+from specbench_kit.metrics.typical import ProcessSpread, Typical, level_of
 from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, verdict
 
 Key = tuple[str, int]
@@ -42,7 +42,7 @@ class PairedSpeed:
 
     `ratio` is that of the summed times and `typical` that of a typical unit, which verdicts go by. `raw` if they are
     of times alone, because a side has no baseline. `win_share` is the share of prompts on which the side is faster; a
-    prompt with equal times counts half.
+    prompt with equal times counts half. The `spread` over processes, where there are several, widens every interval.
     """
 
     ratio: Ratio
@@ -50,18 +50,37 @@ class PairedSpeed:
     pairs: int
     win_share: float
     raw: bool = False
+    spread: ProcessSpread | None = None
 
     def interval(self, limit: float | None = None) -> Interval | None:
         """Return the confidence interval of the ratio of sums, by default a 95 % interval.
 
         `limit` are the standard errors beyond which a table's differences are shown.
         """
-        return self.ratio.interval(LEVEL if limit is None else max(LEVEL, 1 - erfc(limit / sqrt(2))))
+        bounds = self.ratio.interval(level_of(limit))
+        return self.spread.widen(self.ratio.value, bounds, limit) if self.spread and bounds else bounds
+
+    def typical_interval(self, limit: float | None = None) -> Interval | None:
+        """Return the confidence interval of the typical ratio in the same way."""
+        value = self.typical.value
+        bounds = self.typical.interval(limit)
+        if self.spread and self.typical.is_constant and self.typical.units >= FEWEST_UNITS:
+            bounds = [value, value]
+        return self.spread.widen(value, bounds, limit) if self.spread and bounds else bounds
+
+    def typical_upper_bound(self) -> float | None:
+        """Return what the typical ratio is below, with a confidence of 95 %; None for too few units."""
+        bound = self.typical.upper_bound()
+        if self.spread is None or bound is None:
+            return bound
+        value = self.typical.value
+        half_width = student(2 * LEVEL - 1, self.spread.freedom) * self.spread.standard_error
+        return value * exp(sqrt(log(bound / value) ** 2 + half_width**2))
 
     def verdict(self, limit: float | None = None) -> str:
         """Return which side is shown to be faster on a typical prompt, unless the summed times show the opposite."""
         typical = self.typical
-        bounds = self.typical.interval(limit)
+        bounds = self.typical_interval(limit)
         if bounds is None and not typical.is_constant:
             return TOO_FEW
         shown = verdict(typical.value, bounds, typical.units)
@@ -69,19 +88,42 @@ class PairedSpeed:
         return BY_PROMPT if {shown, in_all} == {FASTER, SLOWER} else shown
 
 
-def speedup(side: Side, units: Units) -> PairedSpeed | None:
+def process_spread(sides: Sequence[Side], units: Units, processes: int) -> ProcessSpread | None:
+    """Return how far apart processes, which number the repeats, are in the speeds of a table's methods.
+
+    A baseline is one of the methods. None for one process, or too few prompts that all processes have timed.
+    """
+    if processes < 2 or len(sides) < 2:
+        return None
+    # Baselines that differ were decoded by commands of their own, in their own processes.
+    apart = any(side.baseline != sides[0].baseline for side in sides)
+    methods = [side for side in sides if not apart or side.own != side.baseline]
+    return ProcessSpread.of(np.array([_by_process(side, units, processes) for side in methods]), apart=apart)
+
+
+def _by_process(side: Side, units: Units, processes: int) -> Array:
+    """Return the logarithmic speed of a method in each process, relative to its baseline: [processes, units]."""
+    baseline = [side.baseline] if side.baseline else []
+    keys = [key for key in side.own if not baseline or key in side.baseline]
+    by_process = ([key for key in keys if key[1] == process] for process in range(processes))
+    return np.array([unit_logs(baseline, [side.own], own_keys, units) for own_keys in by_process])
+
+
+def speedup(side: Side, units: Units, spread: ProcessSpread | None = None) -> PairedSpeed | None:
     """Return baseline seconds / own seconds; None without a request that finished in both."""
-    return _compare([side.baseline], [side.own], units)
+    return _compare([side.baseline], [side.own], units, spread)
 
 
-def relative_speed(side: Side, reference: Side, units: Units) -> PairedSpeed | None:
+def relative_speed(
+    side: Side, reference: Side, units: Units, spread: ProcessSpread | None = None
+) -> PairedSpeed | None:
     """Return the speedup of one run over that of another, so that what slowed a run and its baseline alike cancels.
 
     If a side has no baseline, it is the reference's seconds / own seconds.
     """
     if side.baseline and reference.baseline:
-        return _compare([side.baseline, reference.own], [side.own, reference.baseline], units)
-    speed = _compare([reference.own], [side.own], units)
+        return _compare([side.baseline, reference.own], [side.own, reference.baseline], units, spread)
+    speed = _compare([reference.own], [side.own], units, spread)
     return replace(speed, raw=True) if speed else None
 
 
@@ -90,7 +132,12 @@ def baseline_ratio(side: Side, reference: Side, units: Units) -> PairedSpeed | N
     return _compare([reference.baseline], [side.baseline], units)
 
 
-def _compare(numerators: Sequence[Seconds], denominators: Sequence[Seconds], units: Units) -> PairedSpeed | None:
+def _compare(
+    numerators: Sequence[Seconds],
+    denominators: Sequence[Seconds],
+    units: Units,
+    spread: ProcessSpread | None = None,
+) -> PairedSpeed | None:
     sides = [*numerators, *denominators]
     shared = set(sides[0]).intersection(*sides[1:])
     keys = [key for key in sides[-1] if key in shared]
@@ -107,7 +154,7 @@ def _compare(numerators: Sequence[Seconds], denominators: Sequence[Seconds], uni
     bottom = np.prod([_sums(side, keys, prompts) for side in denominators], axis=0)
     advantage = top / bottom - 1
     win_share = float(((advantage > NO_WIDTH) + 0.5 * (np.abs(advantage) <= NO_WIDTH)).mean())
-    return PairedSpeed(ratio, typical, len(keys), win_share)
+    return PairedSpeed(ratio, typical, len(keys), win_share, spread=spread)
 
 
 def unit_logs(

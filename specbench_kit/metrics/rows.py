@@ -15,7 +15,7 @@ from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, method_row
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
 from specbench_kit.metrics.summary import request_metrics
-from specbench_kit.metrics.typical import TypicalFamily
+from specbench_kit.metrics.typical import ProcessSpread, TypicalFamily
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 from specbench_kit.runs.document import DeploymentDescription
 
@@ -31,7 +31,8 @@ class TableEntry:
 
     Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
-    The table was looked at `looks` times while it grew, and could have been the last each time.
+    The table was looked at `looks` times while it grew, and could have been the last each time. Its repeats are of so
+    many `processes`, one after another; 1 if all are of the same process.
     `is_undecided` marks sampled outputs of which too few were drawn to check them, `is_bound` a method that cannot be
     deployed.
     """
@@ -52,6 +53,7 @@ class TableEntry:
     may_win: bool | None = True
     is_undecided: bool = False
     looks: int = 1
+    processes: int = 1
 
     @property
     def side(self) -> Side:
@@ -193,57 +195,71 @@ def repeats(entry: TableEntry) -> Metrics:
 def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Reference, units: Units) -> None:
     """Add the speeds relative to the baselines and to the reference, with verdicts that hold together."""
     sides = {entry.label: entry.side for entry in entries}
-    limit = _family(entries, sides, reference, units).limit()
+    spread = _process_spread(entries, sides, units)
+    limit = _family(entries, sides, reference, units, spread).limit()
     at_ends = {entry.label: entry.sides_at_ends for entry in entries}
     reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
     for entry in entries:
         row = rows[entry.label]
-        if entry.baseline and (speed := paired.speedup(sides[entry.label], units)):
+        if entry.baseline and (speed := paired.speedup(sides[entry.label], units, spread)):
             row |= paired.speedup_metrics(speed)
-            row["intervals"] |= {"speedup": speed.interval(limit), "typical_speedup": speed.typical.interval(limit)}
+            row["intervals"] |= {"speedup": speed.interval(limit), "typical_speedup": speed.typical_interval(limit)}
             row["speedup_verdict"] = as_allowed(speed.verdict(limit), entry.may_win, undecided=entry.is_undecided)
             row |= derived_range.speedup_range(at_ends[entry.label], units)
         row |= derived_range.time_range(entry.records, at_ends[entry.label])
         if reference_entry is not None and reference_entry is not entry:
-            _add_relative_speed(row, entry, reference_entry, sides, units, limit)
-            _add_baseline_ratio(row, entry, reference_entry, sides, units, 1 - (1 - LEVEL) / len(entries))
+            relative = paired.relative_speed(sides[entry.label], sides[reference.label], units, spread)
+            _add_relative_speed(row, entry, reference_entry, relative, limit)
+            machines = paired.baseline_ratio(sides[entry.label], sides[reference.label], units)
+            if machines and not entry.is_baseline:
+                bounds = machines.ratio.interval(1 - (1 - LEVEL) / len(entries))
+                if spread and bounds:
+                    bounds = spread.widen(machines.ratio.value, bounds, limit)
+                row["baseline_ratio"] = machines.ratio.value
+                row["intervals"]["baseline_ratio"] = bounds
+                row["baseline_verdict"] = verdict(machines.ratio.value, bounds, machines.ratio.units)
             row |= derived_range.relative_speed_range(at_ends[entry.label], at_ends[reference_entry.label], units)
 
 
+def _process_spread(entries: Sequence[TableEntry], sides: Mapping[str, Side], units: Units) -> ProcessSpread | None:
+    """Return the spread over processes; None unless all methods were repeated in equally many of them."""
+    processes = {entry.processes for entry in entries}
+    if len(processes) > 1:
+        return None
+    return paired.process_spread([sides[entry.label] for entry in entries], units, processes.pop())
+
+
 def _add_relative_speed(
-    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, limit: float
+    row: Metrics, entry: TableEntry, reference: TableEntry, speed: paired.PairedSpeed | None, limit: float
 ) -> None:
-    side = sides[entry.label]
-    reference_side = sides[reference.label]
-    if speed := paired.relative_speed(side, reference_side, units):
-        row |= {"relative_speed": speed.ratio.value, "win_share_against": speed.win_share, "raw_times": speed.raw}
-        row |= {"typical_relative_speed": speed.typical.value, "relative_speed_units": speed.ratio.units}
+    if speed is None:
+        return
+    row |= {"relative_speed": speed.ratio.value, "win_share_against": speed.win_share, "raw_times": speed.raw}
+    row |= {"typical_relative_speed": speed.typical.value, "relative_speed_units": speed.ratio.units}
+    row |= {
+        "typical_relative_speed_upper": speed.typical_upper_bound(),
+        "typical_relative_speed_error": speed.typical.standard_error,
+        "typical_relative_speed_limit": limit,
+    }
+    if speed.spread is not None:
         row |= {
-            "typical_relative_speed_upper": speed.typical.upper_bound(),
-            "typical_relative_speed_error": speed.typical.standard_error,
-            "typical_relative_speed_limit": limit,
+            "process_error": speed.spread.standard_error,
+            "process_half_width": speed.spread.half_width(limit),
         }
-        row["intervals"] |= {
-            "relative_speed": speed.interval(limit),
-            "typical_relative_speed": speed.typical.interval(limit),
-        }
-        allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
-        row["verdict"] = as_allowed(speed.verdict(limit), allowed, rival, entry.is_undecided)
-
-
-def _add_baseline_ratio(
-    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, level: float
-) -> None:
-    """Add how fast the baseline of a run was beside the reference's."""
-    if not entry.is_baseline and (machines := paired.baseline_ratio(sides[entry.label], sides[reference.label], units)):
-        bounds = machines.ratio.interval(level)
-        row["baseline_ratio"] = machines.ratio.value
-        row["intervals"]["baseline_ratio"] = bounds
-        row["baseline_verdict"] = verdict(machines.ratio.value, bounds, machines.ratio.units)
+    row["intervals"] |= {
+        "relative_speed": speed.interval(limit),
+        "typical_relative_speed": speed.typical_interval(limit),
+    }
+    allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
+    row["verdict"] = as_allowed(speed.verdict(limit), allowed, rival, entry.is_undecided)
 
 
 def _family(
-    entries: Sequence[TableEntry], sides: Mapping[str, Side], reference: Reference, units: Units
+    entries: Sequence[TableEntry],
+    sides: Mapping[str, Side],
+    reference: Reference,
+    units: Units,
+    spread: ProcessSpread | None,
 ) -> TypicalFamily:
     own = [sides[entry.label] for entry in entries]
     # Without baselines, times are compared as they are, as `relative_speed` does.
@@ -257,6 +273,7 @@ def _family(
         places[0] if places else None,
         [entry.is_baseline for entry in entries] if is_paired else (),
         1 - (1 - LEVEL) / max(entry.looks for entry in entries),
+        spread,
     )
 
 

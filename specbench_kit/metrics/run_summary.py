@@ -178,7 +178,8 @@ class MethodRow(MetricValues, kw_only=True):
     `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others, and where nothing was
     checked. The lists `..._at_ends` hold a ratio at each end of the range of derived times. The
     `typical_relative_speed` has an upper bound, a standard error, and the number of standard errors beyond which the
-    table shows a difference.
+    table shows a difference. Of a run in several processes, what these add to any ratio of two methods has a standard
+    error and, in the table, a half width of the ratio's logarithm.
     """
 
     lossless: OutputCounts | None = None
@@ -193,6 +194,8 @@ class MethodRow(MetricValues, kw_only=True):
     typical_relative_speed_upper: float | None = None
     typical_relative_speed_error: float | None = None
     typical_relative_speed_limit: float | None = None
+    process_error: float | None = None
+    process_half_width: float | None = None
     speedup_at_ends: list[float] | None = None
     relative_speed_at_ends: list[float] | None = None
 

@@ -30,13 +30,14 @@ def summarise(
     device_cost: float | None = None,
     baseline_device_cost: float | None = None,
     batch_size: int = 1,
+    processes: int = 1,
 ) -> Metrics:
     """Return every metric as `{"overall": {...}, "categories": {name: {...}}, "baseline": the same or None}`.
 
     `goodput` needs `slo_tpot_s`; `cost_efficiency` needs the device costs, sums over devices of price times
     time; `headroom` needs the oracle's throughput on the same requests and a baseline. Metrics per makespan are
     given overall only: categories share the run's time. Intervals are 95% intervals over prompts, or over batches of
-    `batch_size` requests that shared their time.
+    `batch_size` requests that shared their time, and over the `processes` that number the repeats.
     """
     clocks = {record.time_kind for record in RequestGroup([*records, *(baseline or [])]).finished}
     require(len(clocks) <= 1, "measured and modelled times cannot share a metric: run method and baseline on one clock")
@@ -52,14 +53,14 @@ def summarise(
         )
         del baseline_summary["baseline"]
     units = units_of(records, batch_size)
-    overall = _summarise_group(group, baseline, units)
+    overall = _summarise_group(group, baseline, units, processes)
     overall |= per_makespan(group, makespan_s, slo_tpot_s)
     if oracle_throughput is not None and baseline_summary is not None:
         plain_throughput = baseline_summary["overall"]["throughput"]
         overall["headroom"] = headroom(overall["throughput"], plain_throughput, oracle_throughput)
     if device_cost is not None:
         overall["cost_efficiency"] = ratio_of_sums(overall["tokens"], device_cost)
-    categories = {name: _summarise_group(part, baseline, units) for name, part in by_category(group).items()}
+    categories = {name: _summarise_group(part, baseline, units, processes) for name, part in by_category(group).items()}
     return {"overall": overall, "categories": categories, "baseline": baseline_summary}
 
 
@@ -70,6 +71,7 @@ def summarise_run(
     oracle_throughput: float | None = None,
     timed: bool = True,
     batch_size: int = 1,
+    processes: int = 1,
 ) -> Metrics:
     """Return every metric of a run from all its records, under the deployment in its `run.json`.
 
@@ -85,6 +87,7 @@ def summarise_run(
         device_cost=device_cost(deployment, records) if deployment else None,
         baseline_device_cost=device_cost(deployment, plain_records) if deployment else None,
         batch_size=batch_size,
+        processes=processes,
     )
     overall = summary["overall"]
     if deployment:
@@ -97,18 +100,21 @@ def summarise_run(
     return summary
 
 
-def _summarise_group(group: RequestGroup, baseline: Sequence[RequestRecord] | None, units: Units) -> Metrics:
+def _summarise_group(
+    group: RequestGroup, baseline: Sequence[RequestRecord] | None, units: Units, processes: int
+) -> Metrics:
     metrics = request_metrics(group) | {"intervals": ratio_intervals(group.rounds, units)}
     at_ends = derived_range.sides_at_ends(group.records, baseline or ())
     metrics |= derived_range.time_range(group.records, at_ends)
     if baseline is not None:
         metrics |= derived_range.without_ends(derived_range.speedup_range(at_ends, units))
         side = Side.of(group.records, baseline)
-        speed = paired.speedup(side, units)
+        sides = [side, Side(side.baseline, side.baseline)]
+        speed = paired.speedup(side, units, paired.process_spread(sides, units, processes))
         metrics |= paired.speedup_metrics(speed) | {"speedup_request_mean": paired.request_mean(side)}
         metrics |= attainment(group, baseline)
         metrics["intervals"]["speedup"] = speed.interval() if speed else None
-        metrics["intervals"]["typical_speedup"] = speed.typical.interval() if speed else None
+        metrics["intervals"]["typical_speedup"] = speed.typical_interval() if speed else None
     return metrics
 
 

@@ -2,17 +2,20 @@
 
 The estimate is that of Hodges and Lehmann: the median of the means of all pairs of units' logarithmic ratios, beside
 Wilcoxon's signed ranks. A unit that the machine disturbed is one of many, however long it took.
+
+Also here: how far apart fresh processes are. What lasts as long as a process, such as where its memory lies, favours a
+method in all of its requests: more prompts do not show it, and only further processes do.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, exp, log, sqrt
+from math import ceil, erfc, exp, log, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
-from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval
+from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, student
 
 SHUFFLES = 1000
 """Random orders of the methods from which the largest deviation of equal methods is taken."""
@@ -117,6 +120,68 @@ def limit_of_one(units: int, level: float = LEVEL) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessSpread:
+    """The variance of one method's logarithmic speed over processes, beyond what all methods share.
+
+    It is the mean square of method x process in a mixed model with fixed methods and random processes, which is the
+    error of a comparison of two methods there. All methods give it together: with the methods of a table there are
+    `freedom` degrees of freedom, where two methods alone have one less than there are processes.
+    """
+
+    variance: float
+    freedom: int
+    processes: int
+
+    @classmethod
+    def of(cls, logs: Array, *, apart: bool = False) -> "ProcessSpread | None":
+        """Return the spread of logarithmic speeds [methods, processes, units], nan where nothing was timed.
+
+        None for one process, or with too few units that all processes have timed with all methods. Set `apart` for
+        methods that ran in processes of their own, which have nothing in common.
+        """
+        methods, processes = logs.shape[:2]
+        whole = np.isfinite(logs).all(axis=(0, 1))
+        freedom = (methods - (not apart)) * (processes - 1)
+        if not freedom or whole.sum() < FEWEST_UNITS:
+            return None
+        speeds = np.array([[_typical_log(units) for units in method] for method in logs[:, :, whole]])
+        residuals = speeds - speeds.mean(axis=1, keepdims=True)
+        if not apart:
+            residuals -= residuals.mean(axis=0)
+        return cls(float((residuals**2).sum()) / freedom, freedom, processes)
+
+    def half_width(self, limit: float | None = None) -> float:
+        """Return half the width of the interval of two methods' logarithmic ratio, by default a 95 % interval.
+
+        `limit` are the standard errors beyond which a table's differences are shown.
+        """
+        return student(level_of(limit), self.freedom) * self.standard_error
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of two methods' logarithmic ratio."""
+        return sqrt(2 * self.variance / self.processes)
+
+    def widen(self, value: float, bounds: Interval, limit: float | None = None) -> Interval:
+        """Return the interval of a ratio of two methods with the half width over processes added in quadrature."""
+        half_width = self.half_width(limit)
+        below = sqrt(log(value / bounds[0]) ** 2 + half_width**2)
+        above = sqrt(log(bounds[1] / value) ** 2 + half_width**2)
+        return [value * exp(-below), value * exp(above)]
+
+
+def _typical_log(logs: Array) -> float:
+    typical = Typical.of(logs)
+    assert typical is not None, "units were counted before"
+    return log(typical.value)
+
+
+def level_of(limit: float | None) -> float:
+    """Return the level of intervals that show what exceeds `limit` standard errors; at least, and by default, 95 %."""
+    return LEVEL if limit is None else max(LEVEL, 1 - erfc(limit / sqrt(2)))
+
+
+@dataclass(frozen=True, slots=True)
 class TypicalFamily:
     """The comparisons of one table: every method with its baseline, and with the reference.
 
@@ -134,6 +199,7 @@ class TypicalFamily:
     """Methods that are the baseline itself: they are compared with the others as these are with their baselines."""
     level: float = LEVEL
     """The share of tables of equal methods that contain no false verdict."""
+    spread: ProcessSpread | None = None
 
     def limit(self, seed: int = 0) -> float:
         """Return the deviation beyond which differences are shown, such that all verdicts hold together.
@@ -145,8 +211,8 @@ class TypicalFamily:
         beside_reference = self._rivals()
         while True:
             limit = self._largest(beside_baseline, beside_reference, np.random.default_rng(seed))
-            left = {m for m in beside_baseline if self._deviation(m, None) <= limit}
-            rivals = {m for m in beside_reference if self._deviation(m, self.reference) <= limit}
+            left = {m for m in beside_baseline if not self._is_shown(m, None, limit)}
+            rivals = {m for m in beside_reference if not self._is_shown(m, self.reference, limit)}
             if (left, rivals) == (beside_baseline, beside_reference):
                 return limit
             beside_baseline = left
@@ -159,10 +225,16 @@ class TypicalFamily:
             return set()
         return set(range(self.speeds.shape[1])) - baselines - {self.reference}
 
-    def _deviation(self, method: int, rival: int | None) -> float:
+    def _is_shown(self, method: int, rival: int | None, limit: float) -> bool:
         logs = self.speeds[:, method] - (0 if rival is None else self.speeds[:, rival])
         typical = Typical.of(logs[np.isfinite(logs)])
-        return abs(typical.deviation) if typical else 0.0
+        if typical is None or abs(typical.deviation) <= limit:
+            return False
+        bounds = typical.interval(limit)
+        if self.spread is None or bounds is None:
+            return True
+        low, high = self.spread.widen(typical.value, bounds, limit)
+        return not low <= 1 <= high
 
     def _largest(
         self, beside_baseline: Collection[int], beside_reference: Collection[int], rng: np.random.Generator

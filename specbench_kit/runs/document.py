@@ -73,6 +73,7 @@ class RunConfig(Struct):
     batch_size: Annotated[int | None, doc("requests that may be decoded at once")] = None
     effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None
     repeats: Annotated[int | None, doc("times that each request is decoded")] = None
+    processes: Annotated[int, doc("processes, one after another, that each decoded every request once")] = 1
     seed: Annotated[int | None, doc("seed of all random numbers")] = None
     temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
     top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None

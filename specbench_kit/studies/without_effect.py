@@ -109,6 +109,7 @@ DISTILLATION = (
 RULES: Mapping[str, Sequence[WithoutEffect]] = {
     "bench": (
         WithoutEffect((*DATASET, "minutes", *LIVE), beside("replay"), RECORDED),
+        WithoutEffect(("processes",), beside("replay"), "a trace was recorded in one; leave out one of them"),
         WithoutEffect((*SAMPLING, "draft_top_n"), _greedily, GREEDY),
     ),
     "ab": (

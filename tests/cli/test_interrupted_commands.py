@@ -1,7 +1,7 @@
 """Long commands that are killed, or meet a full disk, at any of their file operations: nothing is lost or doubled.
 
 Each is run whole once, which counts its operations. Then its process is ended at some of them, and the same command
-again, with --resume where there is such an option, has to come to the same end. Two kills run before every change.
+again, with --resume where there is such an option, has to come to the same end. Three kills run before every change.
 """
 
 import subprocess
@@ -120,14 +120,21 @@ def answered(out: Path) -> Result:
     return answers
 
 
-def trained(out: Path) -> Result:
-    folder = out / "runs" / "draft"
-    assert not (folder / "unfinished").exists()
-    return sorted(path.name for path in folder.iterdir() if path.suffix != ".log" and not path.name.startswith("."))
+def trained(name: str) -> Callable[[Path], Result]:
+    """Return a reader of the files of a draft model or head."""
+
+    def read(out: Path) -> Result:
+        folder = out / "runs" / name
+        assert not (folder / "unfinished").exists()
+        return sorted(path.name for path in folder.iterdir() if path.suffix != ".log" and not path.name.startswith("."))
+
+    return read
 
 
 def submitted(out: Path) -> Result:
-    return {path.name: path.read_bytes() for path in (out / "runs" / "submissions").glob("*.json")}
+    """Return the files of results; what a kill left of one that was not whole begins with a dot."""
+    folder = out / "runs" / "submissions"
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def predicted(out: Path) -> Result:
@@ -172,7 +179,21 @@ COMMANDS = {
             *("train-draft", "--target", place.tiny.target, "--trace", place.trace, "--layers", 0, "--vocabulary", 200),
             *("--epochs", 1, "--save-to", place.out / "runs" / "draft"),
         ],
-        trained,
+        trained("draft"),
+    ),
+    "train-head": Command(
+        lambda place: [
+            *("train-head", "--target", place.tiny.target, "--trace", place.trace, "--vocabulary", 200),
+            *("--epochs", 1, "--save-to", place.out / "runs" / "head"),
+        ],
+        trained("head"),
+    ),
+    "suite": Command(
+        lambda place: [
+            *("suite", "run", "v1", "--method", "autoregressive", "--method", "fixed-k:k=1"),
+            *("--submit", place.out / "runs" / "submissions", "--out", place.out / "runs"),
+        ],
+        submitted,
     ),
     "train-predictor": Command(
         lambda place: [
@@ -253,7 +274,7 @@ def finish(command: Command, place: Place) -> None:
 
 
 CASES = [(name, kind, part) for name in COMMANDS for kind, parts in (("kill", 3), ("full", 2)) for part in range(parts)]
-BEFORE_EVERY_CHANGE = [("record", "kill", 1), ("ab", "kill", 1)]
+BEFORE_EVERY_CHANGE = [("record", "kill", 1), ("ab", "kill", 1), ("train-head", "kill", 1)]
 
 
 @pytest.mark.parametrize(("name", "kind", "part"), nightly_except(BEFORE_EVERY_CHANGE, CASES))

@@ -13,7 +13,7 @@ from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
-from specbench_kit.reports.comparison.wording import cautions, decision_words, power_words, reachable_gap
+from specbench_kit.reports.comparison.wording import cautions, decision_words, power_words, process_words, reachable_gap
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -252,6 +252,8 @@ def differences(comparison: Comparison) -> Blocks:
         f"{NO_DIFFERENCE.capitalize()}: the interval contains 1. {TOO_FEW.capitalize()}: fewer than {FEWEST_UNITS} for "
         "one comparison, more for many."
     )
+    if lasting := process_words(comparison):
+        note += f" {lasting}"
     fastest_share = comparison.overall[comparison.reference].fastest_share
     if fastest_share is not None:
         note += f" {reference} itself is the fastest on {share(fastest_share)} of prompts."

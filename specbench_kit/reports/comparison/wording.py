@@ -111,12 +111,33 @@ def power_words(comparison: Comparison) -> str:
     if found is None:
         return ""
     words = f"These {found.units} prompts show differences from {share(found.smallest)} on in four of five cases"
+    if found.needed is None and any(row.process_error for row in rivals.values()):
+        return (
+            f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for more prompts alone, since"
+            " processes differ: more processes may tell them apart."
+        )
     if found.needed is None:
         return f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for any number of prompts."
     return (
         f"{words}; about {count(found.needed)} would tell {code(comparison.reference)} from {code(found.rival)}, "
         f"{share(found.seen)} apart on a typical prompt."
     )
+
+
+def process_words(comparison: Comparison) -> str:
+    """Return whether intervals of measured times cover what lasts as long as a process; empty for modelled times."""
+    fields = [run.fields for run in comparison.runs]
+    if any(run.time_kind != "measured" for run in fields):
+        return ""
+    lasting = "what lasts as long as a process, such as where its memory lies"
+    processes = min(run.config.processes for run in fields)
+    if any(row.process_error is not None for row in comparison.overall.values()):
+        return f"Each prompt was timed in {processes} processes; intervals and verdicts cover {lasting}."
+    uncovered = f"Intervals and verdicts do not cover {lasting}"
+    if processes > 1:
+        return f"{uncovered}: too few prompts were timed by all methods in as many processes."
+    can_repeat = all(run.server is None and run.imported is None for run in fields)
+    return f"{uncovered}; {code('skit bench --processes 3')} measures it." if can_repeat else f"{uncovered}."
 
 
 def _partial_runs(comparison: Comparison) -> list[str]:

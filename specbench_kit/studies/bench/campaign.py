@@ -16,7 +16,7 @@ from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import count_turns, open_runs
-from specbench_kit.studies.bench.run import Benchmark
+from specbench_kit.studies.bench.run import Benchmark, ProcessTurn
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 
@@ -28,15 +28,23 @@ class Campaign:
     """The benchmarks of several datasets with one pair of models.
 
     Every run directory exists before anything is decoded, so that `--resume` finds all runs of one command. Close the
-    campaign after `conclude`, since a server is asked about outputs that differ; `with Campaign(...)` does.
+    campaign after `conclude`, since a server is asked about outputs that differ; `with Campaign(...)` does. `turn` says
+    which of several processes this is.
     """
 
-    def __init__(self, settings: BenchSettings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
+    def __init__(
+        self,
+        settings: BenchSettings,
+        datasets: Sequence[LoadedDataset],
+        report: ProgressCallback,
+        turn: ProcessTurn | None = None,
+    ) -> None:
         self.bench = Workbench(settings, datasets, report)
-        runs, notes = open_runs(settings, self.bench, self.bench.datasets)
+        join = turn is not None and turn.number > 0
+        runs, notes = open_runs(settings, self.bench, self.bench.datasets, join=join)
         self.notes = [*self.bench.notes, *(self.bench.server.notes if self.bench.server else ()), *notes]
         pairs = zip(self.bench.datasets, runs, strict=True)
-        self.benchmarks = [Benchmark(settings, dataset, self.bench, opened) for dataset, opened in pairs]
+        self.benchmarks = [Benchmark(settings, dataset, self.bench, opened, turn) for dataset, opened in pairs]
 
     @property
     def outlook(self) -> str:
@@ -99,5 +107,5 @@ def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
         rest_s = read_processor_time().since(first).wall_s
         per_request_s += first_s
         per_token_s += rest_s / max(1, sum(len(record.output_ids) for record in records) - 1)
-    requests = sum(count_turns(dataset) for dataset in datasets) * bench.settings.repeats
+    requests = sum(count_turns(dataset) for dataset in datasets) * bench.settings.passes
     return (per_request_s + per_token_s * bench.settings.max_new_tokens) * requests

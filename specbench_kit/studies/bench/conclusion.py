@@ -151,6 +151,7 @@ def _summarise(
         oracle_throughput=oracle,
         timed=not run.spans_interruption,
         batch_size=run.decoded_at_once,
+        processes=run.config.processes,
     )
     return {
         "method": run.method,

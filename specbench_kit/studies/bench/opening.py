@@ -35,11 +35,12 @@ Runs = dict[str, RunDirectory]
 
 
 def open_runs(
-    settings: BenchSettings, bench: Workbench, datasets: Sequence[LoadedDataset]
+    settings: BenchSettings, bench: Workbench, datasets: Sequence[LoadedDataset], *, join: bool = False
 ) -> tuple[list[Runs], list[str]]:
     """Create the run directories of every dataset, or resume all those that were begun together.
 
-    Returned with remarks for the user. From now on no other process can write to them.
+    `join` goes on with those of an earlier process of the same command. Returned with remarks for the user. From now
+    on no other process can write to them.
     """
     described: list[dict[str, object]] = []
     config = _describe_config(settings, bench)
@@ -57,7 +58,7 @@ def open_runs(
                     "config": {**config, "effective_batch_size": sizes[spec]},
                 }
             )
-    if settings.resume:
+    if settings.resume or join:
         directories = find_resumable(settings.out, [config_key(run) for run in described])
     else:
         directories = [RunDirectory.create(settings.out, run) for run in described]
@@ -108,6 +109,7 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
         "dtype": str(target.dtype).removeprefix("torch."),
         "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
         **({"products": products} if here and (products := here.executor.products) else {}),
+        **({"processes": settings.processes} if settings.processes > 1 else {}),
         **({"launch": settings.launch} if settings.launch != "virtual" else {}),
         **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
         **({"lossy": settings.lossy.spec} if settings.lossy else {}),
@@ -131,7 +133,7 @@ def _describe(
         **(bench.server.describe() if bench.server else {}),
         **describe_time(settings.deployment),
         **describe_range(bench.ends, AS_DRAFTED),
-        "requests": count_turns(dataset) * settings.repeats,
+        "requests": count_turns(dataset) * settings.passes,
         "prompts": prompts,
         "sample_reason": dataset.reason,
         **({"left_out": bench.left_out} if bench.left_out else {}),

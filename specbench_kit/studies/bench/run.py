@@ -179,6 +179,14 @@ StoredRecords = Mapping[tuple[str, int], RequestRecord]
 """Records by request id and repeat."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessTurn:
+    """Which of a benchmark's processes this is, from 0, and whether an earlier one has noted that it was resumed."""
+
+    number: int
+    is_noted: bool = False
+
+
 class Benchmark:
     """Methods over one dataset: `run` decodes what is not yet on disk, `conclude` reports on what is.
 
@@ -186,7 +194,12 @@ class Benchmark:
     """
 
     def __init__(
-        self, settings: BenchSettings, dataset: LoadedDataset, bench: Workbench | None = None, runs: Runs | None = None
+        self,
+        settings: BenchSettings,
+        dataset: LoadedDataset,
+        bench: Workbench | None = None,
+        runs: Runs | None = None,
+        turn: ProcessTurn | None = None,
     ) -> None:
         self.settings = settings
         self.bench = bench or Workbench(settings, [dataset])
@@ -200,7 +213,9 @@ class Benchmark:
         if settings.until_decided is not None:
             # Files go from task to task, and a comparison may be decided before the last one.
             self._prompts = tuple(Random(settings.seed).sample(self._prompts, len(self._prompts)))
-        self._requests = count_turns(self.dataset) * settings.repeats
+        self._turn = turn
+        self._repeats = (turn.number,) if turn else tuple(range(settings.passes))
+        self._requests = count_turns(self.dataset) * settings.passes
         self._stores = {spec: self._find_stores(spec) for spec in self.bench.lanes}
         self._reused = {spec: self._reusable(spec) for spec in self._stores}
         # The clock of a resumed method continues from where it stopped.
@@ -218,6 +233,12 @@ class Benchmark:
         """Return the number of requests that are on disk and need not be decoded again."""
         return sum(map(len, self._reused.values()))
 
+    @property
+    def is_done(self) -> bool:
+        """Return True if everything that this process has to decode is on disk."""
+        size = count_turns(self.dataset)
+        return all(len(self._finished_in(spec, repeat)) == size for spec in self._stores for repeat in self._repeats)
+
     def run(self, report: Callable[[Progress], None], limit: TimeLimit = NO_LIMIT) -> None:
         """Decode everything that is missing, the methods in turns, and all of it again for each repeat.
 
@@ -225,7 +246,7 @@ class Benchmark:
         """
         planned = self.planned
         done = self.done
-        if done == planned or limit.is_over:
+        if self.is_done or limit.is_over:
             return
         earlier = {spec: self._finished(spec) for spec in self._stores}
         if not any(earlier.values()):
@@ -235,8 +256,8 @@ class Benchmark:
         self._warm_up(server_only)
         control = self._make_control()
         with self._monitored(control) as monitor:
-            for repeat in range(self.settings.repeats):
-                if repeat and limit.is_over:
+            for repeat in self._repeats:
+                if repeat != self._repeats[0] and limit.is_over:
                     break
                 references: dict[str, RequestRecord] = {}
                 lanes = [self._make_lane(spec, repeat, references) for spec in self._stores]
@@ -414,7 +435,7 @@ class Benchmark:
 
     def _note_resumption(self) -> None:
         """Store the current conditions in every resumed run that is not complete."""
-        if not self.settings.resume:
+        if not self.settings.resume or (self._turn and self._turn.is_noted):
             return
         conditions = provenance.collect(self.settings.argv)
         for spec, run in self.runs.items():

@@ -121,6 +121,14 @@ class BenchSettings(ConnectionOptions):
     repeats: Annotated[
         int, Option("Number of times that each request is decoded, always with the same seeds.", RUN)
     ] = 1
+    processes: Annotated[
+        int,
+        Option(
+            "Decode each request once in each of so many processes, one after another, so that intervals and verdicts "
+            "cover what lasts as long as a process, such as where its memory lies; 3 or more. --minutes is shared out.",
+            RUN,
+        ),
+    ] = 1
     baseline: Annotated[bool, Option("Also decode with the target alone, as the baseline.", RUN)] = True
     out: Out = Path("results")
     resume: Resume = False
@@ -242,6 +250,7 @@ class BenchSettings(ConnectionOptions):
             self.repeats == 1 or self.deployment is None,
             "--repeats measures again, but modelled time never varies: leave out --repeats or --deployment",
         )
+        self._require_process_options()
         require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         temperature_fits = isfinite(self.temperature) and self.temperature >= 0
@@ -268,6 +277,26 @@ class BenchSettings(ConnectionOptions):
             self.launch == "virtual" or self.deployment is None,
             "--launch processes measures this machine: leave out --launch or --deployment",
         )
+
+    @property
+    def passes(self) -> int:
+        """The number of times that each request is decoded: repeats in one process, or one in each of several."""
+        return self.repeats * self.processes
+
+    def _require_process_options(self) -> None:
+        """Raise SkitError for options that cannot go with several processes."""
+        require(self.processes >= 1, f"--processes must be at least 1, not {self.processes}")
+        if self.processes == 1:
+            return
+        reasons = {
+            "--deployment": self.deployment is not None and "modelled time is the same in every process",
+            "--server": self.server is not None and "the server's process, which verifies, goes on",
+            "--repeats": self.repeats > 1 and "each process is a repeat",
+            "--until-decided": self.until_decided is not None and "it goes on with new prompts, not with processes",
+            "--timeline": self.timeline and "a timeline shows one process",
+        }
+        for flag, reason in reasons.items():
+            require(not reason, f"--processes cannot go with {flag}: {reason}; leave out one of them")
 
     def require_answers_in(self, dataset: LoadedDataset) -> None:
         """Raise SkitError for options about right answers if the dataset has none."""

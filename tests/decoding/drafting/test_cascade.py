@@ -12,10 +12,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT, parse_drafter
 from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.decoding.loop import DecodingSetup
-from specbench_kit.decoding.records import RoundRecord
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
-from specbench_kit.deployments.base import Endpoint
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 
@@ -73,7 +73,15 @@ PLACE = replace(DEPLOYMENT, drafter=Endpoint("edge", FIRST))
 
 
 def modelled(spec: str, prompt: Sequence[int], guessing: bool = False) -> tuple[list[RoundRecord], list[int]]:
-    """The rounds of one request under a deployment, and the tokens of every forward of the first.
+    """The rounds of one request under a deployment, and the tokens of every forward of the first."""
+    record, tokens = recorded(spec, prompt, guessing)
+    return record.rounds, tokens
+
+
+def recorded(
+    spec: str, prompt: Sequence[int], guessing: bool = False, place: Deployment = PLACE, ends: Sequence[Deployment] = ()
+) -> tuple[RequestRecord, list[int]]:
+    """The record of one request under a deployment, and the tokens of every forward of the first.
 
     All models are one, which guesses what it says itself.
     """
@@ -81,12 +89,24 @@ def modelled(spec: str, prompt: Sequence[int], guessing: bool = False) -> tuple[
     tokens, forward = list[int](), first.forward
     first.forward = lambda rows, layers=(): (tokens.append(len(rows[0].tokens)), forward(rows, layers))[1]  # type: ignore[method-assign]
     others = {"same": second} if guessing else {}
-    engine = live_engine(parse_method(spec), target, first, setup=DecodingSetup(), deployment=PLACE, others=others)
+    setup = DecodingSetup()
+    engine = live_engine(parse_method(spec), target, first, setup=setup, deployment=place, others=others, ends=ends)
     engine.submit(make_requests([prompt], 27)[0])
     records = []
     while not engine.idle:
         records += engine.step()
-    return records[0].rounds, tokens
+    return records[0], tokens
+
+
+def test_at_an_end_of_derived_times_both_models_take_what_they_would_take_there() -> None:
+    spec = "fixed-k:k=8,drafter=cascade.second=same+k2=3+second_s=0.002"
+    slow = replace(PLACE, drafter=Endpoint("edge", ContextModel(0, gamma_s=0.003, delta_s=0.040)))
+    both, _ = recorded(spec, PROMPTS[1], guessing=True, ends=[PLACE, slow])
+    there, _ = recorded(spec, PROMPTS[1], guessing=True, place=slow)
+    assert there.e2e_s is not None
+    assert both.e2e_s is not None
+    assert there.e2e_s > 1.5 * both.e2e_s
+    assert both.ends_s == pytest.approx([both.e2e_s, there.e2e_s])
 
 
 def test_under_a_deployment_every_forward_of_both_takes_its_time() -> None:

@@ -1,0 +1,133 @@
+"""A benchmark in several processes: what each adds, what a killed one leaves, and what cannot go with them."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import active_children
+from pathlib import Path
+
+import pytest
+from command_line import TinyPair, write_rows
+from test_bench_run import no_report, settings
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.datasets.loading import load
+from specbench_kit.deployments.loading import load as load_deployment
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.studies.bench.fresh_processes import ProcessOutcome, decode_in_processes
+from specbench_kit.studies.bench.lanes import Progress
+from specbench_kit.studies.bench.settings import BenchSettings
+
+PROMPTS = 6
+
+
+def prompts(folder: Path) -> LoadedDataset:
+    rows = [{"id": f"q{number}", "prompt": f"How many are {number}?"} for number in range(PROMPTS)]
+    file = write_rows(folder / "prompts.jsonl", *rows)
+    return load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0)
+
+
+def options(tiny: TinyPair, folder: Path, **changes: object) -> BenchSettings:
+    return settings(tiny, folder, "fixed-k:k=2", **{"processes": 2, "max_new_tokens": 4, **changes})
+
+
+def decode(
+    asked: BenchSettings, report: Callable[[Progress], None] = no_report, tell: Callable[[str], None] = print
+) -> ProcessOutcome:
+    return decode_in_processes(asked, [prompts(asked.out)], tell, report)
+
+
+def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path) -> None:
+    reported: list[Progress] = []
+    (conclusion,) = decode(options(tiny, tmp_path), reported.append).conclusions()
+    run = conclusion.directory
+    expected = [(f"q{number}", process) for process in range(2) for number in range(PROMPTS)]
+    assert [record.key for record in run.records()] == expected
+    assert sorted(record.key for record in run.baseline_records()) == sorted(expected)
+    assert [progress.done for progress in reported] == list(range(1, 4 * PROMPTS + 1))
+    document = run.document
+    assert (document.config.processes, document.requests) == (2, 2 * PROMPTS)
+    assert document.resumptions == []
+    assert len(document.machine) == len(document.warm_up.rounds) == 2
+    assert conclusion.summary.partial is False
+    assert conclusion.summary.overall.throughput, "the second process is no interruption"
+    assert "Each prompt was timed in 2 processes; intervals and verdicts cover" in (run.path / "report.md").read_text()
+    ends_s = [record.finished_s or 0.0 for record in run.records()]
+    assert ends_s == sorted(ends_s)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_path: Path) -> None:
+    asked = options(tiny, tmp_path)
+
+    def kill(progress: Progress) -> None:
+        if progress.done == 2 * PROMPTS + 3:
+            for process in active_children():
+                process.kill()
+
+    with pytest.raises(SkitError, match=r"^process 2 of 2 was ended by signal 9; finished requests are kept, --resume"):
+        decode(asked, kill)
+    (folder,) = (file.parent for file in tmp_path.glob("*/run.json"))
+    before = (folder / "requests.jsonl").read_bytes()
+    assert PROMPTS < len(RunDirectory.open(folder).records()) < 2 * PROMPTS
+    (conclusion,) = decode(replace(asked, resume=True)).conclusions()
+    run = conclusion.directory
+    assert run.path == folder
+    assert (folder / "requests.jsonl").read_bytes().startswith(before)
+    assert [record.key for record in run.records()] == [
+        (f"q{n}", process) for process in (0, 1) for n in range(PROMPTS)
+    ]
+    assert len(run.baseline_records()) == 2 * PROMPTS
+    assert len(run.document.resumptions) == 1, "the first process had nothing to do, and notes nothing"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_an_interrupt_concludes_what_was_decoded(tiny: TinyPair, tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.done == 5:
+            for process in active_children():
+                os.kill(process.pid or 0, signal.SIGINT)
+
+    outcome = decode(options(tiny, tmp_path, max_new_tokens=12), interrupt)
+    assert outcome.problem == "interrupted; finished requests are kept, --resume continues with the others"
+    (conclusion,) = outcome.conclusions()
+    assert conclusion.summary.partial
+    assert {record.repeat for record in conclusion.directory.records()} == {0}
+
+
+def test_minutes_are_shared_out(tiny: TinyPair, tmp_path: Path) -> None:
+    """Too short a time ends each process after its first turn."""
+    (conclusion,) = decode(options(tiny, tmp_path, minutes=1e-9)).conclusions()
+    assert [record.key for record in conclusion.directory.records()] == [("q0", 0), ("q0", 1)]
+    assert conclusion.summary.partial
+
+
+def test_a_problem_before_decoding_is_told_as_in_one_process(tiny: TinyPair, tmp_path: Path) -> None:
+    outcome = decode(options(tiny, tmp_path, resume=True))
+    assert "holds no unfinished run with these settings" in (outcome.problem or "")
+    assert outcome.conclusions() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"repeats": 2}, "--repeats: each process is a repeat"),
+        ({"until_decided": 0.05}, "--until-decided: it goes on with new prompts"),
+        ({"timeline": True}, "--timeline: a timeline shows one process"),
+        ({"server": "127.0.0.1:1"}, "--server: the server's process"),
+    ],
+)
+def test_what_cannot_be_done_in_several_processes_is_refused(
+    tiny: TinyPair, tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(SkitError, match=f"--processes cannot go with {reason}"):
+        options(tiny, tmp_path, **changes)
+
+
+def test_modelled_time_is_the_same_in_every_process(tiny: TinyPair, tmp_path: Path) -> None:
+    with pytest.raises(SkitError, match="--processes cannot go with --deployment: modelled time is the same"):
+        options(tiny, tmp_path, deployment=load_deployment("wan"))
+    with pytest.raises(SkitError, match="--processes must be at least 1, not 0"):
+        options(tiny, tmp_path, processes=0)
