@@ -15,7 +15,7 @@ from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
-from specbench_kit.deployments.base import Deployment, HandOver
+from specbench_kit.deployments.base import Deployment, HandOver, HiddenStates
 from specbench_kit.deployments.pipeline_time import PipelineTime
 
 HAND_OVER = HandOver(0.010, prune_s=0.002, batching_s=0.003)
@@ -121,6 +121,32 @@ def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> No
     # b was there for the second step alone, and 140 before it.
     assert ends_ms(streams) == pytest.approx([242 + 85, 312 + 155, 85 + 140, 155 + 140])
     assert [1000 * one.session.arrival_s for one in streams] == pytest.approx([0, -140])
+
+
+def test_at_an_end_a_drafter_works_off_its_forwards_too() -> None:
+    clock, own = ModelledClock(), stream(0, 4)
+    time = PipelineTimes(PipelineTime(SERVER, clock), [PipelineTimeAtEnd(SERVER)])
+    enter_prompts(time, own)
+    time.step([own], [[(1, 0)], [(1, 0), (1, 0)], [(191, 0)]])
+    time.release(own.session)
+    assert ends_ms([own]) == pytest.approx([10 + 11 + 200 + 2 + 10 + 160])
+
+
+def test_hidden_states_of_a_prompt_come_down_with_its_answer() -> None:
+    """Of 8 bytes each, two token ids' worth: those of the prompt's four tokens take 160 as it leaves the last stage."""
+    link_s: list[list[float]] = []
+    for states in (None, HiddenStates((0,), 8.0)):
+        clock, own = ModelledClock(), stream(0, 4)
+        time = PipelineTime(EDGE, clock, states=states)
+        enter_prompts(time, own)
+        link_s.append([])
+        for _ in range(2):
+            time.step([own])
+            link_s[-1].append(clock.take()["link"])
+            own.grow([])
+            own.enter()
+    without, beside = link_s
+    assert [1000 * (more - less) for less, more in zip(without, beside, strict=True)] == pytest.approx([0, 160])
 
 
 def test_a_later_request_of_the_same_name_sends_its_prompt_too() -> None:

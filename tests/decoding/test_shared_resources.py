@@ -232,11 +232,13 @@ def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(drafter:
     """A timeline makes a replay go through the loop; without one, arrays of draft lengths and a clock of their own do.
 
     A head reads hidden states, 16 bytes per token here, which come down with every answer, and forwards accepted tokens
-    again.
+    again. Each request meets jitter of its own.
     """
     states = {"state_layers": (0, 1), "state_bytes": 8} if drafter == "head" else {}
     header = replace_fields(HEADER, drafter=drafter, **states)
-    deployment, end = (replace(where, placement=placement) for where in (WITH_BYTES, SCENE))
+    deployment, end = (
+        replace(where, placement=placement, link=replace(where.link, jitter_s=0.04)) for where in (WITH_BYTES, SCENE)
+    )
     traces = [trace(name, 4 + 5 * number, [3, 0, 1, 2, 0, 3, 1, 0, 0], [3] * 9) for number, name in enumerate("abc")]
     method = FixedK(3, drafter=drafter)
     fast = list(replay(method, header, traces, deployment=deployment, ends=[end]))

@@ -126,18 +126,8 @@ def power_words(comparison: Comparison) -> str:
 
 def process_words(comparison: Comparison) -> str:
     """Return whether intervals of measured times cover what lasts as long as a process; empty for modelled times."""
-    fields = [run.fields for run in comparison.runs]
-    if any(run.time_kind != "measured" for run in fields):
-        return ""
-    lasting = "what lasts as long as a process, such as where its memory lies"
-    processes = min(run.config.processes for run in fields)
-    if any(row.process_error is not None for row in comparison.overall.values()):
-        return f"Each prompt was timed in {processes} processes; intervals and verdicts cover {lasting}."
-    uncovered = f"Intervals and verdicts do not cover {lasting}"
-    if processes > 1:
-        return f"{uncovered}: too few prompts were timed by all methods in as many processes."
-    can_repeat = all(run.server is None and run.imported is None for run in fields)
-    return f"{uncovered}; {code('skit bench --processes 3')} measures it." if can_repeat else f"{uncovered}."
+    is_covered = any(row.process_error is not None for row in comparison.overall.values())
+    return wording.process_words([run.fields for run in comparison.runs], is_covered)
 
 
 def _partial_runs(comparison: Comparison) -> list[str]:

@@ -73,12 +73,13 @@ def build(
     # The first screen: the result in a sentence, what limits it, one figure and the table of results.
     first = next((block for block in further if isinstance(block, Figure)), None)
     table, *more_columns = sections.results(sides)
+    notes = (wording.speedup_note(run, summary), wording.process_note(run, summary))
     return Document.of(
         f"{code(name)} on {run.dataset.name or 'unnamed dataset'}",
         caution(machine.warnings(run), severe=True),
         [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
         [first] if first else [],
-        [Heading("Results"), table, *paragraphs(wording.speedup_note(run, summary)), *more_columns],
+        [Heading("Results"), table, *paragraphs(*notes), *more_columns],
         [Heading("What was run"), facts([*setting(run), *sent_states])],
         methods.section([run], [summary]),
         deployment.section(run, summary.hidden_states),
@@ -120,6 +121,8 @@ def setting(run: RunDocument) -> list[tuple[str, str]]:
     executors = config.executors or {}
     limits = f"{config.max_new_tokens} new tokens per request, {wording.batch_sentence(config)}"
     repeats = f", every request asked {config.repeats} times" if (config.repeats or 1) > 1 else ""
+    if config.processes > 1:
+        repeats = f", every request decoded once in each of {config.processes} processes, one after another"
     return [
         ("dataset", wording.dataset_sentence(run.dataset)),
         *((f"{role} model", wording.model_sentence(model)) for role, model in run.models.items() if model),

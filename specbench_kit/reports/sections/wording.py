@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
 from specbench_kit.papers.comparison import ComparedNumber
+from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import cautions
 from specbench_kit.reports.writing.formatting import count, significant, times
 from specbench_kit.runs.document import (
@@ -24,6 +25,28 @@ def speedup_note(run: RunDocument, summary: RunSummary) -> str:
         return ""
     lengths = f"{count(summary.overall.tokens)} against {count(summary.baseline.overall.tokens)} tokens"
     return f"Both sides sampled their own outputs, so the speedup also reflects their difference in length ({lengths})."
+
+
+def process_words(runs: Sequence[RunDocument], is_covered: bool) -> str:
+    """Return whether intervals of measured times cover what lasts as long as a process; empty for modelled times."""
+    if any(run.time_kind != "measured" for run in runs):
+        return ""
+    lasting = "what lasts as long as a process, such as where its memory lies"
+    processes = min(run.config.processes for run in runs)
+    if is_covered:
+        return f"Each prompt was timed in {processes} processes; intervals and verdicts cover {lasting}."
+    uncovered = f"Intervals and verdicts do not cover {lasting}"
+    if processes > 1:
+        return f"{uncovered}: too few prompts were timed by all methods in as many processes."
+    can_repeat = all(run.server is None and run.imported is None for run in runs)
+    return f"{uncovered}; {code('skit bench --processes 3')} measures it." if can_repeat else f"{uncovered}."
+
+
+def process_note(run: RunDocument, summary: RunSummary) -> str:
+    """Return the same of one run, if its speedup has an interval or would have one in fewer processes."""
+    if summary.overall.speedup is None:
+        return ""
+    return process_words([run], run.config.processes > 1 and summary.overall.bounds("typical_speedup") is not None)
 
 
 def overlap_note(run: RunDocument) -> str:

@@ -16,6 +16,7 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 
@@ -107,6 +108,16 @@ def test_at_an_end_of_derived_times_both_models_take_what_they_would_take_there(
     assert both.e2e_s is not None
     assert there.e2e_s > 1.5 * both.e2e_s
     assert both.ends_s == pytest.approx([both.e2e_s, there.e2e_s])
+
+
+def test_a_learned_method_decides_about_every_token_of_a_cascade(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FixedK, "learned", True)
+    spec = "fixed-k:k=8,drafter=cascade.second=same+k2=3+second_s=0.002"
+    free, _ = recorded(spec, PROMPTS[1], guessing=True)
+    judged, _ = recorded(spec, PROMPTS[1], guessing=True, place=replace(PLACE, predictor_s=0.004))
+    assert [step.policy_s for step in free.rounds] == [0.0] * 3
+    assert [step.policy_s for step in judged.rounds] == pytest.approx([8 * 0.004] * 3)
+    assert [step.draft_s for step in judged.rounds] == [step.draft_s for step in free.rounds]
 
 
 def test_under_a_deployment_every_forward_of_both_takes_its_time() -> None:
