@@ -68,7 +68,8 @@ flaky: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror specbench_kit/models/executors/csrc/*.h specbench_kit/models/executors/csrc/*.cpp
+	$(BIN)/clang-format --dry-run --Werror specbench_kit/models/executors/csrc/*.h specbench_kit/models/executors/csrc/*.cpp \
+		specbench_kit/serving/csrc/*.h specbench_kit/serving/csrc/*.cpp
 
 types: $(INSTALLED)
 	$(BIN)/mypy
@@ -302,7 +303,8 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and by itself: pip then takes the CPU build where the package index or a link offers one.
-$(INSTALLED): pyproject.toml constraints.txt $(wildcard specbench_kit/models/executors/csrc/*.h specbench_kit/models/executors/csrc/*.cpp)
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard specbench_kit/models/executors/csrc/*.h specbench_kit/models/executors/csrc/*.cpp \
+		specbench_kit/serving/csrc/*.h specbench_kit/serving/csrc/*.cpp)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "specbench-kit needs Python 3.11 or newer: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "[1/3] making $(VENV) with $$($(PYTHON) --version)"

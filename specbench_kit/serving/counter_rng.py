@@ -39,11 +39,11 @@ class CounterRng:
     def __init__(self, key: str, devices: int) -> None:
         first = np.frombuffer(hashlib.sha256(key.encode()).digest()[:8], np.uint64)[0]
         streams = np.arange(devices * len(Purpose), dtype=np.uint64).reshape(len(Purpose), devices)
-        self._streams = _mix(first + streams * _INCREMENT)
+        self.streams = _mix(first + streams * _INCREMENT)
 
     def uniform(self, purpose: Purpose, devices: Integers, counts: Integers) -> Floats:
         """Return the `counts[i]`-th number of each device's stream for `purpose`: shape [devices]."""
-        mixed = _mix(self._streams[purpose, devices] + counts.astype(np.uint64) * _INCREMENT)
+        mixed = _mix(self.streams[purpose, devices] + counts.astype(np.uint64) * _INCREMENT)
         # The upper 53 bits fill the mantissa of a double, the others are dropped.
         return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

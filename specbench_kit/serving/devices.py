@@ -41,17 +41,17 @@ class Devices:
     def __init__(self, scenario: Scenario, seed: int, *, follow_answers: bool = False) -> None:
         count = scenario.devices
         self._scenario = scenario
-        self._table = RoundTable(scenario, seed, follows_answers=follow_answers)
+        self.table = RoundTable(scenario, seed, follows_answers=follow_answers)
         self._on_edge = scenario.system.drafting == "edge"
         self._keeps_kv = scenario.system.prefix_cache
         self._longest = scenario.longest_response
         self._delays: LinkDelays | None = None
         if scenario.network.delays_messages:
-            self._delays = LinkDelays(scenario.network, self._table.fleet, on_edge=self._on_edge)
-        fleet = self._table.fleet
+            self._delays = LinkDelays(scenario.network, self.table.fleet, on_edge=self._on_edge)
+        fleet = self.table.fleet
         submitted = np.array([kind.source.typical.submitted for kind in fleet.kinds])[fleet.kind]
         self._typical_new = 1 + np.rint(submitted) * self._on_edge
-        self.slo = self._table.slo
+        self.slo = self.table.slo
         self.cached = np.zeros(count, dtype=np.int64)
         """Tokens of each device's session that the server holds in KV."""
         self.at_server = np.zeros((count, len(AT_SERVER)))
@@ -62,7 +62,12 @@ class Devices:
         self.first_s = np.full(count, np.inf)
         self.sent_s = np.zeros(count)
         at_zero_s = np.zeros(count)
-        self._send(np.arange(count), self._table.current(np.arange(count)), at_zero_s, at_zero_s)
+        self._send(np.arange(count), self.table.current(np.arange(count)), at_zero_s, at_zero_s)
+
+    def addresses(self) -> list[int]:
+        """Return where the compiled event loop writes the state of all devices."""
+        arrays = (self.table.first_rows(), self.start_s, self.first_s, self.sent_s, self.at_server)
+        return [array.ctypes.data for array in arrays]
 
     def arrived(self, until_s: float, *, before: bool = False) -> Integers:
         """Return the devices whose rounds reach the server up to `until_s`, or strictly `before` it, in order.
@@ -74,7 +79,7 @@ class Devices:
 
     def take_arrived(self, devices: Integers) -> list[WaitingRound]:
         """Return the rounds that have reached the server as schedulers see them; they count as waiting there."""
-        rows = self._table.current(devices)
+        rows = self.table.current(devices)
         cached = self.cached[devices]
         at_server = np.empty((len(devices), len(AT_SERVER)))
         at_server[:, 0] = arrived_s = self.arrives_s[devices]
@@ -111,18 +116,18 @@ class Devices:
 
     def drafts(self, devices: Sequence[int]) -> list[tuple[int, int]]:
         """Return the draft model's forwards and the submitted tokens of the current rounds."""
-        rows = self._table.current(np.array(devices))
+        rows = self.table.current(np.array(devices))
         pairs = np.stack([rows["drafted"], rows["submitted"]], axis=1).astype(np.int64).tolist()
         return [(steps, submitted) for steps, submitted in pairs]
 
     def confidences(self, devices: Sequence[int]) -> list[list[float]]:
         """Return the draft model's confidences in the tokens of the current drafts."""
-        confidences: list[list[float]] = self._table.confidences(np.array(devices)).tolist()
+        confidences: list[list[float]] = self.table.confidences(np.array(devices)).tolist()
         return confidences
 
     def is_first_round(self, device: int) -> bool:
         """Return True if the device's current response has no earlier round."""
-        rows = self._table.current(np.array([device]))
+        rows = self.table.current(np.array([device]))
         return bool(rows["context"] <= rows["prompt"])
 
     def receive_answers(
@@ -133,7 +138,7 @@ class Devices:
         `drafted` is the most tokens that the server drafted for each request, if it drafts. `outcomes` are the answers
         of a real server.
         """
-        rows = self._table.advance(devices, drafted, outcomes)
+        rows = self.table.advance(devices, drafted, outcomes)
         answered_s = ended_s + rows["down_s"]
         if self._delays is not None:
             answered_s = answered_s + self._delays.downlink_excess_s(devices, rows, ended_s)
@@ -143,20 +148,20 @@ class Devices:
             # The bonus token is not in the verifier's KV: it is computed in the next round.
             self.cached[devices] = (rows["context"] + rows["committed"] - 1) * (rows["ends"] == 0)
         self.first_s[devices] = first_s
-        self._send(devices, self._table.current(devices), answered_s, self._free_s(devices, answered))
+        self._send(devices, self.table.current(devices), answered_s, self._free_s(devices, answered))
         return answered
 
     def unanswered_rounds(self, devices: Integers) -> dict[str, Floats]:
         """Return columns of the devices' current rounds that have no answer yet."""
-        rows = self._table.current(devices)
+        rows = self.table.current(devices)
         columns = {name: rows[name] for name in RECORDED} | {"sent_s": self.sent_s[devices]}
         return columns | dict(zip(AT_SERVER, self.at_server[devices].T, strict=True))
 
     def unfinished_responses(self, end_s: float) -> dict[str, Floats]:
         """Return columns of the responses requested up to `end_s` and not finished, queued requests included."""
         (begun,) = (self.start_s <= end_s).nonzero()
-        rows = self._table.current(begun)
-        queued = np.array(self._table.queued_requests(begun, end_s)).reshape(-1, 4).T
+        rows = self.table.current(begun)
+        queued = np.array(self.table.queued_requests(begun, end_s)).reshape(-1, 4).T
         clients = np.concatenate([begun, queued[0]]).astype(np.int64)
         never_s = np.full(queued.shape[1], np.inf)
         columns = {
@@ -198,7 +203,7 @@ class Devices:
         if not (self._on_edge and rows["proactive"].any()):
             return answered_s
         contexts = (rows["context"] + rows["committed"]).astype(np.int64).tolist()
-        times = zip(self._table.draft_times_of(devices), contexts, strict=False)
+        times = zip(self.table.draft_times_of(devices), contexts, strict=False)
         step_s = np.array([time.draft_s(1, 1, context) for time, context in times])
         begun = np.minimum(np.ceil((answered_s - sent_s) / step_s), rows["proactive"])
         free_s: Floats = np.maximum(answered_s, sent_s + begun * step_s)

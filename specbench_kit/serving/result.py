@@ -64,6 +64,25 @@ class RowBuffer:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnTable:
+    """A table by column, [columns, rows], of which the first `count` rows are written; the others are free."""
+
+    names: Sequence[str]
+    columns: Floats
+    count: int
+
+    def table(self, last: Table | None = None) -> dict[str, Floats]:
+        """Return one array per column, with the rows of `last` at the end, which are written into the free rows."""
+        more = len(last[self.names[0]]) if last else 0
+        columns = self.columns
+        if self.count + more > columns.shape[1]:
+            columns = np.concatenate([columns[:, : self.count], np.empty((len(self.names), more))], axis=1)
+        for index, name in enumerate(self.names if last else ()):
+            columns[index, self.count : self.count + more] = last[name]
+        return {name: columns[index, : self.count + more] for index, name in enumerate(self.names)}
+
+
+@dataclass(frozen=True, slots=True)
 class PoolCounts:
     """Sessions whose KV had to be computed again elsewhere, by the server that had it.
 
@@ -151,8 +170,13 @@ class ResultRecorder:
         peak_kv_tokens: int = 0,
         events: int = 0,
         pool: PoolCounts | None = None,
+        kept: Sequence[ColumnTable] = (),
     ) -> SimulationResult:
-        """Return everything up to `end_s`; `unanswered` are the clients whose rounds are still at the server."""
+        """Return everything up to `end_s`; `unanswered` are the clients whose rounds are still at the server.
+
+        `kept` are rounds, responses and batches if the compiled event loop kept them.
+        """
+        tables = kept or (self._rounds, self._responses, self._batches)
         clients = np.array(unanswered, dtype=np.int64)
         zeros = np.zeros(len(clients))
         rounds = self._devices.unanswered_rounds(clients)
@@ -160,12 +184,12 @@ class ResultRecorder:
         rounds |= dict.fromkeys(("started_s", "ended_s", "answered_s"), zeros + inf)
         # How the rounds would have ended is drawn already, and nobody knows it yet.
         rounds |= dict.fromkeys(("submitted", "accepted", "committed"), zeros)
-        batches = self._batches.table()
+        batches = tables[2].table()
         if pool is not None:
             batches["server"] = np.array(self._servers)
         return SimulationResult(
-            self._rounds.table(rounds),
-            self._responses.table(self._devices.unfinished_responses(end_s)),
+            tables[0].table(rounds),
+            tables[1].table(self._devices.unfinished_responses(end_s)),
             batches,
             end_s,
             refusals,

@@ -241,6 +241,11 @@ class PositionRates:
         index = np.minimum(np.searchsorted(cumulative, uniform, side="right"), len(cumulative) - 1)
         return RoundArrays(*outcomes[:, index]), cursor
 
+    def tables(self) -> tuple[Integers | Floats, ...]:
+        """Return rounds [4, rounds], cumulative probabilities, and the order and beginnings of recorded rounds."""
+        outcomes, cumulative = self._outcomes
+        return np.ascontiguousarray(outcomes), cumulative, _NO_ROUNDS, _NO_ROUNDS
+
     @cached_property
     def _outcomes(self) -> tuple[Integers, Floats]:
         """Return every possible round as a column [4, outcomes], and the cumulative probabilities [outcomes].
@@ -317,10 +322,15 @@ class RecordedRounds:
         prompts, outputs = self._lengths[:, records]
         return ResponseStarts(prompts, outputs, self._first[records])
 
+    def tables(self) -> tuple[Integers | Floats, ...]:
+        """Return the same as `PositionRates.tables`; there are no probabilities."""
+        return np.ascontiguousarray(self._rounds), np.zeros(0), self._next, np.asarray(self._first)
+
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
         current = np.where(cursor == _DRAW_RECORD, self.begin(uniform).cursor, cursor)
         return RoundArrays(*self._rounds[:, current]), self._next[current]
 
 
+_NO_ROUNDS = np.zeros(0, dtype=np.int64)
 _DRAW_RECORD = -1
 """Cursor of a response whose record is used up: its next round is the first one of a record still to be drawn."""

@@ -6,7 +6,7 @@ start does not. So they are computed for all devices in blocks of array operatio
 Also here: rounds that are set up ahead, one per row.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -90,7 +90,7 @@ class RoundTable:
         # drafts decides by its batch how much, and a real server decides which tokens it accepts.
         self._next_only = system.drafting == "server" or follows_answers
         self.draft_times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
-        self._random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
+        self.random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
         self._depth = 2 if self._next_only else AHEAD
         self._rows = np.zeros((self._depth * count, len(FIELDS)))
         self._columns = RoundRows(self._rows)
@@ -130,11 +130,26 @@ class RoundTable:
         self._pending[devices] -= 1
         return answered
 
+    def constants(self) -> Sequence[Floats]:
+        """Return what the compiled event loop needs of every device, in the order of `PerDevice` in core.cpp.
+
+        The last two are the sums of the running estimate of acceptance before the first round is answered.
+        """
+        everyone = np.arange(len(self._generated))
+        up, down = self.fleet.link(everyone, up=True), self.fleet.link(everyone, up=False)
+        sums = self._submitted, self._accepted
+        return (*up, down[2], self.fleet.draft_bytes, self.speed, self._half_rtt_s, *sums)
+
+    def first_rows(self) -> Floats:
+        """Return the rows [devices, fields] into which the compiled event loop writes the rounds of all devices."""
+        self._current_row = np.arange(len(self._generated))
+        return self._rows[: len(self._generated)]
+
     def confidences(self, devices: Integers) -> Floats:
         """Return the draft model's confidences in the tokens of the current drafts, [devices, tokens]."""
         numbers = self._generated[devices] - self._pending[devices]
         counts = (numbers[:, None] * self._longest + np.arange(self._longest)).ravel()
-        uniform = self._random.uniform(Purpose.CONFIDENCE, np.repeat(devices, self._longest), counts)
+        uniform = self.random.uniform(Purpose.CONFIDENCE, np.repeat(devices, self._longest), counts)
         accepted = self.current(devices)["accepted"].astype(np.int64)
         return self._confidence.reported(accepted, uniform.reshape(len(devices), -1))
 
@@ -145,7 +160,7 @@ class RoundTable:
         numbers = current["response"].astype(np.int64) + 1
         previous_s = current["requested_s"]
         while len(devices):
-            requests, prompts, tokens, _ = self._next_requests(devices, numbers, previous_s)
+            requests, prompts, tokens, _ = self.next_requests(devices, numbers, previous_s)
             arrive = np.isfinite(requests.at_s) & (requests.at_s <= until_s)
             devices = devices[arrive]
             numbers = numbers[arrive] + 1
@@ -198,7 +213,7 @@ class RoundTable:
         columns["begins"][rows], columns["earliest_s"][rows], columns["gap_s"][rows] = begins, -np.inf, 0.0
         if begins.any():
             self._begin_responses(devices[begins], rows[begins])
-        uniform = self._random.uniform(Purpose.ROUND, devices, numbers)
+        uniform = self.random.uniform(Purpose.ROUND, devices, numbers)
         rounds, self._cursor[devices] = self.fleet.rounds(devices, self._cursor[devices], uniform)
         columns["drafted"][rows], columns["submitted"][rows] = rounds.steps, rounds.submitted
         columns["accepted"][rows], columns["proactive"][rows] = rounds.accepted, rounds.proactive
@@ -215,7 +230,7 @@ class RoundTable:
     def _begin_responses(self, devices: Integers, rows: Integers) -> None:
         numbers = self._responses[devices]
         previous_s = self._requested_s[devices]
-        requests, prompts, tokens, self._cursor[devices] = self._next_requests(devices, numbers, previous_s)
+        requests, prompts, tokens, self._cursor[devices] = self.next_requests(devices, numbers, previous_s)
         self._columns["earliest_s"][rows], self._columns["gap_s"][rows] = requests.at_s, requests.gap_s
         self._requested_s[devices] = requests.at_s
         self._prompt[devices] = self._context[devices] = prompts
@@ -265,12 +280,12 @@ class RoundTable:
             return repeat(self.draft_times[0])
         return map(self.draft_times.__getitem__, self.fleet.kind[devices].tolist())
 
-    def _next_requests(
+    def next_requests(
         self, devices: Integers, numbers: Integers, previous_s: Floats
     ) -> tuple[NextRequests, Integers, Integers, Integers]:
         """Return the requests with these numbers, their prompt and output lengths, and the source's cursors."""
         scenario = self._scenario
-        random = self._random
+        random = self.random
         requests = scenario.arrivals.next_requests(
             devices, scenario.devices, numbers, previous_s, random.uniform(Purpose.REQUEST, devices, numbers)
         )
@@ -294,11 +309,11 @@ class RoundTable:
         rtt_s, jitter_s, bytes_per_s = self.fleet.link(devices, up=purpose is Purpose.UP)
         seconds: Floats = rtt_s / 2 + size / bytes_per_s
         if self.fleet.has_jitter:
-            uniform = self._random.uniform(purpose, devices, self._generated[devices])
+            uniform = self.random.uniform(purpose, devices, self._generated[devices])
             seconds = np.maximum(0.0, seconds + jitter_s * (2 * uniform - 1))
         if self.fleet.has_loss:
             lost = Purpose.LOST_UP if purpose is Purpose.UP else Purpose.LOST_DOWN
-            uniform = self._random.uniform(lost, devices, self._generated[devices])
+            uniform = self.random.uniform(lost, devices, self._generated[devices])
             seconds = seconds + self.fleet.retransmission_s(devices, uniform)
         return seconds
 

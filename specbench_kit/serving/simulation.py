@@ -21,6 +21,7 @@ from specbench_kit.methods.base import Method, Policy
 from specbench_kit.serving.arrays import Integers
 from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.execution import BatchExecution, Chunks, Drafted, RoundDrafting, VerificationOnly, rows_of
+from specbench_kit.serving.native_core import NativeCore, native_core
 from specbench_kit.serving.pool import ServerPool
 from specbench_kit.serving.result import PoolCounts, ResultRecorder, SimulationResult
 from specbench_kit.serving.scenario import Scenario
@@ -28,9 +29,12 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.verification_server import VerificationServer
 
 
-def simulate(scenario: Scenario, seed: int = 0) -> SimulationResult:
-    """Return everything that happens in a scenario; identical for equal seeds on every machine."""
-    return Simulation(scenario, seed).run(scenario.duration_s)
+def simulate(scenario: Scenario, seed: int = 0, *, native: bool = True) -> SimulationResult:
+    """Return everything that happens in a scenario; identical for equal seeds on every machine.
+
+    It is the same without `native`, the compiled event loop, but takes longer.
+    """
+    return Simulation(scenario, seed, native=native).run(scenario.duration_s)
 
 
 class Simulation:
@@ -39,10 +43,11 @@ class Simulation:
     Devices are arrays, and so is what they do. Only a round that waits at the server is an object, which schedulers
     see. Between two batches of a single server nothing happens on it, so that the loop steps from batch to batch:
     arrivals during a batch are taken together at its end. Routers go by what servers have to do at the moment, so that
-    a pool takes every arrival at its own time.
+    a pool takes every arrival at its own time. A compiled loop does the same as the one for a single server where it
+    knows all parts of the scenario.
     """
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    def __init__(self, scenario: Scenario, seed: int, *, native: bool = True) -> None:
         self._devices = Devices(scenario, seed)
         self._recorder = ResultRecorder(self._devices)
         servers = [
@@ -61,6 +66,7 @@ class Simulation:
         self._pool = ServerPool(scenario, servers, self._devices) if scenario.has_pool else None
         self._servers = servers
         self._events = 0
+        self._core = native_core(scenario, self._server, self._devices) if native else None
 
     def run(self, until_s: float) -> SimulationResult:
         """Return everything that happens up to `until_s`, or until nothing is left to do.
@@ -70,6 +76,8 @@ class Simulation:
         fail and come back after batches have ended.
         """
         with gc_paused():
+            if self._pool is None and self._core is not None:
+                return self._run_native(self._core, until_s)
             if self._pool is None:
                 self._run_alone(self._server, until_s)
             else:
@@ -110,6 +118,20 @@ class Simulation:
                 self._events += len(arrived)
                 pool.receive(self._devices.take_arrived(arrived), now_s)
             pool.decide(now_s)
+
+    def _run_native(self, core: NativeCore, until_s: float) -> SimulationResult:
+        figures = core.run(until_s)
+        idle_s = until_s - figures.idle_since_s if figures.idle_since_s < inf else 0.0
+        return self._recorder.result(
+            until_s,
+            figures.unanswered,
+            refusals=figures.refusals,
+            idle_waiting_s=figures.idle_waiting_s + idle_s,
+            evictions=figures.evictions,
+            peak_kv_tokens=figures.peak_kv_tokens,
+            events=figures.events,
+            kept=core.tables(figures),
+        )
 
     def _result(self, end_s: float) -> SimulationResult:
         servers = self._servers

@@ -58,6 +58,7 @@ class VerificationServer:
         # The first server has the random numbers that a single one has.
         own_seed = f"{seed}/server {index}" if index else seed
         self.index = index
+        self.deployment = server.deployment
         self.estimator = Estimator(server.deployment.verifier.latency, scenario.estimator, own_seed)
         self.limits = scenario.limits(server)
         self.batch: Batch | None = None
@@ -70,19 +71,19 @@ class VerificationServer:
         self.retry_s = self.idle_since_s = inf
         self.idle_waiting_s = 0.0
         self.refusals = 0
-        self._scheduler = scenario.make_scheduler()
-        self._queue = self._scheduler.queue(self.estimator, self.limits)
+        self.scheduler = scenario.make_scheduler()
+        self._queue = self.scheduler.queue(self.estimator, self.limits)
         self._devices = devices
         self._execution = execution
         self._recorder = recorder
-        self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not server.memory.lru
+        self.admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not server.memory.lru
 
     def receive(self, requests: Sequence[WaitingRound]) -> None:
         """Hand rounds that have reached the server to the scheduler, as far as their KV fits."""
         self.estimator.estimate(*requests)
         admitted: list[WaitingRound] = []
         for request in requests:
-            if request.cached or not self._admits:
+            if request.cached or not self.admits:
                 admitted.append(request)
                 continue
             # Sessions that were evicted return before those that have not begun, or they might starve.
@@ -202,7 +203,7 @@ class VerificationServer:
         self.sessions.clear()
         self.memory.clear()
         self.overhead.restart(now_s)
-        self._queue = self._scheduler.queue(self.estimator, self.limits)
+        self._queue = self.scheduler.queue(self.estimator, self.limits)
         if self.idle_since_s < inf:
             self.idle_waiting_s += now_s - self.idle_since_s
         self.retry_s = self.idle_since_s = inf

@@ -1,0 +1,702 @@
+// The event loop of one server and its devices: what `Simulation` in ../simulation.py does with Python's objects, for
+// the scenes that ../native_core.py says, with results that are the same to the last digit.
+//
+// Names are those of the Python files that each part repeats. Every floating-point operation is the one that numpy or
+// Python does there, in that order; the compiler may not fuse them (-ffp-contract=off). What only a Python object knows
+// (requests, latency models, the scatter of verifications) is asked of it, and remembered where it does not change.
+#include <cmath>
+#include <string>
+#include <unordered_map>
+
+#include "../../models/executors/csrc/python.h"
+#include "schedulers.h"
+
+namespace {
+
+using namespace skit;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The structure `Settings` of native_core.py.
+struct Settings {
+  int64_t devices, on_edge, speculates, keeps_kv, admits, lru, additive, scheduler, max_requests, has_jitter;
+  int64_t token_bytes;
+  double kv_tokens, kv_capacity, longest_response, idle_s, options[6];
+};
+
+enum Purpose { kRequest, kResponse, kRound, kUp, kDown };
+
+// The columns `FIELDS` of round_table.py.
+enum Field {
+  kResponseNumber,
+  kDraftS,
+  kDrafted,
+  kSubmitted,
+  kAccepted,
+  kCommitted,
+  kContext,
+  kPrompt,
+  kTokens,
+  kBegins,
+  kEnds,
+  kProactive,
+  kRequestedS,
+  kEarliestS,
+  kGapS,
+  kUpS,
+  kDownS,
+  kRoundBudgetS,
+  kResponseBudgetS,
+  kExpectedTokens,
+  kFields
+};
+constexpr int kRecorded = 6;
+
+template <class T>
+std::vector<T> copied(PyObject* object) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE)) throw PythonError();
+  const T* first = static_cast<const T*>(view.buf);
+  std::vector<T> values(first, first + size_t(view.len) / sizeof(T));
+  PyBuffer_Release(&view);
+  return values;
+}
+
+// Calls a Python function that returns a number, or None.
+PyObject* called(PyObject* function, std::initializer_list<PyObject*> arguments) {
+  PyObject* values[10] = {};
+  size_t count = 0;
+  for (PyObject* value : arguments) values[count++] = value;
+  PyObject* result = nullptr;
+  if (std::all_of(values, values + count, [](PyObject* value) { return value != nullptr; }))
+    result = PyObject_Vectorcall(function, values, count, nullptr);
+  for (size_t i = 0; i < count; i++) Py_XDECREF(values[i]);
+  if (!result) throw PythonError();
+  return result;
+}
+PyObject* whole(int64_t value) { return PyLong_FromLongLong(value); }
+double real_of(PyObject* owned) {
+  const double value = PyFloat_AsDouble(owned);
+  Py_DECREF(owned);
+  if (value == -1 && PyErr_Occurred()) throw PythonError();
+  return value;
+}
+
+// Seconds by whole numbers, from a Python function that is asked once for each of them.
+class Remembered {
+ public:
+  explicit Remembered(PyObject* function) : function_(function) { Py_INCREF(function); }
+  Remembered(const Remembered&) = delete;
+  ~Remembered() { Py_DECREF(function_); }
+  double operator()(int64_t first, int64_t second, int64_t third = 0, int64_t fourth = 0) {
+    const Key key = {first, second, third, fourth};
+    if (const auto found = seconds_.find(key); found != seconds_.end()) return found->second;
+    return seconds_[key] = real_of(called(function_, {whole(first), whole(second), whole(third), whole(fourth)}));
+  }
+
+ private:
+  struct Key {
+    int64_t first, second, third, fourth;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    size_t operator()(const Key& key) const {
+      uint64_t mixed = uint64_t(key.first) * 0x9E3779B97F4A7C15u + uint64_t(key.second);
+      mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9u + uint64_t(key.third);
+      mixed = (mixed ^ (mixed >> 32)) * 0x94D049BB133111EBu + uint64_t(key.fourth);
+      return size_t(mixed ^ (mixed >> 31));
+    }
+  };
+  PyObject* function_;
+  std::unordered_map<Key, double, Hash> seconds_;
+};
+
+// The rounds of one kind of device: `PositionRates` or `RecordedRounds` of round_sources.py.
+struct Source {
+  std::vector<int64_t> rounds;       // [4, count]: steps, submitted, accepted, proactive
+  std::vector<double> cumulative;    // Of drawn rounds; empty for recorded ones.
+  std::vector<int64_t> next, first;  // Of recorded rounds: the one behind each, and the first of each record.
+  int64_t count;
+  const int64_t* columns() const { return rounds.data(); }
+};
+
+// The numbers of all requests with one number, one per device: `NextRequests` and what the response starts with.
+struct Requests {
+  std::vector<double> numbers;  // [5, devices]
+};
+
+enum class Place : uint8_t { kElsewhere, kBlocked, kWaiting, kInBatch };
+
+struct Device {
+  double row[kFields] = {};
+  double start_s = 0, first_s = kInfinity, sent_s = 0, arrives_s = kInfinity, requested_s = 0;
+  double submitted = 0, accepted = 0;  // Running sums, for the expected tokens.
+  double at_server[4] = {};
+  int64_t cached = 0, generated = 0, responses = 0, cursor = 0, prompt = 0, context = 0, remaining = 0;
+  int64_t draft_cached = 0, kv_tokens = 0, kv_since = 0, enqueued = 0;
+  Place place = Place::kElsewhere;
+};
+
+// A table in memory of numpy's, column after column; Python makes room when it is full.
+struct Table {
+  const int index;
+  const size_t width;
+  int64_t rows = 0, room = 0;
+  double* columns = nullptr;
+
+  void add(const double* row, PyObject* make_room) {
+    if (rows == room) {
+      PyObject* found = called(make_room, {whole(index), whole(rows)});
+      long long room_now, address;
+      const bool read = PyArg_ParseTuple(found, "LL", &room_now, &address);
+      Py_DECREF(found);
+      if (!read) throw PythonError();
+      room = room_now, columns = reinterpret_cast<double*>(address);
+    }
+    for (size_t i = 0; i < width; i++) columns[int64_t(i) * room + rows] = row[i];
+    rows++;
+  }
+};
+
+class Core {
+ public:
+  Core(const Settings& settings, PyObject* const* values)
+      : settings_(settings),
+        streams_(copied<uint64_t>(values[1])),
+        per_device_(copied<double>(values[2])),
+        kinds_(copied<int64_t>(values[3])),
+        draft_s_(values[5]),
+        isolated_s_(values[6]),
+        request_(values[7]),
+        batch_s_(values[8]),
+        estimated_s_(values[9]),
+        too_long_(values[10]),
+        make_room_(values[11]) {
+    for (PyObject* function : {request_, batch_s_, estimated_s_, too_long_, make_room_}) Py_INCREF(function);
+    const List sources(values[4]);
+    for (int i = 0; i < sources.size(); i++) {
+      const List parts(sources[i]);
+      sources_.push_back({copied<int64_t>(parts[0]), copied<double>(parts[1]), copied<int64_t>(parts[2]),
+                          copied<int64_t>(parts[3]), 0});
+      sources_.back().count = int64_t(sources_.back().rounds.size()) / 4;
+    }
+    const size_t count = size_t(settings.devices);
+    devices_.resize(count);
+    server_ = {std::vector<Waiting>(count), settings.idle_s,
+               settings.additive != 0,      settings.max_requests,
+               settings.kv_tokens,          [this](const BatchSums& sums) { return estimated(sums); }};
+    queue_ = make_queue();
+  }
+  Core(const Core&) = delete;
+  ~Core() {
+    for (PyObject* function : {request_, batch_s_, estimated_s_, too_long_, make_room_}) Py_DECREF(function);
+  }
+
+  // Runs up to `until_s`; goes on where it stopped.
+  void run(double until_s) {
+    if (!begun_) begin();
+    for (Table* table : {&rounds_, &responses_, &batches_}) table->room = table->rows;  // Python has what was written.
+    while (true) {
+      const double now_s = next_s();
+      if (!(now_s <= until_s)) break;
+      if (!batch_.empty()) {
+        // Rounds that arrived during the batch were there before the memory that it frees, so they are admitted first.
+        receive(ended_s_, true);
+        complete();
+        events++;
+      }
+      receive(now_s, false);
+      if (waiting_count_) decide(now_s);
+    }
+    receive(until_s, false);
+  }
+
+  int64_t rows(int table) const { return (table == 0 ? rounds_ : table == 1 ? responses_ : batches_).rows; }
+
+  // The devices' own columns, as the arrays of `Devices` and `RoundTable` hold them.
+  void write_state(double* rows, double* start_s, double* first_s, double* sent_s, double* at_server) const {
+    for (size_t client = 0; client < devices_.size(); client++) {
+      const Device& device = devices_[client];
+      std::copy_n(device.row, kFields, rows + client * kFields);
+      std::copy_n(device.at_server, 4, at_server + client * 4);
+      start_s[client] = device.start_s, first_s[client] = device.first_s, sent_s[client] = device.sent_s;
+    }
+  }
+
+  // The clients whose rounds are at the server: in its batch, waiting, or blocked.
+  std::vector<int32_t> unanswered() const {
+    std::vector<int32_t> clients = batch_, waiting;
+    for (size_t client = 0; client < devices_.size(); client++)
+      if (devices_[client].place == Place::kWaiting) waiting.push_back(int32_t(client));
+    std::sort(waiting.begin(), waiting.end(),
+              [&](int32_t one, int32_t other) { return devices_[one].enqueued < devices_[other].enqueued; });
+    clients.insert(clients.end(), waiting.begin(), waiting.end());
+    clients.insert(clients.end(), blocked_.begin(), blocked_.end());
+    return clients;
+  }
+
+  int64_t events = 0, refusals = 0, evictions = 0, peak = 0;
+  double idle_waiting_s = 0, idle_since_s = kInfinity;
+
+ private:
+  // ---- Random numbers and messages: counter_rng.py, `_message_s` of round_table.py.
+
+  static uint64_t mixed(uint64_t number) {
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9u;
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EBu;
+    return number ^ (number >> 31);
+  }
+  double uniform(Purpose purpose, size_t client, int64_t count) const {
+    const uint64_t stream = streams_[size_t(purpose) * devices_.size() + client];
+    return double(mixed(stream + uint64_t(count) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53;
+  }
+  // The columns that native_core.py puts together.
+  enum PerDevice { kRttS, kJitterS, kUpBytes, kDownBytes, kDraftBytes, kSpeed, kHalfRttS, kPrior, kMean, kSlo };
+  double of(PerDevice column, size_t client) const { return per_device_[size_t(column) * devices_.size() + client]; }
+
+  double message_s(Purpose purpose, size_t client, double size) const {
+    double seconds = of(kRttS, client) / 2 + size / of(purpose == kUp ? kUpBytes : kDownBytes, client);
+    if (settings_.has_jitter) {
+      const double drawn = uniform(purpose, client, devices_[client].generated);
+      seconds = std::max(0.0, seconds + of(kJitterS, client) * (2 * drawn - 1));
+    }
+    return seconds;
+  }
+
+  // ---- The devices' rounds: `RoundTable`.
+
+  void begin() {
+    begun_ = true;
+    for (size_t client = 0; client < devices_.size(); client++) {
+      devices_[client].submitted = of(kPrior, client), devices_[client].accepted = of(kMean, client);
+      set_up(client);
+      send(client, 0.0, 0.0);
+    }
+  }
+
+  void conclude(size_t client) {
+    Device& device = devices_[client];
+    double* row = device.row;
+    if (!settings_.speculates) row[kSubmitted] = std::min(row[kSubmitted], 0.0);
+    if (!settings_.speculates) row[kAccepted] = std::min(row[kAccepted], 0.0);
+    const int64_t accepted = int64_t(row[kAccepted]), steps = int64_t(row[kDrafted]);
+    const int64_t committed = std::min(accepted + 1, device.remaining);
+    device.submitted += row[kSubmitted], device.accepted += double(accepted);
+    if (steps > 0) device.draft_cached = device.context + std::min(accepted, steps - 1);
+    device.context += committed, device.remaining -= committed;
+    const bool ends = device.remaining == 0;
+    const bool crosses = ends || row[kBegins] > 0 || settings_.on_edge;
+    const double down_s = message_s(kDown, client, double((accepted + 1) * settings_.token_bytes));
+    row[kCommitted] = double(committed), row[kEnds] = ends, row[kDownS] = crosses ? down_s : 0.0;
+  }
+
+  void set_up(size_t client) {
+    Device& device = devices_[client];
+    double* row = device.row;
+    const bool begins = device.remaining == 0;
+    row[kBegins] = begins, row[kEarliestS] = -kInfinity, row[kGapS] = 0.0;
+    row[kCommitted] = row[kEnds] = row[kDownS] = 0.0;
+    if (begins) begin_response(client);
+    const Source& source = sources_[size_t(kinds_[client])];
+    const double drawn = uniform(kRound, client, device.generated);
+    int64_t index = device.cursor;
+    if (source.cumulative.empty()) {
+      if (index < 0) index = source.first[size_t(drawn * double(source.first.size()))];
+      device.cursor = source.next[size_t(index)];
+    } else {
+      const auto& cumulative = source.cumulative;
+      index = std::upper_bound(cumulative.begin(), cumulative.end(), drawn) - cumulative.begin();
+      index = std::min(index, source.count - 1);
+    }
+    const int64_t* column = source.columns() + index;
+    const int64_t steps = column[0], submitted = column[source.count];
+    row[kDrafted] = double(steps), row[kSubmitted] = double(submitted);
+    row[kAccepted] = double(column[2 * source.count]), row[kProactive] = double(column[3 * source.count]);
+    row[kPrompt] = double(device.prompt), row[kContext] = double(device.context);
+    row[kTokens] = double(device.context - device.prompt + device.remaining);
+    row[kResponseNumber] = double(device.responses - 1), row[kRequestedS] = device.requested_s;
+    set_times(client, begins, steps, submitted);
+    device.generated++;
+  }
+
+  void begin_response(size_t client) {
+    Device& device = devices_[client];
+    while (int64_t(requests_.size()) <= device.responses) {
+      PyObject* block = called(request_, {whole(int64_t(requests_.size()))});
+      try {
+        requests_.push_back({copied<double>(block)});
+      } catch (...) {
+        Py_DECREF(block);
+        throw;
+      }
+      Py_DECREF(block);
+    }
+    const double* numbers = requests_[size_t(device.responses)].numbers.data() + client;
+    const size_t count = devices_.size();
+    device.row[kEarliestS] = device.requested_s = numbers[0];
+    device.row[kGapS] = numbers[count];
+    device.prompt = device.context = int64_t(numbers[2 * count]);
+    device.draft_cached = device.prompt - 1;
+    device.remaining = int64_t(numbers[3 * count]);
+    device.cursor = int64_t(numbers[4 * count]);
+    device.responses++;
+  }
+
+  void set_times(size_t client, bool begins, int64_t steps, int64_t submitted) {
+    Device& device = devices_[client];
+    double* row = device.row;
+    double draft_s = 0, draft_bytes = 0;
+    int64_t sent = begins ? device.prompt : 0;
+    const int64_t kind = kinds_[client];
+    if (settings_.on_edge) {
+      draft_s = draft_s_(kind, steps, device.context - device.draft_cached, device.draft_cached);
+      if (begins) draft_s += draft_s_(kind, -1, device.prompt, 0);
+      sent += submitted;
+      draft_bytes = of(kDraftBytes, client) * double(submitted);
+    }
+    double up_s = message_s(kUp, client, double(sent * settings_.token_bytes) + draft_bytes);
+    if (!(begins || settings_.on_edge)) up_s = 0.0;
+    double expected = 1;
+    if (settings_.speculates) expected += double(submitted) * device.accepted / device.submitted;
+    const double speed = of(kSpeed, client), down_s = settings_.on_edge ? of(kHalfRttS, client) : 0.0;
+    const double network_s = settings_.on_edge ? up_s + down_s : 0.0;
+    row[kDraftS] = draft_s, row[kUpS] = up_s, row[kExpectedTokens] = expected;
+    row[kRoundBudgetS] = expected / speed - draft_s - network_s;
+    row[kResponseBudgetS] = (double(device.context - device.prompt) + expected) / speed - down_s;
+  }
+
+  // ---- What devices do: `Devices`.
+
+  void send(size_t client, double answered_s, double free_s) {
+    Device& device = devices_[client];
+    const double* row = device.row;
+    if (row[kBegins] > 0) {
+      const double start_s = std::max(row[kEarliestS], answered_s + row[kGapS]);
+      if (start_s < kInfinity && row[kPrompt] + row[kTokens] > settings_.longest_response)
+        Py_DECREF(called(too_long_, {whole(int64_t(row[kPrompt])), whole(int64_t(row[kTokens]))}));
+      device.start_s = start_s, device.first_s = kInfinity;
+      free_s = std::max(start_s, answered_s);
+    }
+    device.sent_s = free_s + row[kDraftS];
+    device.arrives_s = device.sent_s + row[kUpS];
+    if (device.arrives_s < kInfinity) {
+      on_their_way_.push_back({device.arrives_s, int64_t(client), int32_t(client), 0});
+      std::push_heap(on_their_way_.begin(), on_their_way_.end(), later);
+    }
+  }
+
+  double free_after(size_t client, double answered_s, double sent_s) {
+    const double* row = devices_[client].row;
+    if (!settings_.on_edge || row[kProactive] == 0) return answered_s;
+    const double step_s = draft_s_(kinds_[client], 1, 1, int64_t(row[kContext] + row[kCommitted]));
+    const double begun = std::min(std::ceil((answered_s - sent_s) / step_s), row[kProactive]);
+    return std::max(answered_s, sent_s + begun * step_s);
+  }
+
+  // ---- KV: `KvMemory`.
+
+  bool admit(size_t client, int64_t tokens) {
+    if (double(kv_used_ + tokens) > settings_.kv_capacity) return false;
+    devices_[client].kv_since = kv_admissions_++;
+    devices_[client].kv_tokens = tokens;
+    kv_used_ += tokens;
+    return true;
+  }
+
+  void pin() {
+    for (const int32_t client : batch_) {
+      Device& device = devices_[client];
+      if (settings_.lru || !device.kv_tokens) device.kv_since = kv_admissions_++;
+      const int64_t tokens = server_.rounds[client].kv_tokens();
+      kv_used_ += tokens - device.kv_tokens;
+      device.kv_tokens = tokens;
+    }
+    if (double(kv_used_) > settings_.kv_capacity) make_room();
+    peak = std::max(peak, kv_used_);
+  }
+
+  void make_room() {
+    std::vector<int32_t> candidates;
+    for (size_t client = 0; client < devices_.size(); client++)
+      if (devices_[client].kv_tokens && devices_[client].place != Place::kInBatch)
+        candidates.push_back(int32_t(client));
+    const auto waits = [&](int32_t client) { return devices_[client].place == Place::kWaiting; };
+    // Python sorts by rank, turns the order around without `lru`, and moves what waits to the end. Ranks differ.
+    std::stable_sort(candidates.begin(), candidates.end(), [&](int32_t one, int32_t other) {
+      if (waits(one) != waits(other)) return waits(other);
+      const int64_t first = devices_[one].kv_since, second = devices_[other].kv_since;
+      return settings_.lru ? first < second : first > second;
+    });
+    std::vector<int32_t> evicted;
+    for (const int32_t client : candidates) {
+      if (double(kv_used_) <= settings_.kv_capacity) break;
+      kv_used_ -= devices_[client].kv_tokens;
+      devices_[client].kv_tokens = 0;
+      evicted.push_back(client);
+    }
+    evictions += int64_t(evicted.size());
+    for (const int32_t client : evicted) {
+      Device& device = devices_[client];
+      device.cached = 0;
+      device.at_server[2] += device.at_server[3], device.at_server[3] = 0;
+      if (!waits(client)) continue;
+      Waiting& request = server_.rounds[client];
+      request.added += request.cached, request.cached = 0;
+      request.isolated_s = isolated_s_(request.added, 0);
+      queue_->changed(client);
+    }
+  }
+
+  // ---- The server: `VerificationServer`.
+
+  double next_s() const {
+    if (!batch_.empty()) return ended_s_;
+    const double arrives_s = on_their_way_.empty() ? kInfinity : on_their_way_.front().key;
+    return std::max(std::min(arrives_s, retry_s_), free_s_);
+  }
+
+  void receive(double until_s, bool before) {
+    while (!on_their_way_.empty() &&
+           (before ? on_their_way_.front().key < until_s : on_their_way_.front().key <= until_s)) {
+      const size_t client = size_t(on_their_way_.front().client);
+      std::pop_heap(on_their_way_.begin(), on_their_way_.end(), later);
+      on_their_way_.pop_back();
+      arrive(client);
+    }
+  }
+
+  void arrive(size_t client) {
+    events++;
+    Device& device = devices_[client];
+    const double* row = device.row;
+    Waiting& request = server_.rounds[client];
+    request.arrived_s = device.arrives_s;
+    request.deadline_s = device.sent_s + row[kUpS] + row[kRoundBudgetS];
+    request.cached = device.cached;
+    request.added = int64_t(row[kContext]) - device.cached + (settings_.on_edge ? int64_t(row[kSubmitted]) : 0);
+    request.expected_tokens = row[kExpectedTokens];
+    request.response_deadline_s = device.start_s + row[kResponseBudgetS];
+    request.isolated_s = isolated_s_(request.added, request.cached);
+    request.generation++;
+    request.scheduled = false;
+    device.at_server[0] = request.arrived_s, device.at_server[1] = request.deadline_s;
+    device.at_server[2] = double(request.added), device.at_server[3] = double(request.cached);
+    device.arrives_s = kInfinity;
+    if (request.cached || !settings_.admits) return enqueue(client);
+    device.place = Place::kBlocked;
+    // Sessions that were evicted return before those that have not begun, or they might starve.
+    if (row[kContext] <= row[kPrompt]) blocked_.push_back(int32_t(client));
+    else blocked_.push_front(int32_t(client));
+    admit_blocked();
+  }
+
+  void admit_blocked() {
+    while (!blocked_.empty()) {
+      const int32_t client = blocked_.front();
+      if (!admit(size_t(client), server_.rounds[client].kv_tokens())) return;
+      blocked_.pop_front();
+      enqueue(size_t(client));
+    }
+  }
+
+  void enqueue(size_t client) {
+    devices_[client].place = Place::kWaiting;
+    devices_[client].enqueued = enqueued_++;
+    waiting_count_++;
+    queue_->add(int32_t(client));
+  }
+
+  void decide(double now_s) {
+    if (now_s < free_s_) {
+      retry_s_ = free_s_;
+      return;
+    }
+    Decision decision = queue_->next_batch(now_s);
+    if (decision.batch.empty()) {
+      refusals++;
+      idle_since_s = std::min(idle_since_s, now_s);
+      retry_s_ = decision.retry_s > now_s ? decision.retry_s : kInfinity;
+      return;
+    }
+    if (idle_since_s < kInfinity) {
+      idle_waiting_s += now_s - idle_since_s;
+      idle_since_s = kInfinity;
+    }
+    retry_s_ = kInfinity;
+    batch_ = std::move(decision.batch);
+    start(now_s);
+  }
+
+  void start(double now_s) {
+    BatchSums sums;
+    PythonSum added_s;
+    for (const int32_t client : batch_) {
+      const Waiting& request = server_.rounds[client];
+      devices_[client].place = Place::kInBatch;
+      sums.add(request.added, request.cached);
+      added_s.add(request.isolated_s - settings_.idle_s);
+    }
+    waiting_count_ -= int64_t(batch_.size());
+    PyObject* times =
+        called(batch_s_, {PyFloat_FromDouble(now_s), whole(sums.linear), whole(sums.interactions), whole(sums.pairs),
+                          whole(sums.cached), whole(sums.logit_rows), whole(sums.requests), whole(sums.longest)});
+    double seconds;
+    if (!PyArg_ParseTuple(times, "dd", &seconds, &free_s_)) {
+      Py_DECREF(times);
+      throw PythonError();
+    }
+    Py_DECREF(times);
+    pin();
+    const double batch_s = settings_.additive ? settings_.idle_s + added_s.value() : estimated(sums);
+    started_s_ = now_s, ended_s_ = now_s + seconds;
+    const double row[] = {now_s,
+                          ended_s_,
+                          now_s + batch_s,
+                          double(batch_.size()),
+                          double(waiting_count_ + int64_t(blocked_.size())),
+                          double(sums.linear),
+                          double(sums.cached)};
+    batches_.add(row, make_room_);
+  }
+
+  void complete() {
+    const double number = double(batches_.rows - 1);
+    const auto batch = std::move(batch_);
+    batch_.clear();
+    for (const int32_t client : batch) {
+      Device& device = devices_[client];
+      const double sent_s = device.sent_s, start_s = device.start_s, slo = of(kSlo, client);
+      conclude(client);
+      const double answered_s = ended_s_ + device.row[kDownS], first_s = std::min(device.first_s, answered_s);
+      const bool ends = device.row[kEnds] > 0;
+      double round[17] = {double(client), slo, number, started_s_, ended_s_, answered_s, sent_s};
+      std::copy_n(device.at_server, 4, round + 7);
+      std::copy_n(device.row, kRecorded, round + 11);
+      rounds_.add(round, make_room_);
+      if (ends) {
+        const double tokens = device.row[kTokens];
+        const double response[] = {double(client),      slo,    start_s, first_s, answered_s,
+                                   device.row[kPrompt], tokens, tokens};
+        responses_.add(response, make_room_);
+      }
+      if (settings_.keeps_kv) device.cached = ends ? 0 : int64_t(device.row[kContext] + device.row[kCommitted]) - 1;
+      kv_used_ += device.cached - device.kv_tokens;
+      device.kv_tokens = device.cached;
+      device.first_s = first_s;
+      device.place = Place::kElsewhere;
+      const double free_s = free_after(size_t(client), answered_s, sent_s);
+      set_up(client);
+      send(client, answered_s, free_s);
+    }
+    admit_blocked();
+  }
+
+  double estimated(const BatchSums& sums) {
+    return real_of(
+        called(estimated_s_, {whole(sums.linear), whole(sums.interactions), whole(sums.pairs), whole(sums.cached),
+                              whole(sums.logit_rows), whole(sums.requests), whole(sums.longest)}));
+  }
+
+  std::unique_ptr<Queue> make_queue() {
+    const double* options = settings_.options;
+    switch (settings_.scheduler) {
+      case 0:
+        return std::make_unique<Fcfs>(server_);
+      case 1:
+        return std::make_unique<Edf>(server_, options[0] != 0);
+      case 2:
+        return std::make_unique<Static>(server_, int64_t(options[0]), options[1], int64_t(options[2]));
+      case 3:
+        return std::make_unique<PrefillFirst>(server_, int64_t(options[0]));
+      case 4:
+        return std::make_unique<WispPaper>(server_, options[0], options[1] != 0, options[2]);
+      case 5:
+        return std::make_unique<WispPromise>(
+            server_, PromiseOptions{options[0], options[1], options[2], options[3], options[4], options[5]});
+      default:
+        throw InvalidArgument{"a scheduler that is not there"};
+    }
+  }
+
+  const Settings settings_;
+  const std::vector<uint64_t> streams_;   // [purposes, devices]
+  const std::vector<double> per_device_;  // [columns, devices]
+  const std::vector<int64_t> kinds_;
+  std::vector<Source> sources_;
+  Remembered draft_s_, isolated_s_;
+  PyObject *request_, *batch_s_, *estimated_s_, *too_long_, *make_room_;
+  std::vector<Requests> requests_;
+  std::vector<Device> devices_;
+  Server server_;
+  std::unique_ptr<Queue> queue_;
+  std::vector<Entry> on_their_way_;  // A heap of messages: earliest first, and at one moment the lowest device first.
+  std::deque<int32_t> blocked_;
+  std::vector<int32_t> batch_;
+  Table rounds_{0, 17}, responses_{1, 8}, batches_{2, 7};
+  bool begun_ = false;
+  int64_t waiting_count_ = 0, enqueued_ = 0, kv_used_ = 0, kv_admissions_ = 0;
+  double started_s_ = 0, ended_s_ = 0, free_s_ = 0, retry_s_ = kInfinity;
+};
+
+constexpr const char* kCapsule = "specbench_kit.serving.core";
+
+Core& core_of(PyObject* capsule) {
+  void* core = PyCapsule_GetPointer(capsule, kCapsule);
+  if (!core) throw PythonError();
+  return *static_cast<Core*>(core);
+}
+
+// make(settings, streams, per_device, kinds, sources, draft_s, isolated_s, requests, batch_s, estimated_s, too_long,
+// make_room)
+PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  return guarded([&] {
+    arguments(values, count, 12);
+    Settings settings;
+    {
+      const Bytes bytes(values[0]);
+      settings = *static_cast<const Settings*>(bytes.data(sizeof(Settings)));
+    }
+    auto core = std::make_unique<Core>(settings, values);
+    PyObject* capsule = PyCapsule_New(core.get(), kCapsule, [](PyObject* object) {
+      delete static_cast<Core*>(PyCapsule_GetPointer(object, kCapsule));
+    });
+    if (!capsule) throw PythonError();
+    core.release();
+    return capsule;
+  });
+}
+
+// run(core, until_s, rows, start_s, first_s, sent_s, at_server): runs, and writes the devices' state to the addresses.
+// Returns (rounds, responses, batches, events, refusals, evictions, peak, idle_waiting_s, idle_since_s, unanswered).
+PyObject* run(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  return guarded([&] {
+    const Arguments args = arguments(values, count, 7);
+    Core& core = core_of(args[0]);
+    core.run(args.real(1));
+    double* to[5];
+    for (int i = 0; i < 5; i++) to[i] = static_cast<double*>(args.address(2 + i));
+    core.write_state(to[0], to[1], to[2], to[3], to[4]);
+    const auto unanswered = core.unanswered();
+    OwnedRef clients(PyList_New(Py_ssize_t(unanswered.size())));
+    for (size_t i = 0; i < unanswered.size(); i++) clients.set(Py_ssize_t(i), PyLong_FromLong(unanswered[i]));
+    return Py_BuildValue("(LLLLLLLddN)", (long long)(core.rows(0)), (long long)(core.rows(1)),
+                         (long long)(core.rows(2)), (long long)(core.events), (long long)(core.refusals),
+                         (long long)(core.evictions), (long long)(core.peak), core.idle_waiting_s, core.idle_since_s,
+                         clients.release());
+  });
+}
+
+PyMethodDef method(const char* name, PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
+}
+
+PyMethodDef kFunctions[] = {method("make", make), method("run", run), {}};
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "core", nullptr, -1, kFunctions, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_core() {
+  PyObject* module = PyModule_Create(&kModule);
+  if (module && PyModule_AddIntConstant(module, "settings_size", sizeof(Settings))) Py_CLEAR(module);
+  return module;
+}

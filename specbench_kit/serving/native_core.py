@@ -1,0 +1,201 @@
+"""The event loop of one server in compiled code, with the results of the loop in Python to the last digit.
+
+It knows the built-in schedulers but two, drafting on devices or nowhere, and devices' own links. `Simulation` runs all
+other scenes, and all scenes where csrc/core.cpp was not compiled.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_double, c_int64
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from specbench_kit.decoding.latency import BatchSums
+from specbench_kit.deployments.base import TOKEN_BYTES
+from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.devices import Devices
+from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, ColumnTable
+from specbench_kit.serving.round_sources import PositionRates, RecordedRounds
+from specbench_kit.serving.round_table import RoundTable
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.base import Scheduler
+from specbench_kit.serving.schedulers.edf import Edf
+from specbench_kit.serving.schedulers.fcfs import Fcfs
+from specbench_kit.serving.schedulers.prefill_first import PrefillFirst
+from specbench_kit.serving.schedulers.static import Static
+from specbench_kit.serving.schedulers.wisp_paper import WispPaper
+from specbench_kit.serving.schedulers.wisp_promise import WispPromise
+from specbench_kit.serving.verification_server import VerificationServer
+
+SCHEDULERS: tuple[type[Scheduler], ...] = (Fcfs, Edf, Static, PrefillFirst, WispPaper, WispPromise)
+"""In the order of their numbers in core.cpp."""
+TABLES = (ROUND_COLUMNS, RESPONSE_COLUMNS, BATCH_COLUMNS)
+FEWEST_ROWS = 1000
+GROWTH = 2
+"""How many times as many rows as are written a table has room for."""
+PROMPT = -1
+"""Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
+
+
+class Settings(ctypes.Structure):
+    """The structure `Settings` of core.cpp."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("devices", "on_edge", "speculates", "keeps_kv", "admits", "lru", "additive")),
+        *((name, c_int64) for name in ("scheduler", "max_requests", "has_jitter", "token_bytes")),
+        *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
+        ("options", c_double * 6),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreFigures:
+    """What the loop counted so far, and the clients whose rounds are at the server, in the order of the result."""
+
+    rounds: int
+    responses: int
+    batches: int
+    events: int
+    refusals: int
+    evictions: int
+    peak_kv_tokens: int
+    idle_waiting_s: float
+    idle_since_s: float
+    unanswered: list[int]
+
+
+class CoreLibrary(Protocol):
+    """The functions of core.cpp; `Any` is a core."""
+
+    settings_size: int
+    """Bytes of `Settings` there: another number says that the file is left over from another version of the kit."""
+
+    def make(self, settings: Settings, /, *parts: object) -> Any:
+        """Return a core that stands at the beginning."""
+
+    def run(self, core: Any, until_s: float, /, *addresses: int) -> Sequence[Any]:
+        """Run up to a moment, write the devices' state to the addresses, and return the fields of `CoreFigures`."""
+
+
+@cache
+def load_core() -> CoreLibrary | None:
+    """Return the compiled event loop, or None if it was not compiled at installation."""
+    try:
+        library = cast("CoreLibrary", import_module("specbench_kit.serving.csrc.core"))
+    except ImportError:
+        return None
+    return library if library.settings_size == ctypes.sizeof(Settings) else None
+
+
+class NativeCore:
+    """The compiled loop of one simulation; `run` goes on where it stopped."""
+
+    def __init__(self, library: CoreLibrary, scenario: Scenario, server: VerificationServer, devices: Devices) -> None:
+        self._library = library
+        self._server = server
+        self._devices = devices
+        self._tables = [np.empty((len(names), 0)) for names in TABLES]
+        table = devices.table
+        everyone = np.arange(scenario.devices)
+        previous_s = np.zeros(scenario.devices)
+        on_edge = scenario.system.drafting == "edge"
+        verifier = server.deployment.verifier
+
+        def requests(number: int) -> Floats:
+            """Return the requests with this number: arrival, gap, prompt, output, cursor: [5, devices]."""
+            nonlocal previous_s
+            found, prompts, tokens, cursor = table.next_requests(everyone, np.full_like(everyone, number), previous_s)
+            previous_s = found.at_s
+            return np.array([found.at_s, found.gap_s, prompts, tokens, cursor], dtype=np.float64)
+
+        def draft_s(kind: int, steps: int, missing: int, cached: int) -> float:
+            times = table.draft_times[kind]
+            return times.prefill_s(missing) if steps == PROMPT else times.draft_s(steps, missing, cached)
+
+        def batch_s(now_s: float, *counts: int) -> tuple[float, float]:
+            """Return how long a batch takes that starts now, and from when on the next one may start."""
+            sums = BatchSums(*counts)
+            size = sums.requests
+            seconds = verifier.of_sums(sums if on_edge else sums._replace(logit_rows=size))
+            seconds = server.overhead.verification_s(seconds, size, now_s)
+            server.overhead.verification_ended(now_s + seconds, size)
+            return seconds, server.overhead.free_s
+
+        self._core = library.make(
+            _settings(scenario, server, table),
+            table.random.streams,
+            np.array([*table.constants(), devices.slo], dtype=np.float64),
+            table.fleet.kind.astype(np.int64),
+            [kind.source.tables() for kind in table.fleet.kinds],
+            draft_s,
+            lambda new, cached, *_: server.estimator.isolated_s(new, cached),
+            requests,
+            batch_s,
+            lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
+            scenario.check_lengths,
+            self._make_room,
+        )
+
+    def run(self, until_s: float) -> CoreFigures:
+        """Run up to a moment, and leave the devices in the state of that moment."""
+        return CoreFigures(*self._library.run(self._core, until_s, *self._devices.addresses()))
+
+    def _make_room(self, table: int, rows: int) -> tuple[int, int]:
+        """Return the new number of rows of a table that is full, or was handed out, and its address.
+
+        Memory that is not written to costs nothing.
+        """
+        room = GROWTH * rows + FEWEST_ROWS
+        larger = np.empty((len(TABLES[table]), room))
+        larger[:, :rows] = self._tables[table][:, :rows]
+        self._tables[table] = larger
+        return room, larger.ctypes.data
+
+    def tables(self, figures: CoreFigures) -> list[ColumnTable]:
+        """Return the rounds, responses and batches up to the end of the last run, to which rows may be added."""
+        counts = (figures.rounds, figures.responses, figures.batches)
+        return [ColumnTable(*table) for table in zip(TABLES, self._tables, counts, strict=True)]
+
+
+def _settings(scenario: Scenario, server: VerificationServer, table: RoundTable) -> Settings:
+    scheduler = server.scheduler
+    memory = scenario.pool[0].memory
+    options = [getattr(scheduler, field.name) for field in fields(scheduler)]
+    on_edge = scenario.system.drafting == "edge"
+    return Settings(
+        devices=scenario.devices,
+        on_edge=on_edge,
+        speculates=on_edge,
+        keeps_kv=scenario.system.prefix_cache,
+        admits=server.admits,
+        lru=memory.lru,
+        additive=server.estimator.additive,
+        scheduler=SCHEDULERS.index(type(scheduler)),
+        max_requests=server.limits.requests,
+        has_jitter=table.fleet.has_jitter,
+        token_bytes=TOKEN_BYTES,
+        kv_tokens=server.limits.kv_tokens,
+        kv_capacity=memory.tokens,
+        longest_response=scenario.longest_response,
+        idle_s=server.estimator.idle_s,
+        options=tuple(float(option == "promise" if isinstance(option, str) else option) for option in options),
+    )
+
+
+def native_core(scenario: Scenario, server: VerificationServer, devices: Devices) -> NativeCore | None:
+    """Return the compiled loop of a scenario, or None if it does not know all of it or was not compiled."""
+    library = load_core()
+    known = (
+        not scenario.has_pool
+        and type(server.scheduler) in SCHEDULERS
+        and scenario.system.drafting != "server"
+        and not scenario.network.delays_messages
+        and not scenario.estimator.noise
+        and not devices.table.fleet.has_loss
+        and all(type(kind.source) in (PositionRates, RecordedRounds) for kind in scenario.kinds)
+    )
+    return NativeCore(library, scenario, server, devices) if library is not None and known else None

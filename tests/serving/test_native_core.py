@@ -1,0 +1,166 @@
+"""The compiled event loop against the loop in Python: the same numbers, to the last digit, over random scenes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from report_builders import make_record, make_round
+from scenes import DEPLOYMENT, equal_results, scenario
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.latency import InteractionModel, RoundedModel
+from specbench_kit.deployments.base import Endpoint
+from specbench_kit.serving import native_core
+from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
+from specbench_kit.serving.fleet import DeviceKind
+from specbench_kit.serving.lengths import LogNormalLengths
+from specbench_kit.serving.memory import KvCapacity
+from specbench_kit.serving.network import Network
+from specbench_kit.serving.pool_spec import Outage
+from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, StopRuleRates, iid
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.estimator import EstimatorError
+from specbench_kit.serving.schedulers.fcfs import Fcfs
+from specbench_kit.serving.simulation import Simulation, simulate
+
+SCENES = 60
+SCHEDULERS = (
+    "wisp-promise",
+    "wisp-promise:guard_s=0.3,amortise=0,reserve=1,most_reserve_s=2,grace_s=0,foreseen=1",
+    "fcfs",
+    "edf",
+    "edf:by=promise",
+    "static:size=5,timeout_s=0.04",
+    "static:groups=3",
+    "prefill-first:prompt_tokens=150",
+    "wisp-paper",
+    "wisp-paper:late_lane=true,amortise=2",
+)
+ROUNDED = RoundedModel(1e-5, 1e-8, 1e-6, 4e-3, 1e-7, 2e-3, wide_s=1e-3, host_s=3e-3, host_request_s=1e-4, overlap=0.5)
+"""A latency model that is no sum over the requests of a batch."""
+
+pytestmark = pytest.mark.skipif(native_core.load_core() is None, reason="the event loop was not compiled")
+
+
+def random_scenario(seed: int) -> Scenario:
+    """Return a scene in which the server is idle, busy or far behind, with any of the parts that the core knows."""
+    random = np.random.default_rng([7, seed])
+
+    def one_of(*values: Any) -> Any:
+        return values[random.integers(len(values))]
+
+    devices = int(one_of(1, 3, 12, 40, 90))
+    rates = PositionRates(tuple(random.uniform(0.2, 1, random.integers(1, 7))), one_of(None, StopRuleRates(0.9, 0.6)))
+    source = one_of(rates, rates, recorded(random))
+    requests = tuple(
+        RequestArrival(float(at_s), int(random.integers(1, 300)), int(random.integers(1, 60)))
+        for at_s in np.cumsum(random.exponential(20 / devices, 60))
+    )
+    deployment = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=one_of(0.0, 0.004, 0.05)))
+    if random.random() < 0.3:
+        deployment = replace(deployment, verifier=Endpoint("server", ROUNDED))
+    slow = replace(deployment, drafter=Endpoint("slow", InteractionModel(2e-4, 1e-8, 1e-7, 3e-2)))
+    fleet = (DeviceKind("one", 0.6, deployment, source), DeviceKind("other", 0.4, slow, iid(0.5, 3)))
+    longest = int(one_of(1200, 3000))
+    return scenario(
+        one_of("wisp", "wisp", "wisp-drafting", "specedge", "sled", "centralized"),
+        devices,
+        deployment=deployment,
+        source=source,
+        fleet=one_of((), (), fleet),
+        scheduler=SCHEDULERS[seed % len(SCHEDULERS)],
+        arrivals=one_of(
+            ClosedLoop(),
+            ClosedLoop(0.4, exponential=True, leave=0.2, away_s=3.0),
+            Poisson(devices * random.uniform(0.02, 0.5)),
+            ReplayedArrivals(requests),
+        ),
+        prompt_tokens=one_of(60, LogNormalLengths(90.0, 0.6)),
+        output_tokens=one_of(40, LogNormalLengths(30.0, 0.6)),
+        memory=one_of(KvCapacity(), KvCapacity(longest), KvCapacity(longest, lru=True)),
+        estimator=EstimatorError(*one_of((1.0, 0.0), (1.3, 0.0))),
+        network=one_of(Network(), Network(turn_s=0.01, turn_answer_s=0.001, answer_s=1e-4)),
+        verify_cv=one_of(0.0, 0.3),
+        max_batch=int(one_of(1, 4, 32)),
+        require_attainable_slo=False,
+    )
+
+
+def recorded(random: np.random.Generator) -> RecordedRounds:
+    """Return a few recorded requests; devices draft on while their rounds are verified, or do not."""
+    records = []
+    for length in (1, 4, 9):
+        rounds = [make_round(drafted, accepted=drafted // 2) for drafted in random.integers(1, 6, length).tolist()]
+        records.append(make_record(str(length), *rounds, prompt_ids=[1] * 30, output_ids=[2] * 25))
+    return RecordedRounds(records, proactive=int(random.integers(0, 3)))
+
+
+@pytest.mark.parametrize("seed", range(SCENES))
+def test_the_compiled_loop_gives_the_same_numbers(seed: int) -> None:
+    scene = random_scenario(seed)
+    assert Simulation(scene, seed)._core is not None
+    compiled, plain = simulate(scene, seed), simulate(scene, seed, native=False)
+    assert len(plain.rounds["client"]) > 5
+    assert equal_results(compiled, plain)
+
+
+@pytest.mark.parametrize("system", ["wisp", "sled", "centralized"])
+def test_a_compiled_run_that_is_looked_at_goes_on(system: str) -> None:
+    """What was returned before stays as it was, though rows were added to it that the run does not know."""
+    scene = scenario(system, 30, memory=KvCapacity(1500), arrivals=Poisson(2.0))
+    compiled, plain = Simulation(scene, 4), Simulation(scene, 4, native=False)
+    ends = (0.5, 7.3, 12.0, 12.0, 40.0)
+    results = [(compiled.run(end_s), plain.run(end_s)) for end_s in ends]
+    assert all(equal_results(one, other) for one, other in results)
+
+
+def test_a_response_that_is_too_long_is_the_same_error() -> None:
+    requests = (RequestArrival(1.0, 50, 20), RequestArrival(2.0, 4000, 20))
+    scene = scenario("wisp", 2, arrivals=ReplayedArrivals(requests), memory=KvCapacity(900))
+    errors = []
+    for native in (True, False):
+        with pytest.raises(SkitError, match="a response of 4000") as raised:
+            simulate(scene, native=native)
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
+
+
+class OwnFcfs(Fcfs):
+    """A scheduler of somebody else's, which only its own code knows."""
+
+
+UNKNOWN = {
+    "several servers": {"servers": 2},
+    "an outage": {"outages": (Outage(0, 5.0, 6.0),)},
+    "a scheduler that goes on with parts of prompts": {"scheduler": "chunked"},
+    "noise of the estimator": {"estimator": EstimatorError(1.0, 0.2)},
+    "a link that loses messages": {"deployment": replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.1))},
+    "a shared link": {"network": Network(shared_up_bytes_per_s=4000.0)},
+}
+
+
+@pytest.mark.parametrize("changes", UNKNOWN.values(), ids=UNKNOWN)
+def test_what_the_core_does_not_know_runs_in_python(changes: dict[str, Any]) -> None:
+    assert Simulation(scenario("wisp", 6, **changes), 1)._core is None
+
+
+def test_a_scheduler_of_ones_own_runs_in_python() -> None:
+    scene = scenario("wisp", 6)
+    object.__setattr__(scene, "make_scheduler", OwnFcfs)
+    assert Simulation(scene, 1)._core is None
+    assert Simulation(scenario("adaspec", 6), 1)._core is None
+
+
+def test_without_a_compiler_the_loop_in_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scenario("wisp", 6)
+    compiled = simulate(scene)
+    monkeypatch.setattr(native_core, "load_core", lambda: None)
+    assert Simulation(scene, 0)._core is None
+    assert equal_results(simulate(scene), compiled)
+
+
+def test_a_core_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = native_core.import_module("specbench_kit.serving.csrc.core")
+    monkeypatch.setattr(core, "settings_size", 8)
+    assert native_core.load_core.__wrapped__() is None
