@@ -25,7 +25,10 @@ class Configuration(Struct):
 
 
 class FleetSummary(Configuration):
-    """The cheapest fleet of one way to decode; `classes` and `overall` are the figures of a full replica over seeds."""
+    """The cheapest fleet of one way to decode; `classes` and `overall` are the figures of a full replica over seeds.
+
+    Energy is that of a full replica and its devices, at full power while they work; None where no power is known.
+    """
 
     label: str
     title: str
@@ -36,9 +39,17 @@ class FleetSummary(Configuration):
     price_per_hour: float
     price_per_million: float | None
     power_kw: float
+    server_joules_per_token: Interval | None
+    device_joules_per_token: Interval | None
+    joules_per_device_hour: Interval | None
     throughput: float
     classes: dict[str, ClassFigures[Interval]]
     overall: GroupFigures[Interval]
+
+    @property
+    def energy(self) -> tuple[Interval | None, ...]:
+        """Joules per token of servers and of devices, and per hour of a device."""
+        return (self.server_joules_per_token, self.device_joules_per_token, self.joules_per_device_hour)
 
 
 class PlannedFleet(FleetSummary):

@@ -141,14 +141,19 @@ class TimeSeries(Struct):
     tokens_per_s: list[float | None]
 
 
-class ServingCost(Struct, Generic[N]):
+class ServingCost(Struct, Generic[N], kw_only=True):
     """Prices and energy after the warm-up; None where no power or no price is known.
 
     `price` counts the servers all the time and devices while they draft; `rented_price` counts devices all the time.
+    Energy is that of working at full power. The parts of servers and of devices are known each by itself; the devices'
+    is 0 where they draft nothing, and `joules_per_device_hour` is its mean over all devices.
     """
 
     energy_j: N | None
     joules_per_token: N | None
+    server_joules_per_token: N | None = None
+    device_joules_per_token: N | None = None
+    joules_per_device_hour: N | None = None
     edge_busy_s: N
     price: N
     tokens_per_price: N | None
@@ -239,6 +244,8 @@ class SeedSearch(Struct):
 class SearchedRow(ServingPoint, kw_only=True):
     """The capacity of a series over the seeds, with the latencies at it by class; or why nothing can be served.
 
+    `pool` is what each server does at the capacity if there are several.
+
     `monotone`: every load up to the first that was not served is served. `bounded`: even the highest load was served.
     `steady` and `settled` are shares of the trials.
     """
@@ -247,6 +254,7 @@ class SearchedRow(ServingPoint, kw_only=True):
     unit: str
     response_s: Percentiles[Interval] | None = None
     latencies: dict[str, ResponseLatencies[Interval]] | None = None
+    pool: dict[str, ServerShare[Interval]] = {}
     monotone: bool | None = None
     steady: float | None = None
     bounded: bool | None = None

@@ -256,8 +256,7 @@ class LinkDelays:
         """Return the transfer time by the trace beyond the time at its mean round trip and bandwidth."""
         if (trace := self._trace) is None:
             return np.zeros(len(devices))
-        usual_s = trace.mean_rtt_s / 2 + size / trace.mean_bytes_per_s
-        return trace.transfer_s(size, at_s + self._offset_s[devices]) - usual_s
+        return trace.excess_s(size, at_s + self._offset_s[devices])
 
 
 class SharedUplink:

@@ -35,7 +35,7 @@ SCHEDULERS: tuple[type[Scheduler], ...] = (Fcfs, Edf, Static, PrefillFirst, Wisp
 """In the order of their numbers in core.cpp."""
 TABLES = (ROUND_COLUMNS, RESPONSE_COLUMNS, BATCH_COLUMNS)
 FEWEST_ROWS = 1000
-GROWTH = 2
+GROWTH = 4
 """How many times as many rows as are written a table has room for."""
 PROMPT = -1
 """Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
@@ -104,6 +104,7 @@ class NativeCore:
         previous_s = np.zeros(scenario.devices)
         on_edge = scenario.system.drafting == "edge"
         verifier = server.deployment.verifier
+        sources = [kind.source for kind in table.fleet.kinds]
 
         def requests(number: int) -> Floats:
             """Return the requests with this number: arrival, gap, prompt, output, cursor: [5, devices]."""
@@ -130,7 +131,7 @@ class NativeCore:
             table.random.streams,
             np.array([*table.constants(), devices.slo], dtype=np.float64),
             table.fleet.kind.astype(np.int64),
-            [kind.source.tables() for kind in table.fleet.kinds],
+            [source.tables() for source in sources if isinstance(source, PositionRates | RecordedRounds)],
             draft_s,
             lambda new, cached, *_: server.estimator.isolated_s(new, cached),
             requests,

@@ -6,7 +6,7 @@ besides verifications: sending answers, gaps between batches, scatter.
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, log, sqrt
@@ -19,7 +19,7 @@ import numpy as np
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import whole_number
 from specbench_kit.deployments.base import Link
-from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.arrays import Floats, Integers
 
 COLUMNS = ("time_s", "rtt_s", "bytes_per_s")
 
@@ -29,16 +29,29 @@ class LinkTrace:
     """Round trip and bytes per second in either direction, from every `time_s` to the next; repeats from the start.
 
     Arrays [rows]. The last row lasts as long as the one before it. Messages wait while there are 0 bytes per second.
+    Where `bytes_per_s` is None, the recording is of round trips alone, and the devices' own links say how long the
+    bytes take.
     """
 
     time_s: Floats
     rtt_s: Floats
-    bytes_per_s: Floats
+    bytes_per_s: Floats | None = None
+
+    def excess_s(self, size: Floats, at_s: Floats) -> Floats:
+        """Return how much longer than at the mean round trip and bandwidth messages take that are sent at `at_s`."""
+        if self.bytes_per_s is None:
+            return (self.rtt_s[self._row(at_s)] - self.mean_rtt_s) / 2
+        return self.transfer_s(size, at_s) - (self.mean_rtt_s / 2 + size / self.mean_bytes_per_s)
+
+    def _row(self, at_s: Floats) -> Integers:
+        at_s = np.where(at_s < inf, at_s, 0.0)
+        row: Integers = np.searchsorted(self._edges_s, at_s % self.duration_s, side="right") - 1
+        return row
 
     def transfer_s(self, size: Floats, at_s: Floats) -> Floats:
         """Return the seconds of messages of `size` bytes that are sent at `at_s`: half a round trip, and the bytes."""
+        row = self._row(at_s)
         at_s = np.where(at_s < inf, at_s, 0.0)
-        row = np.searchsorted(self._edges_s, at_s % self.duration_s, side="right") - 1
         # Bytes that the link could have carried since 0 s grow with time; a message ends when they have grown by its
         # size, which is found by inverting that function.
         passes, offset_s = np.divmod(at_s, self.duration_s)
@@ -71,44 +84,68 @@ class LinkTrace:
 
     @cached_property
     def _carried_bytes(self) -> Floats:
+        assert self.bytes_per_s is not None
         return np.concatenate([[0.0], np.cumsum(self.bytes_per_s * np.diff(self._edges_s))])
 
 
 def read_link_trace(path: Path) -> LinkTrace:
-    """Return the link trace in a .csv or .jsonl file with `time_s`, `rtt_s` and `bytes_per_s`."""
+    """Return the recorded link in a .csv or .jsonl file.
+
+    Columns are `rtt_s`, and, where they are known, `time_s` and `bytes_per_s`. Without times the samples are a second
+    apart, as those of ping are. A file without names of columns holds round trips, or times and round trips.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = [_numbers(row, location) for row, location in _rows(file, path)]
+            rows = list(_rows(file, path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SkitError(f"cannot read the link trace {path}: {getattr(error, 'strerror', None) or error}") from error
     if not rows:
-        raise SkitError(f"the link trace {path} holds no row: it needs {', '.join(COLUMNS)}")
-    time_s, rtt_s, bytes_per_s = np.array(rows).T
-    if (np.diff(time_s) <= 0).any() or not bytes_per_s.any():
+        raise SkitError(f"the link trace {path} holds no row: it needs {', '.join(COLUMNS)}, or rtt_s alone")
+    # The first row says which columns there are; a later row that lacks one is an error.
+    names = [name for name in COLUMNS if name in rows[0][0] or name == "rtt_s"]
+    columns = dict(zip(names, np.array([_numbers(row, names, location) for row, location in rows]).T, strict=True))
+    trace = LinkTrace(columns.get("time_s", np.arange(len(rows), dtype=np.float64)), columns["rtt_s"])
+    trace = replace(trace, bytes_per_s=columns.get("bytes_per_s"))
+    if (np.diff(trace.time_s) <= 0).any() or (trace.bytes_per_s is not None and not trace.bytes_per_s.any()):
         raise SkitError(f"the link trace {path}: times must rise, and not every row may have 0 bytes per second")
-    return LinkTrace(time_s, rtt_s, bytes_per_s)
+    return trace
 
 
 def _rows(lines: TextIO, path: Path) -> Iterator[tuple[Mapping[str, str | float], str]]:
     if path.suffix != ".jsonl":
-        reader = csv.DictReader(lines)
-        yield from ((row, f"{path}:{reader.line_num}") for row in reader)
+        reader = csv.reader(lines)
+        first = next(reader, [])
+        named = not any(map(_is_number, first))
+        names = [name.strip() for name in first] if named else list(COLUMNS if len(first) > 1 else ["rtt_s"])
+        if not named:
+            yield dict(zip(names, first, strict=False)), f"{path}:1"
+        yield from ((dict(zip(names, row, strict=False)), f"{path}:{reader.line_num}") for row in reader if row)
         return
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield json.loads(line, parse_int=whole_number), f"{path}:{number}"
+                row = json.loads(line, parse_int=whole_number)
             except (ValueError, RecursionError) as error:
                 raise SkitError(f"{path}:{number}: not valid JSON ({error})") from error
+            require(isinstance(row, dict), f"{path}:{number}: not an object with {', '.join(COLUMNS)}")
+            yield row, f"{path}:{number}"
 
 
-def _numbers(row: Mapping[str, str | float], location: str) -> list[float]:
+def _is_number(text: str) -> bool:
     try:
-        numbers = [float(row[name]) for name in COLUMNS]
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(row: Mapping[str, str | float], names: Sequence[str], location: str) -> list[float]:
+    try:
+        numbers = [float(row[name]) for name in names]
     except (KeyError, TypeError, ValueError) as error:
-        raise SkitError(f"{location}: not a row with {', '.join(COLUMNS)} ({error})") from error
+        raise SkitError(f"{location}: not a row with {', '.join(names)} ({error})") from error
     if not all(0 <= number < inf for number in numbers):
-        raise SkitError(f"{location}: {', '.join(COLUMNS)} must be numbers from 0 up")
+        raise SkitError(f"{location}: {', '.join(names)} must be numbers from 0 up")
     return numbers
 
 
@@ -147,8 +184,10 @@ class Network:
         """Return a deployment's link as deadlines and reports count with it: at the means of the trace, if any."""
         if (trace := self.trace) is None:
             return nominal
-        up = down = trace.mean_bytes_per_s
-        return replace(nominal, rtt_s=trace.mean_rtt_s, jitter_s=0.0, up_bytes_per_s=up, down_bytes_per_s=down)
+        mean = replace(nominal, rtt_s=trace.mean_rtt_s, jitter_s=0.0)
+        if trace.bytes_per_s is None:
+            return mean
+        return replace(mean, up_bytes_per_s=trace.mean_bytes_per_s, down_bytes_per_s=trace.mean_bytes_per_s)
 
 
 NO_DELAYS = Network()

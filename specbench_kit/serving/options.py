@@ -114,7 +114,9 @@ class ServingOptions:
     link_trace: Annotated[
         str | None,
         Option(
-            "File (.csv or .jsonl) of time_s, rtt_s and bytes_per_s that all links follow, again and again.", DEPLOYMENT
+            "File of a recorded link that all links follow, again and again: a column of round trips in seconds, or "
+            "columns rtt_s, time_s and bytes_per_s (.csv or .jsonl).",
+            DEPLOYMENT,
         ),
     ] = None
     shared_up_bytes_per_s: Annotated[

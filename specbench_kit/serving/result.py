@@ -73,12 +73,13 @@ class ColumnTable:
 
     def table(self, last: Table | None = None) -> dict[str, Floats]:
         """Return one array per column, with the rows of `last` at the end, which are written into the free rows."""
-        more = len(last[self.names[0]]) if last else 0
+        more = 0 if last is None else len(last[self.names[0]])
         columns = self.columns
         if self.count + more > columns.shape[1]:
             columns = np.concatenate([columns[:, : self.count], np.empty((len(self.names), more))], axis=1)
-        for index, name in enumerate(self.names if last else ()):
-            columns[index, self.count : self.count + more] = last[name]
+        if last is not None:
+            for index, name in enumerate(self.names):
+                columns[index, self.count : self.count + more] = last[name]
         return {name: columns[index, : self.count + more] for index, name in enumerate(self.names)}
 
 

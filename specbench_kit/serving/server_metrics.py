@@ -87,10 +87,15 @@ def cost(scenario: Scenario, result: SimulationResult) -> ServingCost[Real]:
     devices_per_hour = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
     rented_price = hours * (server_per_hour + devices_per_hour)
     tokens = float(rounds["committed"].sum())
-    energy_j = _energy_j(scenario, result, rounds)
+    servers_j, devices_j = _servers_j(scenario, result), _devices_j(scenario, rounds)
+    energy_j = None if servers_j is None or devices_j is None else servers_j + devices_j
+    per_hour_of_one = None if devices_j is None else devices_j / scenario.devices / hours
     return ServingCost(
         energy_j=energy_j,
-        joules_per_token=energy_j / tokens if energy_j and tokens else None,
+        joules_per_token=_per(energy_j or None, tokens),
+        server_joules_per_token=_per(servers_j, tokens),
+        device_joules_per_token=_per(devices_j, tokens),
+        joules_per_device_hour=per_hour_of_one,
         edge_busy_s=float(rounds["draft_s"].sum()),
         price=price,
         tokens_per_price=tokens / price if price else None,
@@ -99,21 +104,29 @@ def cost(scenario: Scenario, result: SimulationResult) -> ServingCost[Real]:
     )
 
 
-def _energy_j(scenario: Scenario, result: SimulationResult, rounds: Table) -> float | None:
-    """Return the energy of server and devices while they work; None if the card of one of them states no power."""
-    power_w = Fleet(scenario.kinds, scenario.devices).power_w
+def _servers_j(scenario: Scenario, result: SimulationResult) -> float | None:
+    """Return the energy of the servers while they work; None if the card of one of them states no power."""
     server_w = [server.deployment.verifier.power_w for server in scenario.pool]
-    on_edge = scenario.system.drafting == "edge"
-    if not all(server_w) or (on_edge and not power_w.all()):
+    if not all(server_w):
         return None
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
-    drafting_j = float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum()) if on_edge else 0.0
     own = servers_of(batches)
-    servers_j = (
+    return sum(
         watts * _busy_s({name: column[own == index] for name, column in batches.items()}, result.end_s)
         for index, watts in enumerate(server_w)
     )
-    return sum(servers_j) + drafting_j
+
+
+def _devices_j(scenario: Scenario, rounds: Table) -> float | None:
+    """Return the energy of the devices while they draft; None if they do and the card of one states no power."""
+    if scenario.system.drafting != "edge":
+        return 0.0
+    power_w = Fleet(scenario.kinds, scenario.devices).power_w
+    return float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum()) if power_w.all() else None
+
+
+def _per(energy_j: float | None, tokens: float) -> float | None:
+    return energy_j / tokens if energy_j is not None and tokens else None
 
 
 def _busy_s(batches: Table, end_s: float) -> float:

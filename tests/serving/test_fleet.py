@@ -110,9 +110,28 @@ def test_energy_is_that_of_what_works() -> None:
     scene = scenario(devices=3, deployment=powered, duration_s=12.0)
     found = compute_metrics(scene, simulate(scene))
     busy_s = found.server.utilisation * 7.0
-    assert found.cost.energy_j == pytest.approx(100 * busy_s + 10 * found.cost.edge_busy_s)
+    cost = found.cost
+    assert cost.energy_j == pytest.approx(100 * busy_s + 10 * cost.edge_busy_s)
+    assert cost.joules_per_device_hour == pytest.approx(10 * cost.edge_busy_s / 3 * 3600 / 7.0)
+    assert cost.server_joules_per_token
+    assert cost.device_joules_per_token
+    assert cost.joules_per_token == pytest.approx(cost.server_joules_per_token + cost.device_joules_per_token)
     bare = scenario(devices=3, duration_s=12.0)
     assert compute_metrics(bare, simulate(bare)).cost.energy_j is None
+
+
+def test_energy_that_is_known_does_not_wait_for_the_other() -> None:
+    """A server's card states its power, the devices' does not; where devices do not draft, they spend nothing."""
+    powered = replace(DEPLOYMENT, verifier=replace(DEPLOYMENT.verifier, power_w=100.0))
+    found = {}
+    for system in ("wisp", "centralized"):
+        scene = scenario(system, devices=3, deployment=powered, duration_s=12.0)
+        found[system] = compute_metrics(scene, simulate(scene)).cost
+    assert found["wisp"].device_joules_per_token is found["wisp"].joules_per_device_hour is None
+    assert found["wisp"].server_joules_per_token > 0
+    assert found["wisp"].joules_per_token is None
+    assert found["centralized"].device_joules_per_token == found["centralized"].joules_per_device_hour == 0
+    assert found["centralized"].joules_per_token == found["centralized"].server_joules_per_token
 
 
 @pytest.mark.parametrize(

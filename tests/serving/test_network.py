@@ -104,7 +104,10 @@ def test_verifications_scatter_around_what_they_take() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time_s,rtt_s\n0,0.1\n", r"links\.csv:2: not a row with time_s, rtt_s, bytes_per_s"),
+        ("time_s,bytes_per_s\n0,5\n", r"links\.csv:2: not a row with time_s, rtt_s, bytes_per_s"),
+        ("time_s,rtt_s\n0,0.1\n1\n", r"links\.csv:3: not a row with time_s, rtt_s"),
+        ("0.1\nslow\n", r"links\.csv:2: not a row with rtt_s"),
+        ("0.1\n-0.1\n", r"links\.csv:2: rtt_s must be numbers from 0 up"),
         ("time_s,rtt_s,bytes_per_s\n0,-1,5\n", r"links\.csv:2: .* must be numbers from 0 up"),
         ("time_s,rtt_s,bytes_per_s\n1,0.1,5\n1,0.1,5\n", "times must rise"),
         ("time_s,rtt_s,bytes_per_s\n", "holds no row"),
@@ -115,6 +118,40 @@ def test_a_bad_recording_is_named(tmp_path: Path, text: str, message: str) -> No
     path.write_text(text)
     with pytest.raises(SkitError, match=message):
         read_link_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "times"),
+    [
+        ("pings.txt", "0.03\n0.05\n0.1\n", [0, 1, 2]),
+        ("pings.csv", "rtt_s\n0.03\n0.05\n0.1\n", [0, 1, 2]),
+        ("pings.csv", "5,0.03\n6,0.05\n9,0.1\n", [5, 6, 9]),
+        ("pings.csv", "rtt_s,time_s\n0.03,5\n0.05,6\n0.1,9\n", [5, 6, 9]),
+        ("pings.jsonl", '{"rtt_s": 0.03}\n{"rtt_s": 0.05}\n{"rtt_s": 0.1}\n', [0, 1, 2]),
+    ],
+)
+def test_a_recording_may_be_of_round_trips_alone(tmp_path: Path, name: str, text: str, times: list[float]) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    recorded = read_link_trace(path)
+    assert recorded.rtt_s.tolist() == [0.03, 0.05, 0.1]
+    assert recorded.time_s.tolist() == times
+    assert recorded.bytes_per_s is None
+
+
+def test_round_trips_alone_leave_the_bytes_to_the_devices_own_links() -> None:
+    """Where the round trip never changes, that is the link itself; else a message takes half of it."""
+    steady = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=0.0))
+    scene = scenario(devices=3, duration_s=12.0, deployment=steady)
+    rtt_s = steady.link.rtt_s
+    constant = Network(LinkTrace(np.arange(3.0), np.full(3, rtt_s)))
+    plain, recorded = (simulate(one) for one in (scene, replace(scene, network=constant)))
+    for name in ("arrived_s", "answered_s", "deadline_s"):
+        assert recorded.rounds[name] == pytest.approx(plain.rounds[name], rel=1e-9, abs=1e-9)
+    varying = LinkTrace(np.arange(2.0), np.array([0.02, 0.08]))
+    assert varying.excess_s(np.array([10.0, 1e6]), np.array([0.5, 1.5])) == pytest.approx([-0.015, 0.015])
+    link = Network(varying).link(steady.link)
+    assert link == replace(steady.link, rtt_s=0.05)
 
 
 def test_rows_may_be_json(tmp_path: Path) -> None:

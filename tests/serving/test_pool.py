@@ -1,20 +1,25 @@
 """Several servers behind a router: what routers choose, what a move costs, and what an outage leaves behind."""
 
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint
+from specbench_kit.deployments.fields import find_profile
+from specbench_kit.deployments.loading import find
 from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.serving.arrivals import Poisson
-from specbench_kit.serving.memory import UNLIMITED, KvCapacity
+from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
+from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.pool import ServerPool
 from specbench_kit.serving.pool_spec import Outage, PoolServer, parse_outage, parse_servers
 from specbench_kit.serving.result import SimulationResult
@@ -26,7 +31,8 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
-from specbench_kit.studies.serving.summary import SimulationSummary
+from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, SimulationSummary
+from specbench_kit.studies.serving.terminal import print_serving
 
 ALL_ROUTERS = (*sorted(routers.all()), "round-robin:per_round=true", "shortest-expected-time:per_round=true")
 
@@ -257,6 +263,21 @@ def test_named_servers_have_their_own_verifiers_and_memory() -> None:
     assert scene.outages == (Outage(2, 10.0, 20.0),)
 
 
+def test_a_server_of_a_pool_may_be_several_cards() -> None:
+    """Eight cards that share a model are one server: one queue, one KV memory, and the power of all of them."""
+    (scene,) = built(
+        deployment=("adaspec-70b-8xa100",), system=("centralized",), servers=("adaspec-70b-8xa100=2",), slo=("1",)
+    )
+    first, second = scene.pool
+    assert first.deployment.verifier == second.deployment.verifier
+    assert first.deployment.verifier.power_w == 8 * 400
+    assert first.memory.tokens == kv_capacity(find_profile(TENSOR_PARALLEL, LIBRARY, "verifier")).tokens > 0
+
+
+TENSOR_PARALLEL = "profiles/llama3.3-70b-a100-40-bf16-verifier-tp8-roofline.toml"
+LIBRARY = Path(find("adaspec-70b-8xa100").path).parent
+
+
 def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
     (scene,) = built(system=("adaspec",), servers=("adaspec-7b-a100,adaspec-7b-l40",))
     assert [server.deployment.drafter.device for server in scene.pool] == ["NVIDIA A100 40 GB", "NVIDIA L40"]
@@ -316,3 +337,34 @@ def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
     assert len(lines) == 2 + 3
     assert "| `wisp, 2 servers` | 8 | 2 |" in lines[-1]
     assert "1:4:6" in report
+
+
+def test_a_search_says_what_every_server_does_at_the_capacity(tmp_path: Path) -> None:
+    settings = ServingSettings(
+        recording=BenchSettings(methods=("autoregressive",)),
+        acceptance=("iid:alpha=0.8",),
+        prompt_tokens="60",
+        output_tokens="20",
+        slo=("4",),
+        servers=("1", "2"),
+        duration_s=30.0,
+        warmup_s=2.0,
+        seeds=2,
+        jobs=1,
+        out=tmp_path,
+    )
+    rule = CapacityRule(epsilon=0.05, most=24, resolution=0.5)
+    outcome = ServingRun(settings=settings, report=lambda *_: None).capacity(rule)
+    assert isinstance(outcome.summary, CapacitySummary)
+    alone, pool = outcome.summary.rows
+    assert alone.pool == {}
+    shares = [server.tokens_share.mean for server in pool.pool.values() if server.tokens_share]
+    assert len(shares) == 2
+    assert sum(shares) == pytest.approx(1)
+    report = (outcome.folder / "report.md").read_text(encoding="utf-8")
+    lines = report.partition("## Servers of the pool at the capacity (modelled)")[2].partition("##")[0]
+    assert [line.split("|")[3].strip() for line in lines.strip().splitlines()[2:4]] == ["1", "2"]
+    console = Console(width=80, file=StringIO())
+    print_serving(console, ServingDescription.read(outcome.run), outcome.summary)
+    printed = console.file.getvalue().partition("of all rounds")[2].splitlines()  # type: ignore[attr-defined]
+    assert len([line for line in printed if line.lstrip().startswith("wisp, 2 servers")]) == 2

@@ -123,11 +123,13 @@ def fleet_table(summary: PlanSummary) -> Table:
         *("", "cards", "weights", "method", "scheduler", "largest batch"),
         *(Column("devices per replica", "count"), Column("late responses (95%)", "share")),
         *("$ per hour", "range", "$ per million tokens", "kW at most"),
+        *(Column("J / token of servers", "number"), Column("J / token of devices", "number")),
+        Column("J / hour of a device", "number"),
     )
     rows: list[Sequence[Cell]] = []
     for way, fleet in summary.fleets.items():
         if fleet is None:
-            rows.append([WAYS[way], "keeps the promise with none", *[None] * 10])
+            rows.append([WAYS[way], "keeps the promise with none", *[None] * 13])
             continue
         late = fleet.violation_rate
         rows.append(
@@ -145,6 +147,7 @@ def fleet_table(summary: PlanSummary) -> Table:
                 _span(fleet),
                 dollars(fleet.price_per_million),
                 f"{fleet.power_kw:.1f}",
+                *(None if energy is None else energy.mean for energy in fleet.energy),
             ]
         )
     return Table(columns, rows)

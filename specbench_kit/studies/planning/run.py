@@ -367,6 +367,7 @@ def impossible(market: Market) -> str:
 def _described(fleet: Fleet) -> FleetSummary:
     """Return a fleet as `summary.json` holds it."""
     overall = fleet.figures.overall
+    energy = fleet.figures.cost
     device = fleet.candidate.server.device
     return FleetSummary(
         **structs.asdict(fleet.candidate.described()),
@@ -379,6 +380,9 @@ def _described(fleet: Fleet) -> FleetSummary:
         price_per_hour=fleet.price_per_hour,
         price_per_million=fleet.price_per_million,
         power_kw=fleet.cards * device.power_w / 1e3,
+        server_joules_per_token=energy.server_joules_per_token,
+        device_joules_per_token=energy.device_joules_per_token,
+        joules_per_device_hour=energy.joules_per_device_hour,
         throughput=overall.throughput.mean,
         classes=fleet.figures.classes,
         overall=overall,

@@ -24,6 +24,7 @@ from specbench_kit.metrics.serving_rows import (
     ResponseLatencies,
     SearchedRow,
     SeedSearch,
+    ServerShare,
     TriedLoad,
 )
 from specbench_kit.metrics.statistics import student
@@ -32,7 +33,7 @@ from specbench_kit.serving.metrics import ALL, due_lateness, latencies_by_class
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.server_metrics import is_drifting
+from specbench_kit.serving.server_metrics import is_drifting, pool_metrics
 from specbench_kit.serving.simulation import Simulation
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, joined
@@ -88,7 +89,8 @@ class LoadTrial:
 
     `settled`: the interval lay on one side of epsilon; if it never does, the rate itself decides. A run that still
     drifts at its end is not `steady`, and its load does not count as served (`holds`). `latencies` are those of all
-    responses together and, where several speeds are promised, by class.
+    responses together and, where several speeds are promised, by class; `pool` is what each server does, if there are
+    several.
     """
 
     load: int | float
@@ -101,6 +103,7 @@ class LoadTrial:
     holds: bool
     steady: bool = True
     latencies: Mapping[str, ResponseLatencies[Real]] = field(default_factory=dict)
+    pool: Mapping[str, ServerShare[Real]] = field(default_factory=dict)
 
     @property
     def response_s(self) -> Percentiles[Real] | None:
@@ -138,9 +141,9 @@ class SeedCapacity:
         return served == sorted(served, reverse=True)
 
     @property
-    def latencies(self) -> Mapping[str, ResponseLatencies[Real]]:
-        """The latencies at the capacity, by class; empty if nothing is served."""
-        return next((trial.latencies for trial in self.trials if trial.load == self.load and trial.holds), {})
+    def at_capacity(self) -> LoadTrial | None:
+        """The trial of the capacity; None if nothing is served."""
+        return next((trial for trial in self.trials if trial.load == self.load and trial.holds), None)
 
 
 def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
@@ -205,7 +208,8 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
     load = scenario.devices if load is None else load
     holds = steady and bool(rate <= rule.epsilon)
     latencies = latencies_by_class(scenario, result)
-    return LoadTrial(load, rate, low, high, len(lateness), seconds, settled, holds, steady, latencies)
+    pool = pool_metrics(scenario, result)
+    return LoadTrial(load, rate, low, high, len(lateness), seconds, settled, holds, steady, latencies, pool)
 
 
 def violation_interval(lateness: Floats, turns: float, alpha: float = 1 - CONFIDENCE) -> tuple[float, float, float]:
@@ -273,14 +277,20 @@ class CapacityRow:
         if self.refused:
             return SearchedRow(**fixed, capacity=estimate([0.0]), unit=self.unit, refused=self.refused, seeds=[])
         trials = [trial for capacity in self.by_seed for trial in capacity.trials]
-        served = [to_builtins(capacity.latencies) for capacity in self.by_seed if capacity.latencies]
-        latencies = convert(joined(served), dict[str, ResponseLatencies[Interval]]) if served else None
+        served = [capacity.at_capacity for capacity in self.by_seed if capacity.at_capacity]
+        latencies: dict[str, ResponseLatencies[Interval]] | None = None
+        pool: dict[str, ServerShare[Interval]] = {}
+        if served:
+            by_class = joined([to_builtins(trial.latencies) for trial in served])
+            latencies = convert(by_class, dict[str, ResponseLatencies[Interval]])
+            pool = convert(joined([to_builtins(trial.pool) for trial in served]), dict[str, ServerShare[Interval]])
         return SearchedRow(
             **fixed,
             capacity=estimate([capacity.load for capacity in self.by_seed], 0.0),
             unit=self.unit,
             response_s=latencies[ALL].response_s if latencies else None,
             latencies=latencies,
+            pool=pool,
             monotone=all(capacity.monotone for capacity in self.by_seed),
             steady=sum(trial.steady for trial in trials) / len(trials),
             bounded=any(capacity.bounded for capacity in self.by_seed),

@@ -138,6 +138,9 @@ SERVER: Sequence[FigureColumn[SeedFigures]] = (
     FigureColumn("peak KV tokens", "count", lambda figures: figures.server.peak_kv_tokens),
     FigureColumn("warm-up that was counted", "seconds", lambda figures: figures.steady.warm_up_left_s),
     FigureColumn("J / token, at full power while busy", "number", lambda figures: figures.cost.joules_per_token),
+    FigureColumn("J / token of servers", "number", lambda figures: figures.cost.server_joules_per_token),
+    FigureColumn("J / token of devices", "number", lambda figures: figures.cost.device_joules_per_token),
+    FigureColumn("J / hour of a device", "number", lambda figures: figures.cost.joules_per_device_hour),
     FigureColumn("tokens per $, devices while they draft", "count", lambda figures: figures.cost.tokens_per_price),
     FigureColumn("tokens per $, devices all the time", "count", lambda figures: figures.cost.tokens_per_rented_price),
 )
@@ -221,13 +224,11 @@ def _simulation(summary: SimulationSummary) -> Blocks:
     rows = summary.rows
     axes = row_axes(rows)
     by_class: list[list[Cell]] = []
-    pool: list[list[Cell]] = []
     for row in rows:
         place = point_cells(row, axes)
         classes = row.figures.classes if len(row.figures.classes) > 1 else {}
         for name, group in classes.items():
             by_class.append([*place, name, group.promised_speed.mean, *_figures(group, RESULTS)])
-        pool += [[*place, name, *_figures(server, SERVERS)] for name, server in row.figures.pool.items()]
     named = ("system", *axis_titles(axes))
     first = [*named, *(column.title for column in RESULTS)][:PAGE_COLUMNS]
     results = Table(
@@ -240,7 +241,7 @@ def _simulation(summary: SimulationSummary) -> Blocks:
         ("Latency of responses", _latency_table(rows, axes)),
         ("Rounds", _figure_table(rows, ROUNDS)),
         ("Server", _figure_table(rows, SERVER)),
-        ("Servers of the pool", Table((*named, "server", *SERVERS), pool)),
+        ("Servers of the pool", _server_table(rows, axes)),
     ):
         if table.rows:
             first = [name for name in table.titles if name not in LESS_NEEDED]
@@ -271,6 +272,19 @@ def _latency_table(rows: Sequence[SimulatedRow | SearchedRow], axes: Sequence[st
         for name, group in latency_groups(row).items():
             cells.append([*point_cells(row, axes), name, *_figures(group, LATENCIES)])
     return Table(("system", *axis_titles(axes), "class", *LATENCIES), cells)
+
+
+def servers_of(row: SimulatedRow | SearchedRow) -> Mapping[str, ServerShare[Interval]]:
+    """Return what each server does in a row of either command; nothing for a single one that never fails."""
+    return row.pool if isinstance(row, SearchedRow) else row.figures.pool
+
+
+def _server_table(rows: Sequence[SimulatedRow | SearchedRow], axes: Sequence[str]) -> Table:
+    cells: list[list[Cell]] = []
+    for row in rows:
+        servers = servers_of(row).items()
+        cells += [[*point_cells(row, axes), name, *_figures(server, SERVERS)] for name, server in servers]
+    return Table(("system", *axis_titles(axes), "server", *SERVERS), cells)
 
 
 def _figure_table(rows: Sequence[SimulatedRow], columns: Sequence[FigureColumn[SeedFigures]]) -> Table:
@@ -313,6 +327,10 @@ def _capacity(summary: CapacitySummary) -> Blocks:
     if latencies.rows:
         first = [name for name in latencies.titles if name not in LESS_NEEDED]
         blocks += [Heading("Latency of responses at the capacity (modelled)"), *with_more_columns(latencies, first)]
+    servers = _server_table(rows, axes)
+    if servers.rows:
+        first = servers.titles[:PAGE_COLUMNS]
+        blocks += [Heading("Servers of the pool at the capacity (modelled)"), *with_more_columns(servers, first)]
     return blocks
 
 

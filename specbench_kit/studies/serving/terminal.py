@@ -28,7 +28,7 @@ from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.formatting import ABSENT, significant
 from specbench_kit.studies.serving import wording
-from specbench_kit.studies.serving.report import FigureColumn, latency_groups, point_cells
+from specbench_kit.studies.serving.report import SERVERS, FigureColumn, latency_groups, point_cells, servers_of
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,
     ServingDescription,
@@ -57,6 +57,8 @@ AXIS_TITLES = {
 LATENCIES = ("response", "TTFT", "ITL")
 MOST_LATENCIES = 12
 """Rows up to which the terminal shows latencies; the report shows all."""
+FIRST_SERVER_COLUMNS = 4
+"""Figures of each server of a pool on the terminal: how busy it is, its shares, and its batches."""
 MOST_COLUMNS = 6
 """Columns that fit into 80 characters next to the series; the report shows all."""
 
@@ -68,7 +70,7 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
     if isinstance(summary, SimulationSummary) and "slo" not in varied(summary.rows):
         setting += f" · promised: {'; '.join(map(slo_in_words, config.slo))}"
     results = _simulated(summary.rows) if isinstance(summary, SimulationSummary) else _capacities(summary)
-    blocks: list[Block] = [Note(setting), results, *_latencies(summary.rows)]
+    blocks: list[Block] = [Note(setting), results, *_latencies(summary.rows), *_servers(summary.rows)]
     if summary.published:
         blocks.append(_published(run, summary.published))
     blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary.guards))
@@ -114,6 +116,18 @@ def _latencies(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
         return []
     titles = [f"{title} (s)\np50 p95 p99" for title in LATENCIES]
     return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), "class", *titles), cells)]
+
+
+def _servers(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
+    """Return what each server of a pool does; nothing if there is none, or the table would be long."""
+    axes = varied(rows)
+    cells: list[list[Cell]] = []
+    for row in rows:
+        for name, server in servers_of(row).items():
+            figures = (column.of(server) for column in SERVERS[:FIRST_SERVER_COLUMNS])
+            cells.append([*point_cells(row, axes), name, *(figure.mean if figure else None for figure in figures)])
+    titles = ("system", *_axis_columns(axes), "server", *SERVERS[:FIRST_SERVER_COLUMNS])
+    return [Table(titles, cells)] if 0 < len(cells) <= MOST_LATENCIES else []
 
 
 def _percentiles(times: Percentiles[Interval] | None) -> str:
