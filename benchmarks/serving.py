@@ -24,6 +24,12 @@ CASES = {
     "10,000 devices, 60 s, on a server that keeps up": _Case(("10000", "60", "wisp", "fast"), Bound(most=8)),
     "100,000 devices, 60 s": _Case(("100000", "60", "wisp", "fast"), None, Bound(most=4)),
 }
+COMPARED = {
+    "150 devices, 600 s": ("150", "600", "wisp", "own"),
+    "10,000 devices, 60 s, on a server that keeps up": ("10000", "60", "wisp", "fast"),
+}
+FASTER = Bound(least=10)
+"""How many times as many events a second the compiled loop has as the one in Python."""
 GROWTH = ("250", "4000")
 """Numbers of devices on a server that keeps up, so that events grow with devices."""
 GROWTH_S = "20"
@@ -43,7 +49,9 @@ def run(setting: Setting) -> Outcome:
     """Run each simulation in its own process; set-up is not part of its time."""
     cases = [_measure(setting, name, case) for name, case in CASES.items()]
     figures = [figure for case in cases for figure in case]
-    return Outcome("Simulating many devices on one server, on one core", [*figures, _growth(setting)])
+    compared = [_compare(setting, name, arguments) for name, arguments in COMPARED.items()]
+    title = "Simulating many devices on one server, on one core"
+    return Outcome(title, [*figures, *(figure for pair in compared for figure in pair), _growth(setting)])
 
 
 def _measure(setting: Setting, name: str, case: _Case) -> list[Figure]:
@@ -54,6 +62,21 @@ def _measure(setting: Setting, name: str, case: _Case) -> list[Figure]:
         over_rounds(f"{name}: {costs[0].rounds:,} rounds", [cost.seconds for cost in costs], "s", case.seconds),
         over_rounds(f"{name}: per round", per_round, "µs"),
         Figure(f"{name}: peak memory", peak / 1e9, "GB", case.memory),
+    ]
+
+
+def _compare(setting: Setting, name: str, arguments: tuple[str, ...]) -> list[Figure]:
+    """Return the events a second of both loops, which run in turns, and their ratio."""
+    native, plain = [], []
+    for _ in range(setting.rounds):
+        for costs, loop in ((native, "native"), (plain, "python")):
+            cost = _simulate(arguments, loop)
+            costs.append(cost.events / cost.seconds)
+    ratios = [fast / slow for fast, slow in zip(native, plain, strict=True)]
+    return [
+        over_rounds(f"{name}: compiled", native, "events/s"),
+        over_rounds(f"{name}: in Python", plain, "events/s"),
+        over_rounds(f"{name}: compiled over Python", ratios, "", FASTER),
     ]
 
 
@@ -68,10 +91,10 @@ def _growth(setting: Setting) -> Figure:
     return over_rounds(f"exponent of cost from {span}", exponents, "", NEAR_LINEAR)
 
 
-def _simulate(arguments: tuple[str, ...]) -> _Cost:
-    done = subprocess.run(_command(arguments), capture_output=True, text=True, check=True)
+def _simulate(arguments: tuple[str, ...], loop: str = "native") -> _Cost:
+    done = subprocess.run(_command(arguments, loop), capture_output=True, text=True, check=True)
     return _Cost(**json.loads(done.stdout))
 
 
-def _command(arguments: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.serving_scene", *arguments]
+def _command(arguments: tuple[str, ...], loop: str = "native") -> list[str]:
+    return [sys.executable, "-m", "benchmarks.serving_scene", *arguments, loop]

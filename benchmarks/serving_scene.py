@@ -1,6 +1,6 @@
-"""Run one simulation: `python -m benchmarks.serving_scene DEVICES SECONDS SYSTEM SERVER`.
+"""Run one simulation: `python -m benchmarks.serving_scene DEVICES SECONDS SYSTEM SERVER LOOP`.
 
-Print a line of JSON with its seconds of processor time and its number of events.
+LOOP is `native` or `python`. Print a line of JSON with its seconds of processor time and its number of events.
 """
 
 import json
@@ -41,10 +41,10 @@ def scene(devices: int, duration_s: float, system: str, server: str) -> Scenario
 
 
 def main() -> None:
-    devices, duration_s, system, server = sys.argv[1:]
+    devices, duration_s, system, server, loop = sys.argv[1:]
     scenario = scene(int(devices), float(duration_s), system, server)
     started_s = process_time()
-    result = simulate(scenario)
+    result = simulate(scenario, native=loop == "native")
     seconds = process_time() - started_s
     print(json.dumps({"seconds": seconds, "events": result.events, "rounds": len(result.rounds["client"])}))
 

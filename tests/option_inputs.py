@@ -27,6 +27,7 @@ def write_inputs(folder: Path, tiny: TinyPair) -> Mapping[str, str]:
         "tuned": _write_tuned(folder / "tuned.json"),
         "arrivals": _write_arrivals(folder / "azure.csv"),
         "link_trace": _write_links(folder / "links.csv"),
+        "pings": _write_pings(folder / "pings.txt"),
         "log": _write_log(folder / "log.jsonl", 0.02),
         "slow_log": _write_log(folder / "slow-log.jsonl", 0.03),
         "answers": _write_answers(folder / "answers.jsonl", accepted=3),
@@ -100,6 +101,12 @@ def _write_arrivals(path: Path) -> Path:
 def _write_links(path: Path) -> Path:
     """A link that is slow now and then."""
     path.write_text("time_s,rtt_s,bytes_per_s\n0,0.02,1e6\n5,0.5,1e5\n10,0.02,1e6\n", encoding="utf-8")
+    return path
+
+
+def _write_pings(path: Path) -> Path:
+    """Round trips alone, one of which is long."""
+    path.write_text("0.02\n0.5\n0.02\n", encoding="utf-8")
     return path
 
 

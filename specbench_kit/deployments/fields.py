@@ -7,10 +7,10 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.deployments.base import IMPOSSIBLE
+from specbench_kit.deployments.base import IMPOSSIBLE, Endpoint
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import COEFFICIENTS, Profile
-from specbench_kit.profilers.devices import bundled_device
+from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.software import describe
 
@@ -70,6 +70,19 @@ def find_profile(name: str, folder: Path, label: str) -> Profile:
         return loading.load(str(folder / name) if cards.names_a_file(name) else name)
     except SkitError as error:
         raise SkitError(f"{label}: {error}") from error
+
+
+def endpoint_of(profile: Profile, card: Device, price_per_hour: float = 0.0) -> Endpoint:
+    """Return the endpoint that a derived profile describes, on one card of that kind or on all that share the model."""
+    members = profile.tensor_parallel
+    return Endpoint(
+        device=f"{members} x {card.title}" if members > 1 else card.title,
+        latency=profile.latency(),
+        price_per_hour=price_per_hour,
+        origin=origin(profile),
+        power_w=power_of(profile),
+        range=profile.range(),
+    )
 
 
 def power_of(profile: Profile) -> float:

@@ -13,8 +13,8 @@ from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.fit import Observation, evaluated
 from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
 from specbench_kit.profilers.roofline import STEP_RANGE_S, Host, Roofline
-from specbench_kit.profilers.settings import AUTO, SILICON, ProfileSettings
-from specbench_kit.profilers.silicon import DTYPE, INTERCONNECTS, MeasuredKernels, find_kernels, measured_kernels
+from specbench_kit.profilers.settings import AUTO, SILICON, ProfileSettings, VerifierProfileSettings
+from specbench_kit.profilers.silicon import ALIKE, DTYPE, INTERCONNECTS, MeasuredKernels, find_kernels, measured_kernels
 from specbench_kit.profilers.software import find_software
 from specbench_kit.profilers.subject import Subject, require_architecture
 
@@ -48,6 +48,15 @@ def derived_profile(settings: ProfileSettings, card: Device, subject: Subject, r
     """Return the profile of a model on a card, or on several that share it, without times of a workload."""
     device = ProfiledDevice(card.name, card.default_dtype if settings.dtype == "auto" else settings.dtype, None, card)
     return _derive(settings, device, card, ProfiledPart(role, "work", subject, ()), date)[0]
+
+
+def shared_profile(card: Device, members: int, subject: Subject, role: Role = "verifier", dtype: str = AUTO) -> Profile:
+    """Return the profile of a model on so many cards of one kind, which share it by tensor parallelism."""
+    interconnect = (INTERCONNECTS | ALIKE).get(card.name, "pcie4") if members > 1 else None
+    settings = VerifierProfileSettings(
+        target=subject.name, gpu=card.name, cards=members, interconnect=interconnect, dtype=dtype
+    )
+    return derived_profile(settings, card, subject, role)
 
 
 def _derive(

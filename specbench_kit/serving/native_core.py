@@ -98,7 +98,7 @@ class NativeCore:
         self._library = library
         self._server = server
         self._devices = devices
-        self._tables = [np.empty((len(names), 0)) for names in TABLES]
+        self._tables = tables = [np.empty((len(names), 0)) for names in TABLES]
         table = devices.table
         everyone = np.arange(scenario.devices)
         previous_s = np.zeros(scenario.devices)
@@ -126,6 +126,19 @@ class NativeCore:
             server.overhead.verification_ended(now_s + seconds, size)
             return seconds, server.overhead.free_s
 
+        def make_room(number: int, rows: int) -> tuple[int, int]:
+            """Return the new number of rows of a table that is full, or was handed out, and its address.
+
+            Memory that is not written to costs nothing.
+            """
+            room = GROWTH * rows + FEWEST_ROWS
+            larger = np.empty((len(TABLES[number]), room))
+            larger[:, :rows] = tables[number][:, :rows]
+            tables[number] = larger
+            return room, larger.ctypes.data
+
+        # None of these functions knows `self`: the garbage collector does not see what the core holds, so that a circle
+        # through it would stay in memory with all tables.
         self._core = library.make(
             _settings(scenario, server, table),
             table.random.streams,
@@ -138,23 +151,12 @@ class NativeCore:
             batch_s,
             lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
             scenario.check_lengths,
-            self._make_room,
+            make_room,
         )
 
     def run(self, until_s: float) -> CoreFigures:
         """Run up to a moment, and leave the devices in the state of that moment."""
         return CoreFigures(*self._library.run(self._core, until_s, *self._devices.addresses()))
-
-    def _make_room(self, table: int, rows: int) -> tuple[int, int]:
-        """Return the new number of rows of a table that is full, or was handed out, and its address.
-
-        Memory that is not written to costs nothing.
-        """
-        room = GROWTH * rows + FEWEST_ROWS
-        larger = np.empty((len(TABLES[table]), room))
-        larger[:, :rows] = self._tables[table][:, :rows]
-        self._tables[table] = larger
-        return room, larger.ctypes.data
 
     def tables(self, figures: CoreFigures) -> list[ColumnTable]:
         """Return the rounds, responses and batches up to the end of the last run, to which rows may be added."""

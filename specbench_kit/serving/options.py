@@ -83,7 +83,8 @@ class ServingOptions:
         tuple[str, ...],
         Option(
             "Verification servers: how many with the deployment's verifier, or one deployment for each verifier, as in "
-            f"adaspec-7b-a100=2,adaspec-7b-l40. {EACH}",
+            "adaspec-7b-a100=2,adaspec-7b-l40, or cards that share the deployment's model (tensor parallel), as in "
+            f"4xh100,2xa100=2. {EACH}",
             DEPLOYMENT,
         ),
     ] = ("1",)

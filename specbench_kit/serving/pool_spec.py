@@ -1,5 +1,6 @@
 """The servers of a pool and their outages, as options name them. Imports no simulator."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,7 +34,7 @@ class Outage:
 def parse_servers(text: str) -> int | list[str]:
     """Return the number of equal servers that a text states, or the names of unequal ones.
 
-    These are as in `adaspec-7b-a100=2,adaspec-7b-l40`.
+    These are as in `adaspec-7b-a100=2,adaspec-7b-l40`, or cards that share the model, as in `4xh100,2xa100=2`.
     """
     if text.strip().lstrip("-").isdigit():
         number = int(text)
@@ -51,6 +52,12 @@ def parse_servers(text: str) -> int | list[str]:
         names += [name] * count
     require(len(names) <= MOST_SERVERS, f"--servers takes from 1 to {MOST_SERVERS} servers, not {len(names)}")
     return names
+
+
+def named_cards(name: str) -> tuple[int, str]:
+    """Return how many cards of which kind a server's name such as `4xh100` states; (0, "") if it is no such name."""
+    match = re.fullmatch(r"([1-9]\d{0,2})x(.+)", name)
+    return (int(match[1]), match[2]) if match else (0, "")
 
 
 def parse_outage(text: str) -> Outage:

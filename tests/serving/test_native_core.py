@@ -1,5 +1,6 @@
 """The compiled event loop against the loop in Python: the same numbers, to the last digit, over random scenes."""
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +125,15 @@ def test_a_response_that_is_too_long_is_the_same_error() -> None:
             simulate(scene, native=native)
         errors.append(str(raised.value))
     assert errors[0] == errors[1]
+
+
+def test_a_simulation_leaves_nothing_behind() -> None:
+    """The collector cannot see what the core holds, so that no circle may lead through it."""
+    simulation = Simulation(scenario("wisp", 6), 1)
+    simulation.run(5.0)
+    core = weakref.ref(simulation._core)
+    del simulation
+    assert core() is None
 
 
 class OwnFcfs(Fcfs):

@@ -16,6 +16,9 @@ from specbench_kit.deployments.base import Endpoint
 from specbench_kit.deployments.fields import find_profile
 from specbench_kit.deployments.loading import find
 from specbench_kit.metrics.serving_rows import Interval
+from specbench_kit.profilers.derived_run import shared_profile
+from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.subject import find_subject
 from specbench_kit.serving.arrivals import Poisson
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
@@ -274,6 +277,22 @@ def test_a_server_of_a_pool_may_be_several_cards() -> None:
     assert first.memory.tokens == kv_capacity(find_profile(TENSOR_PARALLEL, LIBRARY, "verifier")).tokens > 0
 
 
+def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
+    """Two cards hold more KV than one, and take less time for a step, but more than half of it; power adds up."""
+    (scene,) = built(deployment=("wisp-roofline",), servers=("1xh100,2xh100,8xa100",), slo=("1",))
+    one, two, eight = scene.pool
+    assert [server.name for server in scene.pool] == ["1 (1xh100)", "2 (2xh100)", "3 (8xa100)"]
+    alone_s, shared_s = (server.deployment.verifier.pass_s(((5, 1000),) * 32) for server in (one, two))
+    assert alone_s / 2 < shared_s < alone_s
+    assert two.memory.tokens > 2 * one.memory.tokens > 0
+    assert [server.deployment.verifier.power_w for server in scene.pool] == [700, 1400, 3200]
+    assert two.deployment.verifier.price_per_hour == 2 * one.deployment.verifier.price_per_hour > 0
+    assert eight.deployment.verifier.device == "8 x NVIDIA A100 SXM 80 GB"
+    assert one.deployment.drafter == scene.deployment.drafter
+    profile = shared_profile(find_device("h100"), 2, find_subject("qwen3-32b", "target"), dtype="bfloat16")
+    assert two.deployment.verifier.latency == profile.latency()
+
+
 TENSOR_PARALLEL = "profiles/llama3.3-70b-a100-40-bf16-verifier-tp8-roofline.toml"
 LIBRARY = Path(find("adaspec-70b-8xa100").path).parent
 
@@ -291,6 +310,10 @@ def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
         ({"servers": ("2",), "router": ("nonsense",)}, "unknown router 'nonsense'"),
         ({"servers": ("2",), "outage": ("3",)}, "--outage takes SERVER:FROM:TO"),
         ({"servers": ("nowhere,wisp",)}, "nowhere"),
+        ({"servers": ("2xnothing",)}, "nothing"),
+        ({"servers": ("7xh100",)}, "7 cards cannot share 32 heads evenly"),
+        ({"servers": ("2xh100",), "system": ("adaspec",)}, "nothing says how long drafting takes there"),
+        ({"servers": ("2xh100",), "deployment": ("specedge-server",)}, "does not say by a profile which model"),
     ],
 )
 def test_pools_that_cannot_be_are_refused(changes: dict[str, Any], line: str) -> None:

@@ -9,19 +9,17 @@ import numpy as np
 from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Deployment, Endpoint
-from specbench_kit.deployments.fields import origin, power_of
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.fields import endpoint_of
 from specbench_kit.deployments.loading import Definition, find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.plan_summary import Configuration
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.derived_run import derived_profile
+from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import Device, find_device
 from specbench_kit.profilers.prices import CardPrice, price_of, read_prices
 from specbench_kit.profilers.roofline import Roofline, roofline_of
-from specbench_kit.profilers.settings import VerifierProfileSettings
-from specbench_kit.profilers.silicon import INTERCONNECTS
 from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
 from specbench_kit.serving.acceptance_spec import parse_acceptance, parse_rates
 from specbench_kit.serving.arrivals import ClosedLoop
@@ -41,8 +39,6 @@ CONTINUOUS = ("prefill-first", "chunked")
 PLAIN = "autoregressive"
 BITS = {16: None, 8: 8.0, 4: 4.125}
 """Bits per weight in memory; those of 4 include the scales of blocks."""
-ALIKE = {"a100-40": "nvlink3", "h200": "nvlink4", "b200": "nvlink4"}
-"""The interconnects of cards whose kernels were not measured over one, by those of their kin; others have PCIe 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +218,10 @@ class Market:
         key = server.label, placement
         if key not in self._deployments:
             base = self._base
-            verifier = self._endpoint(server, self.profile(server))
+            verifier = endpoint_of(self.profile(server), server.device, server.price_per_hour)
             deployment = replace(base, name=server.label, verifier=verifier, colocated=None)
             if placement == "server":
-                drafter = replace(self._endpoint(server, self.draft_profile(server)), price_per_hour=0.0)
+                drafter = endpoint_of(self.draft_profile(server), server.device)
                 deployment = replace(deployment, drafter=drafter, placement="server", predictor_s=None)
             self._deployments[key] = deployment
         return self._deployments[key]
@@ -266,12 +262,7 @@ class Market:
     def _profile(self, server: Server, subject: Subject, role: Literal["verifier", "drafter"]) -> Profile:
         key = server.label, role
         if key not in self._profiles:
-            name = server.device.name
-            interconnect = (INTERCONNECTS | ALIKE).get(name, "pcie4") if server.members > 1 else None
-            settings = VerifierProfileSettings(
-                target=subject.name, gpu=name, cards=server.members, interconnect=interconnect
-            )
-            self._profiles[key] = derived_profile(settings, server.device, subject, role)
+            self._profiles[key] = shared_profile(server.device, server.members, subject, role)
         return self._profiles[key]
 
     def _with_bits(self, subject: Subject, bits: int) -> Subject:
@@ -279,16 +270,6 @@ class Market:
             return subject
         architecture: Architecture = structs.replace(require_architecture(subject), weight_bits=BITS[bits])
         return replace(subject, name=f"{subject.name}-{bits}bit", architecture=architecture)
-
-    def _endpoint(self, server: Server, profile: Profile) -> Endpoint:
-        return Endpoint(
-            device=f"{server.members} x {server.device.title}" if server.members > 1 else server.device.title,
-            latency=profile.latency(),
-            price_per_hour=server.price_per_hour,
-            origin=origin(profile),
-            power_w=power_of(profile),
-            range=profile.range(),
-        )
 
     def kv_tokens(self, server: Server, placement: Placement) -> float:
         """Return the tokens of KV that fit beside the weights; a server that drafts holds two models and their KV."""

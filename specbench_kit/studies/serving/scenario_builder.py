@@ -9,15 +9,20 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.fields import parse_field
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.fields import endpoint_of, parse_field
 from specbench_kit.deployments.loading import Definition, find
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
+from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.derived_run import shared_profile
+from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.prices import read_prices
 from specbench_kit.profilers.roofline import roofline_of
+from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.acceptance_spec import (
     named_trace,
@@ -32,7 +37,7 @@ from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
-from specbench_kit.serving.pool_spec import PoolServer, parse_outage, parse_servers
+from specbench_kit.serving.pool_spec import PoolServer, named_cards, parse_outage, parse_servers
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
@@ -199,7 +204,8 @@ class ScenarioBuilder:
     def _servers(self, series: ServingSeries) -> int | tuple[PoolServer, ...]:
         """Return how many servers a series has, or its servers if they are not equal.
 
-        A named deployment gives its verifier and, where the server drafts, its drafter.
+        A named deployment gives its verifier and, where the server drafts, its drafter. Cards such as `4xh100` are one
+        server on which they share the model of the series' deployment.
         """
         servers = parse_servers(series.servers)
         if isinstance(servers, int):
@@ -210,6 +216,10 @@ class ScenarioBuilder:
         model = _verified_model(self._definition(series))
         pool = []
         for number, name in enumerate(servers, 1):
+            if named_cards(name)[0]:
+                verifier, memory = self._on_cards(series, name)
+                pool.append(PoolServer(f"{number} ({name})", replace(own, verifier=verifier), memory))
+                continue
             other_model = _verified_model(self._definition_of(name))
             if model and other_model and model != other_model:
                 raise SkitError(
@@ -223,13 +233,46 @@ class ScenarioBuilder:
             pool.append(PoolServer(f"{number} ({name})", deployment, memory))
         return tuple(pool)
 
+    def _on_cards(self, series: ServingSeries, name: str) -> tuple[Endpoint, KvCapacity]:
+        """Return the series' verifier on cards such as `4xh100`, which share its model, by the law of step times."""
+        profile = verifier_profile(self._definition(series))
+        require(
+            profile is not None and bool(profile.model),
+            f"--servers {name}: the deployment {series.deployment} does not say by a profile which model its verifier "
+            "runs, so that nothing can be derived for other cards: name deployments",
+        )
+        require(
+            series.serves.drafting != "server",
+            f"--servers {name}: nothing says how long drafting takes there: name deployments for a system whose "
+            "servers draft",
+        )
+        assert profile is not None
+        members, card_name = named_cards(name)
+        card = find_device(card_name)
+        subject = (
+            Subject(profile.model, profile.architecture)
+            if profile.architecture
+            else find_subject(profile.model, "target")
+        )
+        heads = require_architecture(subject).heads
+        require(
+            heads % members == 0, f"--servers {name}: {members} cards cannot share {heads} heads evenly: try 1, 2, 4"
+        )
+        derived = shared_profile(card, members, subject, dtype=profile.dtype)
+        prices = read_prices()
+        known = [prices[title].price_per_hour for title in (card.name, *card.aliases) if title in prices]
+        verifier = endpoint_of(derived, card, members * (known[0] if known else 0.0))
+        return verifier, replace(self._memory_beside(derived)[0], lru=self.settings.eviction == "lru")
+
     def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
         """Return the room for KV, and where that number comes from."""
         return self._memory(self._definition(series))
 
     def _memory(self, definition: Definition) -> tuple[KvCapacity, str]:
+        return self._memory_beside(verifier_profile(definition))
+
+    def _memory_beside(self, profile: Profile | None) -> tuple[KvCapacity, str]:
         text = self.settings.kv_tokens
-        profile = verifier_profile(definition)
         roofline = None if profile is None else roofline_of(profile)
         context = UNLIMITED.context
         if roofline is not None and not isinstance(roofline, str):

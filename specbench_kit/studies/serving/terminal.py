@@ -126,8 +126,9 @@ def _servers(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
         for name, server in servers_of(row).items():
             figures = (column.of(server) for column in SERVERS[:FIRST_SERVER_COLUMNS])
             cells.append([*point_cells(row, axes), name, *(figure.mean if figure else None for figure in figures)])
-    titles: Sequence[Column | str] = ("system", *_axis_columns(axes), "server", *SERVERS[:FIRST_SERVER_COLUMNS])
-    return [Table(titles, cells)] if 0 < len(cells) <= MOST_LATENCIES else []
+    if not 0 < len(cells) <= MOST_LATENCIES:
+        return []
+    return [Table(("system", *_axis_columns(axes), "server", *SERVERS[:FIRST_SERVER_COLUMNS]), cells)]
 
 
 def _percentiles(times: Percentiles[Interval] | None) -> str:
