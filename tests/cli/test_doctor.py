@@ -8,6 +8,7 @@ from command_line import environment, skit
 
 from specbench_kit.cli import doctor
 from specbench_kit.core.errors import SkitError
+from specbench_kit.models.executors.native import NativeExecutor
 
 
 def found(data_dir: Path | None = None) -> dict[str, doctor.Finding]:
@@ -33,6 +34,23 @@ def test_datasets_at_hand_are_counted_and_the_others_named(tmp_path: Path) -> No
     assert (told.state, told.found.split(" datasets; ")[0].split()[-3]) == ("ok", "1")
     assert "gsm8k" not in told.found.split("not ")[1].split(", ")
     assert found(tmp_path / "nowhere")["data folder"].state == "missing"
+
+
+def test_each_check_is_announced_and_one_processor_is_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_processors", lambda: 1)
+    announced: list[str] = []
+    findings = {finding.name: finding for finding in doctor.examine(None, announced.append)}
+    assert announced == [*doctor.CHECKS, "data folder"]
+    assert findings["device cpu"].found.endswith(", 1 processor")
+    assert " for 1 processor" in findings["threads"].found
+    assert "processors" not in findings["threads"].found
+
+
+def test_a_missing_compiler_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NativeExecutor, "library", classmethod(lambda _: None))
+    native = found()["executor native"]
+    assert native.state == "missing"
+    assert f"{native.found}; {native.advice}".count("C++ compiler") == 1
 
 
 def test_what_multiplies_gguf_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
