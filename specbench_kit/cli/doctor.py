@@ -200,6 +200,19 @@ def _check_fetched_pairs() -> Iterator[Finding]:
         yield Finding("target auto", "missing", "no real pair was fetched, so the toy pair runs", advice)
 
 
+@_check("methods")
+def _check_methods() -> Iterator[Finding]:
+    from specbench_kit.methods.base import methods
+
+    found = methods.all()
+    kit = __name__.partition(".")[0]
+    others = [name for name, method in found.items() if method.__module__.partition(".")[0] != kit]
+    beside = f", and of other packages {', '.join(others)}" if others else ""
+    yield Finding("methods", "ok", f"{len(found) - len(others)} of the kit{beside}")
+    for name, reason in methods.left_out().items():
+        yield Finding(f"method {name}", "missing", reason, "all other methods can be used")
+
+
 @_check("your own")
 def _check_user_folder() -> Iterator[Finding]:
     from specbench_kit.core.user_data import user_folder

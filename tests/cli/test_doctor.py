@@ -1,6 +1,7 @@
 """`skit doctor`: what is there, what is missing, and what it would bring."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from command_line import environment, skit
 
 from specbench_kit.cli import doctor
 from specbench_kit.core.errors import SkitError
+from specbench_kit.methods.base import Method, methods
 from specbench_kit.models.executors.native import NativeExecutor
 
 
@@ -44,6 +46,20 @@ def test_each_check_is_announced_and_one_processor_is_no_plural(monkeypatch: pyt
     assert findings["device cpu"].found.endswith(", 1 processor")
     assert " for 1 processor" in findings["threads"].found
     assert "processors" not in findings["threads"].found
+
+
+def test_installed_methods_are_told_and_one_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Mine(Method):
+        source = "test"
+
+    entries = methods.all()
+    kit = len(entries)
+    monkeypatch.setattr(methods, "_entries", entries | {"mine": Mine})
+    monkeypatch.setattr(methods, "_broken", {"gone": "the installed method 'gone' cannot be imported: no module"})
+    told = found()
+    assert told["methods"] == doctor.Finding("methods", "ok", f"{kit} of the kit, and of other packages mine")
+    assert (told["method gone"].state, told["method gone"].found[-9:]) == ("missing", "no module")
 
 
 def test_a_missing_compiler_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
