@@ -231,7 +231,7 @@ def _commands() -> str:
     parts = [
         "# Commands",
         "Every command takes `--config` and `--save-config`; `skit COMMAND --help` shows the options that matter "
-        "first, `--help-all` all of them.",
+        "first, `--help-all` all of them, and `--help=link` those whose heading, name or meaning has the word.",
     ]
     for name in sorted(COMMANDS):
         command = load_command(name)

@@ -1,9 +1,13 @@
 """The checks that the kit offers to packages with methods of their own: right methods pass, wrong ones do not."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import environment
 
 from specbench_kit.api.testing import check_method
 from specbench_kit.core.errors import SkitError
@@ -47,3 +51,39 @@ def test_a_verification_that_keeps_a_wrong_token_is_noticed(monkeypatch: pytest.
 
 def outputs_with_a_wrong_token(_: object, method: Method, *__: object) -> dict[str, list[int]]:
     return {"0": [1, 2, 3 if isinstance(method, Autoregressive) else 4]}
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.fixed_k import FixedK
+
+
+@dataclass(frozen=True)
+class Plugin({base}):
+    source = "test"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "counted"), [("FixedK", "2 passed"), ("Method", "1 failed, 1 passed")])
+def test_pytest_checks_the_methods_of_other_packages_by_the_name_of_the_module(
+    base: str, counted: str, tmp_path: Path
+) -> None:
+    """A method that keeps its promises passes, and one without a policy fails."""
+    tried = "tried_plugin"
+    for module, kind in (("right_plugin", "FixedK"), (tried, base)):
+        (tmp_path / f"{module}.py").write_text(PLUGIN.format(base=kind))
+        metadata = tmp_path / f"{module}-1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+        (metadata / "entry_points.txt").write_text(f"[specbench_kit.methods]\n{module} = {module}:Plugin\n")
+    called = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "specbench_kit.api.testing"]
+    path = f"{tmp_path}:{Path(__file__).parents[1]}"
+    done = subprocess.run(
+        called, env=environment() | {"PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert counted in done.stdout, done.stdout
+    assert done.returncode == ("failed" in counted)
+    if done.returncode:
+        assert f"test_method[{tried}]" in done.stdout

@@ -6,6 +6,9 @@
 
     def test_my_rule():
         check_method("my-rule")
+
+`pytest --pyargs specbench_kit.api.testing` checks every installed method that another package brings; pytest finds the
+test here, and `-k my-rule` chooses one of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +26,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.autoregressive import Autoregressive
-from specbench_kit.methods.base import Method
+from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.models.draft_library import HEAD
 from specbench_kit.models.executors.base import make_executor
@@ -61,6 +64,18 @@ def check_method(spec: str) -> None:
             assert lengths == {name: len(tokens) for name, tokens in plain.items()}, (
                 f"{where}: sampled answers end early"
             )
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    """Give `test_method` the methods that other packages bring; pytest calls this when it is asked for this module."""
+    kit = __name__.partition(".")[0]
+    others = [name for name, method in methods.all().items() if method.__module__.partition(".")[0] != kit]
+    metafunc.parametrize("installed_method", others)
+
+
+def test_method(installed_method: str) -> None:
+    """Check one method that is installed beside the kit."""
+    check_method(installed_method)
 
 
 def _with_drafters(spec: str) -> Iterator[str]:

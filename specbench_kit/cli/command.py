@@ -5,7 +5,8 @@ dataclasses and its own. A dataclass parameter is constructed from the options t
 that to the function, for a dataclass which takes more than options.
 
 Also here: `--config options.toml`, options from a file, with `--save-config`, which writes such a file; and the help of
-one command, by `--help` the options that matter with an example, by `--help-all` all of them.
+one command, by `--help` the options that matter with an example, by `--help-all` all, by `--help=TEXT` those that have
+the text.
 """
 
 import shutil
@@ -169,7 +170,7 @@ def help_lines(
     """
     from rich.text import Text
 
-    from specbench_kit.reports.terminal_table import TerminalColumn, table_lines, wrapped_lines
+    from specbench_kit.reports.terminal_table import wrapped_lines
 
     width = min(shutil.get_terminal_size().columns, WIDEST)
     yield from (line.plain for line in wrapped_lines(Text(" ".join(("Usage:", *usage))), width))
@@ -181,13 +182,38 @@ def help_lines(
         yield from (f"  {line.plain}" for line in wrapped_lines(Text(example), width - 2))
     groups = {"Options that matter first": list(parameters)} if left_out else _by_panel(parameters, options)
     for heading, members in groups.items():
-        yield from ("", f"{heading}:")
-        names = [Text(f"  {_declaration(parameter, options)}") for parameter in members]
-        meanings = [Text(_meaning(parameter)) for parameter in members]
-        columns = [TerminalColumn(names, is_number=False), TerminalColumn(meanings, is_number=False)]
-        yield from (line.plain for line in table_lines(columns, width))
+        yield from ("", *_option_lines(heading, members, options, width))
     if left_out:
-        yield from ("", f"--help-all shows {left_out} more options.")
+        line = f"--help-all shows {left_out} more options, and --help=TEXT those on a subject, as in --help=output."
+        yield from ("", *(part.plain for part in wrapped_lines(Text(line), width, indent="")))
+
+
+def matching_lines(text: str, parameters: Sequence[Any], options: Mapping[str, CommandOption]) -> Iterator[str]:
+    """Yield the lines of those options whose heading, name or meaning has the text, in any case; nothing for none."""
+    sought, width = text.casefold(), min(shutil.get_terminal_size().columns, WIDEST)
+    for heading, members in _by_panel(parameters, options).items():
+        matching = [
+            parameter
+            for parameter in members
+            if any(sought in part.casefold() for part in (heading, *parameter.opts, _meaning(parameter)))
+        ]
+        if matching:
+            yield from _option_lines(heading, matching, options, width)
+
+
+def _option_lines(
+    heading: str, parameters: Sequence[Any], options: Mapping[str, CommandOption], width: int
+) -> Iterator[str]:
+    """Yield a heading and, below it, how each option is given beside what it means."""
+    from rich.text import Text
+
+    from specbench_kit.reports.terminal_table import TerminalColumn, table_lines
+
+    yield f"{heading}:"
+    names = [Text(f"  {_declaration(parameter, options)}") for parameter in parameters]
+    meanings = [Text(_meaning(parameter)) for parameter in parameters]
+    columns = [TerminalColumn(names, is_number=False), TerminalColumn(meanings, is_number=False)]
+    yield from (line.plain for line in table_lines(columns, width))
 
 
 def _by_panel(parameters: Sequence[Any], options: Mapping[str, CommandOption]) -> dict[str, list[Any]]:
@@ -220,12 +246,15 @@ def _meaning(parameter: Any) -> str:
 WITHOUT_INPUT = "Input should be"
 """The beginning of those messages about a bad value that do not quote the value."""
 
+HELP_ON = "--help="
+"""The beginning of an argument that asks for the options on a subject."""
+
 
 def _show_all(context: typer.Context, requested: bool | None) -> None:
     """Print the help with all options and end the command: Typer calls this when it meets --help-all."""
     if requested and isinstance(context.command, Command):
         formatter = context.make_formatter()
-        context.command.write_help(context, formatter, ())
+        context.command.write_help(context, formatter)
         print(formatter.getvalue(), end="")
         raise typer.Exit
 
@@ -241,7 +270,8 @@ HELP_ALL_FIELD = (
 class Command(TyperCommand):
     """A command that runs `function` with its options, and takes --config and --save-config besides.
 
-    Its help shows the options named in `first` and the `example`, and all options with --help-all.
+    Its help shows the options named in `first` and the `example`; --help-all shows all options, and --help=TEXT those
+    whose heading, name or meaning has the text.
     """
 
     def __init__(
@@ -262,13 +292,21 @@ class Command(TyperCommand):
         """Write the help, with the options that matter first or with all of them."""
         self.write_help(ctx, formatter, self.first)
 
-    def write_help(self, ctx: Any, formatter: Any, first: Sequence[str]) -> None:
+    def write_help(self, ctx: Any, formatter: Any, first: Sequence[str] = ()) -> None:
         """Write the help with the options of these names, or with all options if there are no names."""
         parameters = self.get_params(ctx)
         shown = first_options(parameters, self.options, first)
         usage = [ctx.command_path, *self.collect_usage_pieces(ctx)]
         lines = help_lines(usage, self.help or "", self.example, shown, self.options, len(parameters) - len(shown))
         formatter.write("".join(f"{line}\n" for line in lines))
+
+    def _show_matching(self, ctx: Any, text: str) -> None:
+        """Print the options whose heading, name or meaning has the text, and end the command."""
+        lines = list(matching_lines(text, self.get_params(ctx), self.options))
+        if not lines:
+            raise SkitError(f"skit {self.name} --help={one_line(text)}: no option has this text; --help-all shows all")
+        print(*lines, sep="\n")
+        raise typer.Exit
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Process the parameters that were given and leave the others at None.
@@ -277,6 +315,9 @@ class Command(TyperCommand):
         """
         if ctx.resilient_parsing:  # completion needs private state that only Typer's own method sets
             return super().parse_args(ctx, args)
+        for argument in args:
+            if argument.startswith(HELP_ON):
+                self._show_matching(ctx, argument.removeprefix(HELP_ON))
         try:
             return self._parsed(ctx, args)
         except UsageError as error:

@@ -50,8 +50,8 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
 
     from specbench_kit.reports.terminal_table import TerminalColumn, table_lines
 
-    with Console(stderr=True).status("checking"):
-        findings = list(examine(data_dir))
+    with Console(stderr=True).status("checking") as status:
+        findings = list(examine(data_dir, begins=lambda name: status.update(f"checking {name}")))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
@@ -70,10 +70,14 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     sys.exit(int(any(finding.state == "broken" for finding in findings)))
 
 
-def examine(data_dir: Path | None) -> Iterator[Finding]:
-    """Run all checks and yield their findings; a check that fails is a broken finding."""
+def examine(data_dir: Path | None, begins: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
+    """Run all checks and yield their findings; a check that fails is a broken finding.
+
+    `begins` is called with the name of each check before it, since some take seconds.
+    """
     checks: dict[str, Check] = {**CHECKS, "data folder": partial(_data_folder, data_dir)}
     for name, check in checks.items():
+        begins(name)
         try:
             yield from check()
         except SkitError as error:
@@ -107,7 +111,7 @@ def _check_executors() -> Iterator[Finding]:
 
     for name, kind in executors.all().items():
         missing = kind.missing()
-        advice = "install a C++ compiler and reinstall the kit: several times the speed on a CPU" if missing else ""
+        advice = "it has several times the speed of `transformers` on a CPU" if missing else ""
         summary = (kind.__doc__ or "").split(".")[0]
         yield Finding(f"executor {name}", "missing" if missing else "ok", missing or summary, advice)
     from specbench_kit.models.executors.library import byte_products
@@ -123,7 +127,7 @@ def _check_executors() -> Iterator[Finding]:
 def _check_devices() -> Iterator[Finding]:
     import torch
 
-    yield Finding("device cpu", "ok", f"{torch.backends.cpu.get_cpu_capability()}, {_processors()} processors")
+    yield Finding("device cpu", "ok", f"{torch.backends.cpu.get_cpu_capability()}, {_in_words(_processors())}")
     if not torch.cuda.is_available():
         yield Finding("device cuda", "missing", "torch finds no GPU", "`--device cuda` needs one")
         return
@@ -143,7 +147,7 @@ def _check_threads() -> Iterator[Finding]:
         for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
         if name in os.environ
     ]
-    found = f"{threads} for {processors} processors ({', '.join(settings)})"
+    found = f"{threads} for {_in_words(processors)}" + (f" ({', '.join(settings)})" if settings else "")
     if threads > processors:
         advice = "more threads than processors slow each other down: set OMP_NUM_THREADS"
         yield Finding("threads", "note", found, advice)
@@ -196,6 +200,19 @@ def _check_fetched_pairs() -> Iterator[Finding]:
         yield Finding("target auto", "missing", "no real pair was fetched, so the toy pair runs", advice)
 
 
+@_check("methods")
+def _check_methods() -> Iterator[Finding]:
+    from specbench_kit.methods.base import methods
+
+    found = methods.all()
+    kit = __name__.partition(".")[0]
+    others = [name for name, method in found.items() if method.__module__.partition(".")[0] != kit]
+    beside = f", and of other packages {', '.join(others)}" if others else ""
+    yield Finding("methods", "ok", f"{len(found) - len(others)} of the kit{beside}")
+    for name, reason in methods.left_out().items():
+        yield Finding(f"method {name}", "missing", reason, "all other methods can be used")
+
+
 @_check("your own")
 def _check_user_folder() -> Iterator[Finding]:
     from specbench_kit.core.user_data import user_folder
@@ -240,3 +257,7 @@ def _data_folder(data_dir: Path | None) -> Iterator[Finding]:
 def _processors() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_words(processors: int) -> str:
+    return f"{processors} processor{'' if processors == 1 else 's'}"

@@ -34,7 +34,8 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit list                                    methods, datasets, deployments and other names
   skit doctor                                  check the installation and the machine
 
-skit --help lists all commands, skit COMMAND --help what matters first of one, --help-all its options.
+skit --help lists all commands, skit COMMAND --help what matters first of one, --help-all all of its options,
+--help=link those on a subject.
 """
 
 app = typer.Typer(

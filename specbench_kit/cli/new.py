@@ -30,8 +30,9 @@ def new(options: NewOptions) -> None:
     folder = new_method(options.name, options.out)
     for file in sorted(folder.iterdir()):
         say(console, f"written: {file}")
-    say(console, f"next: pip install --editable {folder}")
-    say(console, f"then: pytest {folder}; skit bench --method {options.name} --method fixed-k --limit 20")
+    say(console, f"next: pip install --editable '{folder}[test]'")
+    say(console, f"then: pytest {folder}")
+    say(console, f"then: skit bench --replay qwen2.5-coder --deployment wan --method {options.name} --method fixed-k")
 
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -45,6 +46,9 @@ build-backend = "setuptools.build_meta"
 name = "skit-$name"
 version = "0.1.0"
 dependencies = ["specbench-kit"]
+
+[project.optional-dependencies]
+test = ["pytest"]
 
 [project.entry-points."specbench_kit.methods"]
 $name = "$module:$kind"

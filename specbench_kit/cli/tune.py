@@ -64,5 +64,12 @@ def _print_gains(console: "Console", tuned: "TunedOptions") -> None:
     if tuned.drafts:
         drafts = [report.draft_table(tuned), Paragraph(f"**{report.draft_headline(tuned)}**")]
     render_terminal.show(
-        console, [report.table(tuned), *report.notes(tuned), *opening, *drafts, *caution(report.cautions(tuned))]
+        console,
+        [
+            report.table(tuned),
+            *report.notes(tuned),
+            *opening,
+            *drafts,
+            *caution([*report.warnings(tuned), *report.cautions(tuned)]),
+        ],
     )

@@ -72,6 +72,11 @@ class Registry(Generic[T]):
                     self._leave_out(point, error)
         return dict(sorted(self._entries.items()))
 
+    def left_out(self) -> dict[str, str]:
+        """Return the installed entries that cannot be imported, by name, each with why and what to do."""
+        self.all()
+        return dict(sorted(self._broken.items()))
+
     def _leave_out(self, point: EntryPoint, error: Exception) -> None:
         """Warn of an installed entry that cannot be imported; nothing else depends on it, so that all others serve."""
         package = point.dist.name if point.dist else point.module

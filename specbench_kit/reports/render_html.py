@@ -42,7 +42,7 @@ LONG_CELL = 80
 """Characters from which a cell is a sentence, so that its table is set as text."""
 LONG_WORD = 12
 """Characters from which the longest words of a column may break their lines."""
-LONG_NAME = 40
+LONG_NAME = 24
 """Characters up to which the name of a row without blanks is not broken."""
 
 

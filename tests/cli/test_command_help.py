@@ -70,3 +70,21 @@ def test_an_option_file_cannot_ask_for_help(tmp_path: Path) -> None:
     file.write_text("help_all = true\n")
     with pytest.raises(SkitError, match="unknown option 'help_all'"):
         command.make_context("list", ["--config", str(file)])
+
+
+def test_help_on_a_subject_shows_the_options_with_that_text_and_no_others() -> None:
+    def shown(subject: str) -> set[str]:
+        lines = skit_here("bench", f"--help={subject}").stdout.splitlines()
+        return {line.split()[0] for line in lines if line.startswith("  --")}
+
+    output = {
+        option.option.shown_name(name)
+        for name, option in load_command("bench").options.items()
+        if option.option.panel == "Output"
+    }
+    assert shown("Output") > output, "those of the heading, and --max-new-tokens of output tokens"
+    assert "--max-new-tokens" in shown("OUTPUT") - output
+    assert "--deployment" not in shown("output")
+    nothing = skit_here("bench", "--help=zzz")
+    assert nothing.returncode == 2
+    assert nothing.stderr == "error: skit bench --help=zzz: no option has this text; --help-all shows all\n"

@@ -1,6 +1,7 @@
 """`skit doctor`: what is there, what is missing, and what it would bring."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from command_line import environment, skit
 
 from specbench_kit.cli import doctor
 from specbench_kit.core.errors import SkitError
+from specbench_kit.methods.base import Method, methods
+from specbench_kit.models.executors.native import NativeExecutor
 
 
 def found(data_dir: Path | None = None) -> dict[str, doctor.Finding]:
@@ -33,6 +36,37 @@ def test_datasets_at_hand_are_counted_and_the_others_named(tmp_path: Path) -> No
     assert (told.state, told.found.split(" datasets; ")[0].split()[-3]) == ("ok", "1")
     assert "gsm8k" not in told.found.split("not ")[1].split(", ")
     assert found(tmp_path / "nowhere")["data folder"].state == "missing"
+
+
+def test_each_check_is_announced_and_one_processor_is_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_processors", lambda: 1)
+    announced: list[str] = []
+    findings = {finding.name: finding for finding in doctor.examine(None, announced.append)}
+    assert announced == [*doctor.CHECKS, "data folder"]
+    assert findings["device cpu"].found.endswith(", 1 processor")
+    assert " for 1 processor" in findings["threads"].found
+    assert "processors" not in findings["threads"].found
+
+
+def test_installed_methods_are_told_and_one_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Mine(Method):
+        source = "test"
+
+    entries = methods.all()
+    kit = len(entries)
+    monkeypatch.setattr(methods, "_entries", entries | {"mine": Mine})
+    monkeypatch.setattr(methods, "_broken", {"gone": "the installed method 'gone' cannot be imported: no module"})
+    told = found()
+    assert told["methods"] == doctor.Finding("methods", "ok", f"{kit} of the kit, and of other packages mine")
+    assert (told["method gone"].state, told["method gone"].found[-9:]) == ("missing", "no module")
+
+
+def test_a_missing_compiler_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NativeExecutor, "library", classmethod(lambda _: None))
+    native = found()["executor native"]
+    assert native.state == "missing"
+    assert f"{native.found}; {native.advice}".count("C++ compiler") == 1
 
 
 def test_what_multiplies_gguf_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,16 @@ from specbench_kit.methods.base import methods
 def package(tmp_path: Path) -> Path:
     done = skit_here("new", "method", "my-rule", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "pip install --editable" in done.stdout
-    return tmp_path / "skit-my-rule"
+    folder = tmp_path / "skit-my-rule"
+    assert f"pip install --editable '{folder}[test]'" in done.stdout.splitlines()[-3]
+    return folder
 
 
 def test_the_template_passes_its_own_test(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "_entries", dict(methods.all()))
     monkeypatch.syspath_prepend(str(package))
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["test"] == ["pytest"]
     module, _, kind = project["entry-points"]["specbench_kit.methods"]["my-rule"].partition(":")
     assert methods.register("my-rule")(getattr(import_module(module), kind)) is methods.all()["my-rule"]
     own = import_module(f"test_{module}")

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from threading import Timer
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,12 @@ from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation
 from specbench_kit.studies.load.report import (
     LoadDescription,
+    LoadedProfile,
     LoadFigures,
     RoundTrips,
     deviations,
     mean_of,
+    profile_cautions,
     values_of,
 )
 from specbench_kit.studies.load.run import ServerSpeed
@@ -272,3 +275,14 @@ def test_a_run_without_what_its_simulation_needs_is_one_line(tmp_path: Path) -> 
     (tmp_path / "run.json").write_text('{"command": "load", "config": {"method": "wisp"}}')
     with pytest.raises(SkitError, match=r"run\.json: config\.\w+ is missing; name the folder of a run"):
         validation.validate(tmp_path, lambda *_: None)
+
+
+def test_loads_at_another_speed_than_the_profiles_are_named_with_how_much() -> None:
+    run = SimpleNamespace(profile=LoadedProfile())
+    loads = [
+        SimpleNamespace(name=f"{devices} devices", slower=slower) for devices, slower in ((2, 0.5), (4, 1), (8, 3))
+    ]
+    assert profile_cautions(run, loads) == [
+        "OTHER SPEED: verifications took 0.50 times as long at 2 devices, 3.00 times as long at 8 devices as by the "
+        "profile: measure it again, right before the load."
+    ]

@@ -69,8 +69,15 @@ def styles_of(comparison: Comparison, labels: Collection[str] | None = None) -> 
 
 
 def short(label: str) -> str:
-    """Return a label in lines that fit beside an axis."""
-    return escaped(fill(label, LABEL_CHARACTERS, break_on_hyphens=True))
+    """Return a label in lines that fit beside an axis, broken between words, options and the values of lists."""
+    lines = [""]
+    for word in re.findall(r"\S+\s*", label):
+        # A word that fits stays whole; a longer one breaks behind a sign that divides its options or values.
+        for part in re.split(r"(?<=[=+,/-])", word) if len(word.rstrip()) > LABEL_CHARACTERS else [word]:
+            if lines[-1] and len(lines[-1]) + len(part.rstrip()) > LABEL_CHARACTERS:
+                lines.append("")
+            lines[-1] += part
+    return escaped("\n".join(fill(line, LABEL_CHARACTERS) for line in lines))
 
 
 def height(labels: Sequence[str]) -> float:

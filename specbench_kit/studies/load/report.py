@@ -441,14 +441,14 @@ def profile_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list
     if profile.r2 is not None and profile.r2 < LEAST_SERVED_R2:
         lines.append(poor_fit(profile.r2))
     apart = [
-        f"{row.slower:.2f} at {row.name}"
+        f"{row.slower:.2f} times as long at {row.name}"
         for row in rows
         if row.slower and not 1 / MOST_APART <= row.slower <= MOST_APART
     ]
     if apart:
         lines.append(
-            f"OTHER SPEED: verifications took {', '.join(apart)} times as long as by the profile: measure it again, "
-            "right before the load."
+            f"OTHER SPEED: verifications took {', '.join(apart)} as by the profile: measure it again, right before the "
+            "load."
         )
     return lines
 

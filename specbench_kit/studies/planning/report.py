@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.plan_summary import FleetSummary, MovedAssumption, PlannedFleet, PlanSummary, ServedPoint
 from specbench_kit.metrics.serving_rows import GroupFigures, Interval
+from specbench_kit.reports.comparison.scene import legend, legend_in
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -377,7 +378,7 @@ def pareto(summary: PlanSummary) -> Picture:
         axes.set(xlabel="promised tokens per second, mean over devices", ylabel="$ per million tokens")
         axes.margins(y=0.1)
         axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)
+        legend(axes)
 
-    return Picture("pareto", "Cost of a million tokens over the promised speed", NOTE, 3.2, paint)
+    title = "Cost of a million tokens over the promised speed"
+    return Picture("pareto", title, NOTE, 3.0 + legend_in(WAYS.values()), paint)

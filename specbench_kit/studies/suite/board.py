@@ -94,9 +94,11 @@ def index(
         best_curve = curves(board, best[:1], cells, "closest")
         drawings["plots/closest"] = drawing(best_curve, setting)
         first_figure.append(Figure(best_curve.title, "plots/closest.svg", best_curve.note))
+    headline, *scope = _introduction(outline, board)
     sections: list[Sequence[Block]] = [
-        list(_introduction(outline, board)),
+        [headline],
         first_figure,
+        scope,
         list(_by_link(board, pages)),
         [
             Heading("Which policy for my task?"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROW_IN = 0.42
+DEPLOYMENT_AXIS = "deployment, and the round trip of its link"
 
 
 def curves(board: Scoreboard, specs: Sequence[str], cells: Sequence[SuiteCell], name: str) -> Picture:
@@ -37,13 +38,20 @@ def curves(board: Scoreboard, specs: Sequence[str], cells: Sequence[SuiteCell], 
                 if bounds := score.interval:
                     axes.vlines(place, bounds[0], bounds[1], color=style.colour, linewidth=4, alpha=0.25)
         axes.axhline(1, color=GREY, linewidth=1, linestyle=":", label=BASELINE)
-        axes.set_xticks(places, [cell.deployment.replace("-", "\n", 1) for cell in cells])
-        axes.set(ylabel="speedup over autoregressive decoding")
+        axes.set_xticks(places, [_tick(cell) for cell in cells])
+        axes.set(xlabel=DEPLOYMENT_AXIS, ylabel="speedup over autoregressive decoding")
         axes.set_ylim(bottom=0)
         legend(axes)
 
     note = "Bars are 95% intervals over prompts, or over batches of prompts."
     return Picture(name, "Speedup by deployment", note, 3.0 + legend_in([*specs, "", ""]), draw_on)
+
+
+def _tick(cell: SuiteCell) -> str:
+    """Return a cell's deployment in two lines: edge-14, 14 ms from its verifier, is `edge` above `14 ms`."""
+    if not cell.rtt_s:
+        return f"{cell.deployment}\nno link"
+    return f"{cell.deployment.rstrip('-0123456789')}\n{1000 * cell.rtt_s:.0f} ms"
 
 
 def winners(board: Scoreboard, cells: Sequence[SuiteCell], tasks: Sequence[str]) -> Picture:
@@ -62,7 +70,8 @@ def winners(board: Scoreboard, cells: Sequence[SuiteCell], tasks: Sequence[str])
             axes.text(column, row, f"{speedup:.1f}x", ha="center", va="center", fontsize=8)
         for spec, style in styles.items():
             axes.bar(0, 0, color=style.colour, alpha=0.55, label=spec)
-        axes.set_xticks(range(len(cells)), [cell.deployment.replace("-", "\n", 1) for cell in cells], fontsize=7)
+        axes.set_xticks(range(len(cells)), [_tick(cell) for cell in cells], fontsize=7)
+        axes.set_xlabel(DEPLOYMENT_AXIS)
         axes.set_yticks(range(len(tasks)), [fill(task, 16) for task in tasks])
         axes.set_ylim(len(tasks) - 0.5, -0.5)
         axes.margins(x=0)

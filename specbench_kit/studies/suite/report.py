@@ -95,9 +95,11 @@ def build(run: SuiteRun) -> tuple[Document, dict[str, str]]:
             *((f"pair {code(name)}", words) for name, words in outline.pairs.items()),
         ]
     )
+    *opening, scope = _opening(run)
     sections: list[Sequence[Block]] = [
-        _opening(run),
+        opening,
         figures if specs else [],
+        [scope],
         list(_tables(run)),
         [Heading("What was run"), identity, policy_facts(run.policies)],
         [Heading(f"What {outline.name} leaves out"), BulletList(outline.left_out)],

@@ -150,13 +150,17 @@ def cautions(tuned: Tuning) -> list[str]:
     """Return what a reader must know before quoting a gain."""
     tested = int(str(tuned.run["requests"])) // 2
     few = [f"FEW REQUESTS: gains rest on {tested} requests; record more before you conclude."]
-    disturbed = f"DISTURBED MACHINE: the times that decided do not hold: {'; '.join(tuned.disturbed)}: record again."
     return [
-        *([disturbed] if tuned.disturbed else []),
         *(few if tested < FEW_REQUESTS else []),
         "MODELLED TIME: durations come from the latency models of the deployment "
         f"'{tuned.deployment}', not from a clock.",
     ]
+
+
+def warnings(tuned: Tuning) -> list[str]:
+    """Return the line that stands before all others where the times that decided were taken on a busy machine."""
+    found = "; ".join(tuned.disturbed)
+    return [f"DISTURBED MACHINE: the times that decided do not hold: {found}: record again."] if found else []
 
 
 def build(tuned: Tuning, left_out: Mapping[str, str]) -> Document:
@@ -174,6 +178,7 @@ def build(tuned: Tuning, left_out: Mapping[str, str]) -> Document:
     figure = [Figure("Speed before and after tuning", f"{FIGURE}.svg", NOTE)] if picture(tuned) else []
     return Document.of(
         "Tuned options",
+        caution(warnings(tuned), severe=True),
         opening,
         caution(cautions(tuned)),
         figure,

@@ -1,5 +1,6 @@
 import pytest
 
+from specbench_kit.reports.comparison.scene import short
 from specbench_kit.reports.writing import formatting as f
 
 
@@ -27,3 +28,19 @@ def test_long_texts_keep_the_end_that_matters():
     assert f.shorten_head("abcdef", 3) == "…def"
     assert f.shorten_tail("abcdef", 3) == "abc…"
     assert f.shorten_head("abc", 3) == f.shorten_tail("abc", 3) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("label", "lines"),
+    [
+        ("fixed-k (k=4)", ["fixed-k (k=4)"]),
+        ("threshold (max_draft=12)", ["threshold", "(max_draft=12)"]),
+        (
+            "banditspec (arms=autoregressive+fixed-k.k=1..4)",
+            ["banditspec (arms=", "autoregressive+fixed-", "k.k=1..4)"],
+        ),
+        ("x" * 30, ["x" * 22, "x" * 8]),
+    ],
+)
+def test_a_label_in_a_figure_breaks_between_words_and_options(label: str, lines: list[str]) -> None:
+    assert [line.rstrip() for line in short(label).split("\n")] == lines

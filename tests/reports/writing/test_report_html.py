@@ -128,6 +128,11 @@ def test_words_among_numbers_keep_to_the_left_and_names_do_not_break():
     assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in found
 
 
+def test_the_name_of_a_run_breaks_where_it_is_wider_than_its_column():
+    run = "20261127T172340Z-wisp-gsm8k-b3005868"
+    assert f"<th scope=row>{run}</th>" in body(Table(("run", "result"), [(run, "broken")]))
+
+
 def test_an_interval_among_sentences_is_not_broken():
     table = Table(("policy", Column("speedup", "times"), "why"), [("a", Estimate(1.5, (1.25, 1.75)), "word " * 20)])
     found = body(table)

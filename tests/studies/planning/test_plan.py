@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from command_line import skit_here
+from matplotlib.figure import Figure
 
 from specbench_kit.metrics.plan_summary import ServedPoint
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.reports.render_markdown import render
+from specbench_kit.reports.writing.drawing import WIDTH_IN
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
-from specbench_kit.studies.planning.report import WAYS, PlanDescription, build, headline
+from specbench_kit.studies.planning.report import WAYS, PlanDescription, build, headline, pareto
 from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
 
 pytestmark = pytest.mark.slow
@@ -54,6 +56,18 @@ def planned(folder: Path, promise: str) -> PlanOutcome:
 @pytest.fixture(scope="module")
 def plan_run(tmp_path_factory: pytest.TempPathFactory) -> PlanOutcome:
     return planned(tmp_path_factory.mktemp("plan"), "8:0.5,12:0.5")
+
+
+def test_no_name_in_the_legend_of_the_figure_is_cut(plan_run: PlanOutcome) -> None:
+    picture = pareto(plan_run.summary)
+    figure = Figure(figsize=(WIDTH_IN, picture.height_in), layout="constrained")
+    picture.draw(figure.subplots())
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(WAYS.values())
+    box, page = legend.get_window_extent(), figure.bbox
+    assert 0 <= box.x0 < box.x1 <= page.x1
+    assert 0 <= box.y0 < box.y1 <= page.y1
 
 
 def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: PlanOutcome) -> None:

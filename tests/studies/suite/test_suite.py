@@ -405,6 +405,7 @@ def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Resul
             assert (path.parent / target).resolve() in pages, f"{path.name} links to {target}"
     # The first screen is one sentence, one figure and one table.
     assert 0 < pages[page].index("is closest to the oracle") < pages[page].index("<svg") < pages[page].index("<table")
+    assert pages[page].index("<svg") < pages[page].index("to the last digit, with skit suite check")
     own = pages[tmp_path / "site" / "policies" / "specinfer.html"]
     assert "a trace holds chains" in own
     for text in (pages[page], own):
@@ -421,7 +422,7 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
     assert done.returncode == 0, done.stderr
     assert re.search(r"svip: [\d.]+x the speed of autoregressive decoding over 4 cells", " ".join(done.stdout.split()))
     (page,) = tmp_path.glob("results/*/report.html")
-    assert "<svg" in page.read_text()
+    assert 0 < page.read_text().index("<svg") < page.read_text().index("Every number is modelled")
     own = tmp_path / "submissions" / "v0-svip.json"
     before = own.read_bytes()
     again = skit_here("suite", "run", "v0", *methods_named, "--submit", "submissions", "--resume")

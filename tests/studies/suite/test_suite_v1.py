@@ -1,15 +1,17 @@
 """Suite v1: its traces and deployments are those of its file, and the numbers that ship come out again."""
 
 import pytest
+from matplotlib.figure import Figure
 
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.methods.base import methods
-from specbench_kit.metrics.suite import PolicyResult
+from specbench_kit.metrics.suite import PolicyResult, Scoreboard
 from specbench_kit.profilers import cards
 from specbench_kit.serving.memory import kv_capacity, verifier_profile
 from specbench_kit.studies.suite.definition import PROMPTS, load
 from specbench_kit.studies.suite.files import kit_results
+from specbench_kit.studies.suite.plots import curves, winners
 from specbench_kit.studies.suite.running import run_cell, run_fleet
 
 IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "specpipe"}
@@ -90,3 +92,16 @@ def test_the_prompts_for_servers_are_those_of_the_recorded_pair() -> None:
     suite = load("v1")
     prompts = load_dataset(str(suite.folder / PROMPTS), data_dir=None, allow_sample=False, limit=None, seed=0)
     assert prompts.digest == suite.table.pairs[suite.recorded_pair].prompts
+
+
+def test_figures_name_every_deployment_and_how_far_its_verifier_is() -> None:
+    suite = load("v1")
+    cells = [cell for cell in suite.cells.values() if cell.pair == "coder" and cell.batch_size == 1]
+    board = Scoreboard(cells, [], [result.policy for result in kit_results(suite)])
+    for picture in (curves(board, ["fixed-k"], cells, "closest"), winners(board, cells, cells[0].tasks[:1])):
+        axes = Figure().subplots()
+        picture.draw(axes)
+        labels = [label.get_text() for label in axes.get_xticklabels()]
+        assert labels[:3] == ["colocated\nno link", "edge\n14 ms", "edge\n40 ms"]
+        assert labels[3:] == [*(f"phone\n{ms} ms" for ms in (20, 40, 80, 160)), "pipeline-8\nno link"]
+        assert axes.get_xlabel() == "deployment, and the round trip of its link"

@@ -93,7 +93,10 @@ def test_times_of_a_disturbed_machine_are_no_ground_for_a_choice(trace: Path, tm
     busy = write_trace(tmp_path / "busy.parquet", made_requests(6), MODELS, machine=[{"steal": 0.2, "lanes": {}}]).path
     tuned, left_out = tune(TuningSettings(methods=("fixed-k",), traces=(trace, busy), budget=2), lambda *_: None)
     assert tuned.disturbed == ["busy.parquet: the host withheld 20.0% of the processor time (at most 2%)"]
-    assert "DISTURBED MACHINE: the times that decided do not hold: busy.parquet" in render(tuned, left_out)
+    page = render(tuned, left_out)
+    assert page.count("DISTURBED MACHINE") == 1
+    found = page.index("DISTURBED MACHINE: the times that decided do not hold: busy.parquet")
+    assert found < page.index("is the fastest") < page.index("MODELLED TIME")
     elsewhere, _ = tune(settings(busy, "fixed-k", budget=2), lambda *_: None)
     assert elsewhere.disturbed == []
 
