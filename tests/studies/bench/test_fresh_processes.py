@@ -40,6 +40,11 @@ def decode(
     return decode_in_processes(asked, [prompts(asked.out)], tell, report)
 
 
+def decoding() -> list[SpawnProcess]:
+    """The processes of a benchmark; joblib's own may still wait for the work of another test."""
+    return [process for process in active_children() if isinstance(process, SpawnProcess)]
+
+
 def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path) -> None:
     reported: list[Progress] = []
     (conclusion,) = decode(options(tiny, tmp_path), reported.append).conclusions()
@@ -65,9 +70,8 @@ def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_pa
 
     def kill(progress: Progress) -> None:
         if progress.done == 2 * PROMPTS + 3:
-            for process in active_children():
-                if isinstance(process, SpawnProcess):  # joblib's own may still wait for the work of another test
-                    process.kill()
+            for process in decoding():
+                process.kill()
 
     with pytest.raises(SkitError, match=r"^process 2 of 2 was ended by signal 9; finished requests are kept, --resume"):
         decode(asked, kill)
@@ -89,8 +93,9 @@ def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_pa
 def test_an_interrupt_concludes_what_was_decoded(tiny: TinyPair, tmp_path: Path) -> None:
     def interrupt(progress: Progress) -> None:
         if progress.done == 5:
-            for process in active_children():
-                os.kill(process.pid or 0, signal.SIGINT)
+            for process in decoding():
+                assert process.pid is not None
+                os.kill(process.pid, signal.SIGINT)
 
     outcome = decode(options(tiny, tmp_path, max_new_tokens=12), interrupt)
     assert outcome.problem == "interrupted; finished requests are kept, --resume continues with the others"
