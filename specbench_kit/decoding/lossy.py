@@ -7,7 +7,7 @@ and never stands in one table with runs of another.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp
 from typing import TYPE_CHECKING, ClassVar
 
 from specbench_kit.core.errors import SkitError, require
@@ -68,34 +68,37 @@ class TypicalAcceptance(LossyRule):
 class LooseAcceptance(LossyRule):
     """Accept a token other than the target's where the target is undecided and agrees with what follows.
 
-    FLy (training-free loosely speculative decoding, arXiv 2511.22972, 2025; written from memory of the paper, not
-    verified): a mismatch is kept if the entropy of the target's distribution is at least `entropy` times the largest
-    possible one, and if each of the next `window` drafted tokens is the target's most likely one after the draft. A
-    draft that ends within the window loses the mismatch and what follows it.
+    FLy (Li et al., training-free loosely speculative decoding, arXiv 2511.22972), as vLLM has it for greedy decoding: a
+    mismatch is kept if the terms of the target's `top` most likely tokens make an entropy of at least `entropy` nats,
+    and if each of the next `window` drafted tokens is the target's most likely one after the draft. A draft that ends
+    within the window loses the mismatch and what follows it. The authors' code counts the mismatch into its `win_len`,
+    so that it looks at one token less, but asks for as many tokens behind the mismatch. Sampled outputs are verified by
+    most likely tokens too, where the authors compare with two drawn tokens and vLLM with what it would accept itself.
     """
 
     entropy: float = 0.3
     window: int = 6
+    top: int = 3
     display_name = "fly"
 
     def __post_init__(self) -> None:
-        require(0 <= self.entropy <= 1, f"fly: entropy must lie in 0..1, not {self.entropy}")
+        require(self.entropy >= 0, f"fly: entropy is in nats and at least 0, not {self.entropy}")
         require(self.window >= 1, f"fly: window must be at least 1, not {self.window}")
+        require(self.top >= 1, f"fly: top must be at least 1, not {self.top}")
 
     def accepted(self, tokens: Sequence[int], target: "Tensor") -> int:
-        largest = log(target.shape[-1])
         best: list[int] = target.argmax(-1).tolist()
         wrong = [place for place, token in enumerate(tokens) if token != best[place]]
         for number, place in enumerate(wrong):
             following = wrong[number + 1] if number + 1 < len(wrong) else len(tokens)
-            is_undecided = _entropy(target[place]) >= self.entropy * largest
-            if not is_undecided or following - place - 1 < self.window:
+            most_likely = target[place].topk(min(self.top, target.shape[-1])).values
+            if following - place - 1 < self.window or _entropy(most_likely) < self.entropy:
                 return place
         return len(tokens)
 
 
 def _entropy(probabilities: "Tensor") -> float:
-    """Return the entropy of a distribution [vocabulary] in nats."""
+    """Return the entropy of a distribution in nats, or what some of its tokens add to it."""
     return float(-probabilities.xlogy(probabilities).sum())
 
 
