@@ -131,12 +131,6 @@ def trained(name: str) -> Callable[[Path], Result]:
     return read
 
 
-def submitted(out: Path) -> Result:
-    """Return the files of results; what a kill left of one that was not whole begins with a dot."""
-    folder = out / "runs" / "submissions"
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
-
-
 def predicted(out: Path) -> Result:
     folders = [header.parent for header in sorted((out / "home").rglob("predictor.json"))]
     assert folders
@@ -187,13 +181,6 @@ COMMANDS = {
             *("--epochs", 1, "--save-to", place.out / "runs" / "head"),
         ],
         trained("head"),
-    ),
-    "suite": Command(
-        lambda place: [
-            *("suite", "run", "v1", "--method", "autoregressive", "--method", "fixed-k:k=1"),
-            *("--submit", place.out / "runs" / "submissions", "--out", place.out / "runs"),
-        ],
-        submitted,
     ),
     "train-predictor": Command(
         lambda place: [

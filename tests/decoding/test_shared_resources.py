@@ -156,6 +156,19 @@ def test_a_verification_with_any_prompt_in_it_is_no_guide_to_later_ones() -> Non
     assert 1000 * rounds_of.clock.typical_s("verify") == pytest.approx(120)
 
 
+def test_the_server_verifies_one_batch_after_the_other() -> None:
+    """Two prompts of four tokens arrive together and are verified one by one, each in 100 + 4 x 10."""
+    rounds_of = edge()
+    for draft in rounds_of.drafts:
+        rounds_of.timelines.admit(draft.session)
+    rounds_of.timelines.begin(rounds_of.drafts)
+    queues_ms = []
+    for draft in rounds_of.drafts:
+        rounds_of.timelines.verify([Verdict(draft, [], [], 7, 1)])
+        queues_ms.append(1000 * rounds_of.clock.take().get("queue", 0.0))
+    assert queues_ms == pytest.approx([0, 140])
+
+
 def test_a_typical_draft_step_at_the_edge_is_that_of_one_device() -> None:
     """Two devices take 10 and 12 ms side by side: 22 in all, and 11 for one."""
     rounds_of = edge()

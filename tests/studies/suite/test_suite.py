@@ -1,12 +1,17 @@
 """A suite of a few made requests: its numbers are those of a replay, and anyone gets them again."""
 
+import os
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
+from signal import SIGKILL
 
 import pytest
 from command_line import error_line, read_object, skit_here, write_rows
+from file_faults import fault, plant
 from msgspec import structs
 from streaming_server import streaming_server
 from tiny_predictors import confidence_predictor
@@ -433,6 +438,46 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
     save(structs.replace(forged, policy=structs.replace(forged.policy, lowered="k=1")), tmp_path / "submissions")
     found = skit_here("suite", "check", own)
     assert (found.returncode, "svip: its lowered is another here" in found.stdout) == (1, True)
+
+
+def run_in_fork(faulty: dict[str, str], *arguments: object) -> int:
+    """Run `skit` in a fork of this process, which has the suite v0, and return its exit code: it meets a fault."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch has threads, which a replay does not use
+        child = os.fork()
+    if not child:
+        code = 1
+        try:
+            plant(faulty)
+            code = skit_here(*arguments).returncode
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks this process")
+@pytest.mark.usefixtures("suite")
+@pytest.mark.parametrize(("kind", "part"), [("kill", 0), ("kill", 1), ("kill", 2), ("full", 0)])
+def test_a_run_that_is_ended_at_any_moment_loses_and_doubles_no_result(kind: str, part: int, tmp_path: Path) -> None:
+    def command(name: str, *options: object) -> tuple[object, ...]:
+        named = ("--method", "autoregressive", "--method", "svip")
+        out = ("--submit", tmp_path / name / "submissions", "--out", tmp_path / name / "runs")
+        return ("suite", "run", "v0", *named, *out, *options)
+
+    def submitted(name: str) -> dict[str, bytes]:
+        files = (tmp_path / name / "submissions").iterdir()
+        return {path.name: path.read_bytes() for path in files if not path.name.startswith(".")}
+
+    log = tmp_path / "operations"
+    assert run_in_fork(fault("none", 0, tmp_path / "whole", log), *command("whole")) == 0
+    whole = submitted("whole")
+    assert whole.keys() == {"v0-autoregressive.json", "v0-svip.json"}
+    operations = log.read_text().splitlines()
+    moment = sorted(Random(kind).sample(range(1, len(operations) + 1), 3))[part]
+    ended = run_in_fork(fault(kind, moment, tmp_path / "ended"), *command("ended"))
+    assert ended == (-SIGKILL if kind == "kill" else 2), operations[moment - 1]
+    assert run_in_fork({}, *command("ended", "--resume")) == 0
+    assert submitted("ended") == whole, operations[moment - 1]
 
 
 @pytest.mark.usefixtures("suite")
