@@ -99,6 +99,7 @@ class NativeCore:
         self._server = server
         self._devices = devices
         self._tables = tables = [np.empty((len(names), 0)) for names in TABLES]
+        self._handed_out: list[Floats | None] = [None] * len(TABLES)
         table = devices.table
         everyone = np.arange(scenario.devices)
         previous_s = np.zeros(scenario.devices)
@@ -160,8 +161,14 @@ class NativeCore:
 
     def tables(self, figures: CoreFigures) -> list[ColumnTable]:
         """Return the rounds, responses and batches up to the end of the last run, to which rows may be added."""
-        counts = (figures.rounds, figures.responses, figures.batches)
-        return [ColumnTable(*table) for table in zip(TABLES, self._tables, counts, strict=True)]
+        found = []
+        for index, count in enumerate((figures.rounds, figures.responses, figures.batches)):
+            columns = self._tables[index]
+            # The free rows of a table that was handed out before belong to that result.
+            free = columns is not self._handed_out[index]
+            found.append(ColumnTable(TABLES[index], columns if free else columns[:, :count], count))
+        self._handed_out = list(self._tables)
+        return found
 
 
 def _settings(scenario: Scenario, server: VerificationServer, table: RoundTable) -> Settings:

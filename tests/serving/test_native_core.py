@@ -111,7 +111,7 @@ def test_a_compiled_run_that_is_looked_at_goes_on(system: str) -> None:
     """What was returned before stays as it was, though rows were added to it that the run does not know."""
     scene = scenario(system, 30, memory=KvCapacity(1500), arrivals=Poisson(2.0))
     compiled, plain = Simulation(scene, 4), Simulation(scene, 4, native=False)
-    ends = (0.5, 7.3, 12.0, 12.0, 40.0)
+    ends = (0.5, 7.3, 7.302, 7.305, 7.31, 12.0, 12.0, 40.0)
     results = [(compiled.run(end_s), plain.run(end_s)) for end_s in ends]
     assert all(equal_results(one, other) for one, other in results)
 

@@ -137,7 +137,9 @@ SERVER: Sequence[FigureColumn[SeedFigures]] = (
     FigureColumn("evictions", "count", lambda figures: figures.server.evictions),
     FigureColumn("peak KV tokens", "count", lambda figures: figures.server.peak_kv_tokens),
     FigureColumn("warm-up that was counted", "seconds", lambda figures: figures.steady.warm_up_left_s),
-    FigureColumn("J / token, at full power while busy", "number", lambda figures: figures.cost.joules_per_token),
+)
+COST: Sequence[FigureColumn[SeedFigures]] = (
+    FigureColumn("J / token", "number", lambda figures: figures.cost.joules_per_token),
     FigureColumn("J / token of servers", "number", lambda figures: figures.cost.server_joules_per_token),
     FigureColumn("J / token of devices", "number", lambda figures: figures.cost.device_joules_per_token),
     FigureColumn("J / hour of a device", "number", lambda figures: figures.cost.joules_per_device_hour),
@@ -242,6 +244,7 @@ def _simulation(summary: SimulationSummary) -> Blocks:
         ("Rounds", _figure_table(rows, ROUNDS)),
         ("Server", _figure_table(rows, SERVER)),
         ("Servers of the pool", _server_table(rows, axes)),
+        ("Energy and cost", _figure_table(rows, COST)),
     ):
         if table.rows:
             first = [name for name in table.titles if name not in LESS_NEEDED]
@@ -362,7 +365,8 @@ def _definitions(run: ServingDescription) -> Blocks:
         "time of a round's batch over the time that the round would take alone. Responses and TTFT are counted from "
         "the request. ITL is the time between two arrivals of a response, of which the tokens of one round are "
         "one, as vLLM's benchmark counts it; AIPerf calls it inter-chunk latency, and TPOT inter-token latency. "
-        "Intervals are 95% intervals of Student's t over seeds."
+        "Energy is that of servers and of devices at the full power of their cards while they work. Intervals are 95% "
+        "intervals of Student's t over seeds."
     )
     return [Heading("Reading the numbers"), Paragraph(text)]
 

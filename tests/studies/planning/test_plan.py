@@ -70,6 +70,16 @@ def test_no_name_in_the_legend_of_the_figure_is_cut(plan_run: PlanOutcome) -> No
     assert 0 <= box.y0 < box.y1 <= page.y1
 
 
+def test_the_plan_says_what_a_token_takes_in_joules(plan_run: PlanOutcome) -> None:
+    """An L40S takes 350 W while it works, and the devices' card states no power."""
+    plan = plan_run.summary.plan
+    assert plan.server_joules_per_token is not None
+    assert 0 < plan.server_joules_per_token.mean < 350 / plan.throughput * 1.01
+    assert plan.device_joules_per_token is plan.joules_per_device_hour is None
+    report = (plan_run.folder / "report.md").read_text(encoding="utf-8")
+    assert "J / token of servers" in report
+
+
 def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: PlanOutcome) -> None:
     plan = plan_run.summary.plan
     fleets = [fleet for fleet in plan_run.summary.fleets.values() if fleet]
