@@ -45,7 +45,7 @@ def test_typical_acceptance_asks_less_of_a_token_where_the_target_is_undecided()
 
 
 def test_loose_acceptance_forgives_what_the_target_goes_on_from() -> None:
-    """The three largest of OPEN add 1.0496 nats to its entropy, those of SURE .1216: only one of the former may stand."""
+    """The three largest of OPEN add 1.0496 nats to its entropy, those of SURE .1216, which is too little."""
     rule = LooseAcceptance(window=2)
     assert -sum(share * log(share) for share in OPEN[:3]) == pytest.approx(1.0496, abs=1e-4)
     assert accepted(LooseAcceptance(window=2, entropy=1.05), [3, 0, 0], OPEN, SURE, SURE, SURE) == 0

@@ -149,7 +149,8 @@ def test_half_precision_arithmetic_is_left_to_others() -> None:
 def test_every_build_is_compiled_from_a_source_of_its_own() -> None:
     """They are built side by side into one folder: object files of one name would overwrite each other."""
     extensions = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-    assert {extension["name"].rpartition(".")[2] for extension in extensions} == {*library.BUILDS, library.NARROW_BUILD}
+    names = {extension["name"].rpartition(".")[2] for extension in extensions if "executors" in extension["name"]}
+    assert names == {*library.BUILDS, library.NARROW_BUILD}
     assert len({tuple(extension["sources"]) for extension in extensions}) == len(extensions)
     assert not hasattr(library.load_library(), "products")  # which only the narrow build has
 
