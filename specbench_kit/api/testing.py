@@ -68,9 +68,7 @@ def check_method(spec: str) -> None:
 
 def pytest_generate_tests(metafunc: Any) -> None:
     """Give `test_method` the methods that other packages bring; pytest calls this when it is asked for this module."""
-    kit = __name__.partition(".")[0]
-    others = [name for name, method in methods.all().items() if method.__module__.partition(".")[0] != kit]
-    metafunc.parametrize("installed_method", others)
+    metafunc.parametrize("installed_method", list(methods.of_other_packages()))
 
 
 def test_method(installed_method: str) -> None:

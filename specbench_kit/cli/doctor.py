@@ -204,11 +204,9 @@ def _check_fetched_pairs() -> Iterator[Finding]:
 def _check_methods() -> Iterator[Finding]:
     from specbench_kit.methods.base import methods
 
-    found = methods.all()
-    kit = __name__.partition(".")[0]
-    others = [name for name, method in found.items() if method.__module__.partition(".")[0] != kit]
+    others = methods.of_other_packages()
     beside = f", and of other packages {', '.join(others)}" if others else ""
-    yield Finding("methods", "ok", f"{len(found) - len(others)} of the kit{beside}")
+    yield Finding("methods", "ok", f"{len(methods.all()) - len(others)} of the kit{beside}")
     for name, reason in methods.left_out().items():
         yield Finding(f"method {name}", "missing", reason, "all other methods can be used")
 

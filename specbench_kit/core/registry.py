@@ -72,6 +72,11 @@ class Registry(Generic[T]):
                     self._leave_out(point, error)
         return dict(sorted(self._entries.items()))
 
+    def of_other_packages(self) -> dict[str, T]:
+        """Return the entries, by name, that other packages than this one bring."""
+        own = __name__.partition(".")[0]
+        return {name: entry for name, entry in self.all().items() if entry.__module__.partition(".")[0] != own}
+
     def left_out(self) -> dict[str, str]:
         """Return the installed entries that cannot be imported, by name, each with why and what to do."""
         self.all()
