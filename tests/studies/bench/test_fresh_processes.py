@@ -40,11 +40,7 @@ def decode(
     return decode_in_processes(asked, [prompts(asked.out)], tell, report)
 
 
-def decoding() -> list[SpawnProcess]:
-    """The processes of a benchmark; joblib's own may still wait for the work of another test."""
-    return [process for process in active_children() if isinstance(process, SpawnProcess)]
-
-
+@pytest.mark.slow
 def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path) -> None:
     reported: list[Progress] = []
     (conclusion,) = decode(options(tiny, tmp_path), reported.append).conclusions()
@@ -64,14 +60,16 @@ def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path)
     assert ends_s == sorted(ends_s)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_path: Path) -> None:
     asked = options(tiny, tmp_path)
 
     def kill(progress: Progress) -> None:
         if progress.done == 2 * PROMPTS + 3:
-            for process in decoding():
-                process.kill()
+            for process in active_children():
+                if isinstance(process, SpawnProcess):  # joblib's own may still wait for the work of another test
+                    process.kill()
 
     with pytest.raises(SkitError, match=r"^process 2 of 2 was ended by signal 9; finished requests are kept, --resume"):
         decode(asked, kill)
@@ -89,13 +87,13 @@ def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_pa
     assert len(run.document.resumptions) == 1, "the first process had nothing to do, and notes nothing"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_an_interrupt_concludes_what_was_decoded(tiny: TinyPair, tmp_path: Path) -> None:
     def interrupt(progress: Progress) -> None:
         if progress.done == 5:
-            for process in decoding():
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGINT)
+            for process in active_children():
+                os.kill(process.pid or 0, signal.SIGINT)
 
     outcome = decode(options(tiny, tmp_path, max_new_tokens=12), interrupt)
     assert outcome.problem == "interrupted; finished requests are kept, --resume continues with the others"
@@ -104,6 +102,7 @@ def test_an_interrupt_concludes_what_was_decoded(tiny: TinyPair, tmp_path: Path)
     assert {record.repeat for record in conclusion.directory.records()} == {0}
 
 
+@pytest.mark.nightly
 def test_minutes_are_shared_out(tiny: TinyPair, tmp_path: Path) -> None:
     """Too short a time ends each process after its first turn."""
     (conclusion,) = decode(options(tiny, tmp_path, minutes=1e-9)).conclusions()
@@ -111,6 +110,7 @@ def test_minutes_are_shared_out(tiny: TinyPair, tmp_path: Path) -> None:
     assert conclusion.summary.partial
 
 
+@pytest.mark.nightly
 def test_a_problem_before_decoding_is_told_as_in_one_process(tiny: TinyPair, tmp_path: Path) -> None:
     outcome = decode(options(tiny, tmp_path, resume=True))
     assert "holds no unfinished run with these settings" in (outcome.problem or "")
