@@ -104,7 +104,8 @@ def process_spread(sides: Sequence[Side], units: Units, processes: int) -> Proce
 def _by_process(side: Side, units: Units, processes: int) -> Array:
     """Return the logarithmic speed of a method in each process, relative to its baseline: [processes, units]."""
     baseline = [side.baseline] if side.baseline else []
-    keys = [key for key in side.own if not baseline or key in side.baseline]
+    # A baseline may have finished requests of a partial run that no method has.
+    keys = [key for key in side.own if key[0] in units and (not baseline or key in side.baseline)]
     by_process = ([key for key in keys if key[1] == process] for process in range(processes))
     return np.array([unit_logs(baseline, [side.own], own_keys, units) for own_keys in by_process])
 

@@ -86,6 +86,15 @@ def test_a_method_that_is_faster_in_some_processes_only_is_not_called_faster() -
     assert by_far.typical_upper_bound() > relative_speed(steady, moved, UNITS).typical_upper_bound()
 
 
+def test_requests_that_no_method_has_finished_count_for_nothing() -> None:
+    plain = records(constant(1, 1))
+    own = Side.of(records(constant(0.9, 0.8)), plain)
+    known = {name: number for name, number in UNITS.items() if number < 6}
+    spread = process_spread([Side.of(plain, plain), own], known, 2)
+    assert spread is not None
+    assert spread.variance == pytest.approx(4 * (np.log(0.9 / 0.8) / 4) ** 2)
+
+
 def test_baselines_of_their_own_are_of_other_processes() -> None:
     ratios = constant(1, 1.1, 1.21)
     sides = [Side.of(records(0.5 * ratios * scale), records(scale * constant(1, 1, 1))) for scale in (1.0, 1.5)]

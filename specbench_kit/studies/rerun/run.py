@@ -200,6 +200,10 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
         raise SkitError(f"the run was imported from {run['imported']['tool']}, which would have to run it again")
     if "server" in run:
         raise SkitError("the run was verified by a server, which is not known here: use skit bench --server again")
+    if run["config"].get("processes", 1) > 1:
+        raise SkitError(
+            "the run was decoded in several processes, and a rerun is one: give skit bench --processes again"
+        )
     config = {name: run["config"][name] for name in OPTIONS}
     config |= {name: run["config"][name] for name in OPTIONS_IF_STATED if name in run["config"]}
     if options.device:

@@ -2,11 +2,11 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
-from dataclasses import replace
-from multiprocessing import active_children
-from multiprocessing.context import SpawnProcess
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import TinyPair, write_rows
@@ -16,7 +16,6 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load
 from specbench_kit.deployments.loading import load as load_deployment
-from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.fresh_processes import ProcessOutcome, decode_in_processes
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -40,11 +39,7 @@ def decode(
     return decode_in_processes(asked, [prompts(asked.out)], tell, report)
 
 
-def decoding() -> list[SpawnProcess]:
-    """The processes of a benchmark; joblib's own may still wait for the work of another test."""
-    return [process for process in active_children() if isinstance(process, SpawnProcess)]
-
-
+@pytest.mark.slow
 def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path) -> None:
     reported: list[Progress] = []
     (conclusion,) = decode(options(tiny, tmp_path), reported.append).conclusions()
@@ -64,46 +59,67 @@ def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path)
     assert ends_s == sorted(ends_s)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """Prompts that end the process which reads them by a signal, as it stores a certain record of a method."""
+
+    dataset: LoadedDataset
+    folder: Path
+    record: int
+    signal: int
+
+    def __reduce__(self) -> tuple[Callable[..., LoadedDataset], tuple[object, ...]]:
+        return planted, (self.dataset, self.folder, self.record, self.signal)
+
+
+def planted(dataset: LoadedDataset, folder: Path, record: int, number: int) -> LoadedDataset:
+    """Return the prompts in a process that gets a signal before it writes the record, counted over all processes."""
+    stored = sum(len(file.read_bytes().splitlines()) for file in folder.glob("*/requests.jsonl"))
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal stored
+        if event == "open" and str(arguments[0]).endswith("requests.jsonl") and arguments[2] & os.O_APPEND:
+            stored += 1
+            if stored == record:
+                os.kill(os.getpid(), number)
+
+    sys.addaudithook(watch)
+    return dataset
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_path: Path) -> None:
     asked = options(tiny, tmp_path)
-
-    def kill(progress: Progress) -> None:
-        if progress.done == 2 * PROMPTS + 3:
-            for process in decoding():
-                process.kill()
-
+    ended: Any = Ended(prompts(tmp_path), tmp_path, PROMPTS + 3, signal.SIGKILL)
     with pytest.raises(SkitError, match=r"^process 2 of 2 was ended by signal 9; finished requests are kept, --resume"):
-        decode(asked, kill)
+        decode_in_processes(asked, [ended], print, no_report)
     (folder,) = (file.parent for file in tmp_path.glob("*/run.json"))
     before = (folder / "requests.jsonl").read_bytes()
-    assert PROMPTS < len(RunDirectory.open(folder).records()) < 2 * PROMPTS
+    assert len(before.splitlines()) == PROMPTS + 2
     (conclusion,) = decode(replace(asked, resume=True)).conclusions()
     run = conclusion.directory
     assert run.path == folder
     assert (folder / "requests.jsonl").read_bytes().startswith(before)
     assert [record.key for record in run.records()] == [
-        (f"q{n}", process) for process in (0, 1) for n in range(PROMPTS)
+        (f"q{n}", process) for process in range(2) for n in range(PROMPTS)
     ]
     assert len(run.baseline_records()) == 2 * PROMPTS
     assert len(run.document.resumptions) == 1, "the first process had nothing to do, and notes nothing"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_an_interrupt_concludes_what_was_decoded(tiny: TinyPair, tmp_path: Path) -> None:
-    def interrupt(progress: Progress) -> None:
-        if progress.done == 5:
-            for process in decoding():
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGINT)
-
-    outcome = decode(options(tiny, tmp_path, max_new_tokens=12), interrupt)
+    ended: Any = Ended(prompts(tmp_path), tmp_path, 4, signal.SIGINT)
+    outcome = decode_in_processes(options(tiny, tmp_path), [ended], print, no_report)
     assert outcome.problem == "interrupted; finished requests are kept, --resume continues with the others"
     (conclusion,) = outcome.conclusions()
     assert conclusion.summary.partial
-    assert {record.repeat for record in conclusion.directory.records()} == {0}
+    assert {record.key for record in conclusion.directory.records()} >= {("q0", 0), ("q1", 0), ("q2", 0)}
 
 
+@pytest.mark.nightly
 def test_minutes_are_shared_out(tiny: TinyPair, tmp_path: Path) -> None:
     """Too short a time ends each process after its first turn."""
     (conclusion,) = decode(options(tiny, tmp_path, minutes=1e-9)).conclusions()
@@ -111,6 +127,7 @@ def test_minutes_are_shared_out(tiny: TinyPair, tmp_path: Path) -> None:
     assert conclusion.summary.partial
 
 
+@pytest.mark.nightly
 def test_a_problem_before_decoding_is_told_as_in_one_process(tiny: TinyPair, tmp_path: Path) -> None:
     outcome = decode(options(tiny, tmp_path, resume=True))
     assert "holds no unfinished run with these settings" in (outcome.problem or "")

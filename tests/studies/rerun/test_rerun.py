@@ -165,3 +165,7 @@ def test_what_is_no_run_of_bench_is_refused(run: Path, tmp_path: Path) -> None:
     assert error_line(skit_here("rerun", tmp_path)) == (
         "the run was imported from Spec-Bench, which would have to run it again"
     )
+    described = read_object(run / "run.json")
+    described["config"]["processes"] = 3
+    (tmp_path / "run.json").write_text(json.dumps(described))
+    assert error_line(skit_here("rerun", tmp_path)).startswith("the run was decoded in several processes, and a rerun")
