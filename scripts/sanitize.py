@@ -1,7 +1,7 @@
-"""Run the tests of the native executor under the compiler's address, undefined-behaviour and thread sanitizers.
+"""Run the tests of compiled code under the compiler's address, undefined-behaviour and thread sanitizers.
 
 Usage: python scripts/sanitize.py [address|thread ...]. Each sanitizer gets a copy of the package in build/sanitize with
-the extension compiled for it, so that the installed build stays as it is.
+the extensions compiled for it, so that the installed builds stay as they are.
 """
 
 import os
@@ -13,6 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = Path("specbench_kit/models/executors/csrc")
+EXTENSIONS = {"portable": SOURCES / "native.cpp", "core": Path("specbench_kit/serving/csrc/core.cpp")}
+"""The source of each extension: the native executor, and the event loop of simulations."""
+TESTS = ("models/test_native.py", "models/test_native_blocks.py", "serving/test_native_core.py")
 FLAGS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
     "thread": ["-fsanitize=thread"],
@@ -29,13 +32,13 @@ COMMON = ["-std=c++20", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer", "-Wn
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 
 
-def compile_extension(folder: Path, name: str) -> None:
-    """Compile the extension for one sanitizer into a copy of the package; a warning is an error."""
-    target = folder / SOURCES / f"portable{sysconfig.get_config_var('EXT_SUFFIX')}"
+def compile_extensions(folder: Path, name: str) -> None:
+    """Compile the extensions for one sanitizer into a copy of the package; a warning is an error."""
     include = f"-I{sysconfig.get_paths()['include']}"
-    source = str(ROOT / SOURCES / "native.cpp")
-    shared = ["-shared", "-fPIC", include, source, "-o", str(target)]
-    subprocess.run([COMPILER, *COMMON, *WARNINGS, *FLAGS[name], *shared], check=True)
+    for extension, source in EXTENSIONS.items():
+        target = folder / source.parent / f"{extension}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        shared = ["-shared", "-fPIC", "-ffp-contract=off", include, str(ROOT / source), "-o", str(target)]
+        subprocess.run([COMPILER, *COMMON, *WARNINGS, *FLAGS[name], *shared], check=True)
 
 
 def run_pool_test(folder: Path, name: str) -> bool:
@@ -48,16 +51,17 @@ def run_pool_test(folder: Path, name: str) -> bool:
 
 
 def run_tests(folder: Path, name: str) -> bool:
-    """Run the executor's tests on the sanitized build, and return whether they passed without a report about it."""
+    """Run the tests on the sanitized builds, and return whether they passed without a report about these."""
     # C++'s own library goes along: a sanitizer that starts without it ends the process at the first exception.
     preloaded = [_find_library(RUNTIME[name]), _find_library("libstdc++.so")]
-    paths = os.pathsep.join([str(folder), str(ROOT / "tests")])
+    paths = os.pathsep.join(map(str, (folder, ROOT / "tests", ROOT / "tests/serving", ROOT)))
     environment = {**os.environ, **OPTIONS[name], "LD_PRELOAD": " ".join(preloaded), "PYTHONPATH": paths}
-    tests = [str(ROOT / "tests/models" / f"{name}.py") for name in ("test_native", "test_native_blocks")]
+    tests = [str(ROOT / "tests" / file) for file in TESTS]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     print(result.stdout[-2000:])
-    reports = [part for part in result.stderr.split("==================") if "portable" in part and "WARNING" in part]
+    warnings = [part for part in result.stderr.split("==================") if "WARNING" in part]
+    reports = [part for part in warnings if any(f"{extension}.cpython" in part for extension in EXTENSIONS)]
     if reports or result.returncode:
         print(*reports[:3], result.stderr[-3000:], sep="\n")
     return not reports and result.returncode == 0
@@ -77,7 +81,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
         ignored = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(ROOT / "specbench_kit", folder / "specbench_kit", ignore=ignored)
-        compile_extension(folder, name)
+        compile_extensions(folder, name)
         passed = run_pool_test(folder, name) and run_tests(folder, name)
         print(f"{name}: {'clean' if passed else 'FAILED'}")
         clean = clean and passed
