@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -29,6 +29,10 @@ class Sampler:
     def cuts(self) -> bool:
         """True if some tokens are removed before one is drawn."""
         return (self.top_k > 0 or self.top_p < 1) and not self.greedy
+
+    def of_likeliest(self, most: int) -> "Sampler":
+        """Return this sampler with at most so many tokens to draw from; 0 changes nothing."""
+        return replace(self, top_k=min(most, self.top_k or most)) if most else self
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the processed distribution, float32, of logits [..., vocabulary]; greedy decoding only normalises.

@@ -1,7 +1,6 @@
 """Wires methods, models, processes and deployments to the loops that decode; nothing else does."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -87,10 +86,9 @@ def round_drafter(
     A drafter that looks up keeps up to `remembered` tokens of finished outputs, or all of them.
     """
     sampler = setup.sampler
-    most = setup.draft_top_n
     sampled = method.proposal == "sample" and not sampler.greedy
-    if sampled and most:
-        sampler = replace(sampler, top_k=min(most, sampler.top_k or most))
+    if sampled:
+        sampler = sampler.of_likeliest(setup.draft_top_n)
     return method.drafting.source(DrafterParts(models, sampler, clock, sampled, setup.capacity, remembered))
 
 

@@ -78,6 +78,7 @@ class RunConfig(Struct):
     temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
     top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None
     top_k: Annotated[int | None, doc("top-k sampling; 0 disables it")] = None
+    draft_top_n: Annotated[int, doc("likeliest tokens that a draft is drawn from; 0 is all")] = 0
     baseline: Annotated[bool | None, doc("whether the target also decoded alone")] = None
     lossy: Annotated[str | None, doc("rule of lossy verification, if the run had one")] = None
     launch: Annotated[str, doc("how the stages of a pipeline ran")] = "virtual"

@@ -47,7 +47,11 @@ class LocalOutputJudge:
             by_model = list(method.drafting.models) == [DRAFT] and self._pair.needed_draft.translation is None
             rule = RULES.get(method.verification, "siblings")
             rule = "own-distributions" if method.own_distributions else rule
-            sampling = summarise_tally(self._tally(records, sampler, rule)) if by_model else None
+            sampling = (
+                summarise_tally(self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule))
+                if by_model
+                else None
+            )
             return {"lossless": None, "sampling": sampling}
         if not baseline:
             return {"lossless": None, "sampling": None}
@@ -60,14 +64,14 @@ class LocalOutputJudge:
         checks = summarise_checks(check_all(records, baseline, judge))
         return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise, "lossy": bool(config.lossy)})
 
-    def _tally(self, records: Records, sampler: Sampler, rule: str) -> SamplingTally:
+    def _tally(self, records: Records, sampler: Sampler, drafts: Sampler, rule: str) -> SamplingTally:
         tally = SamplingTally(rule)
-        models = self._pair.target.model, self._pair.needed_draft.model
+        models = (sampler, self._pair.target.model), (drafts, self._pair.needed_draft.model)
         for record in records:
             if record.output_ids:
                 target, draft = (
-                    sampler.probabilities(single_forward_logits(model, record, self._pair.vocabulary))
-                    for model in models
+                    own.probabilities(single_forward_logits(model, record, self._pair.vocabulary))
+                    for own, model in models
                 )
                 tally.add(record, target, draft)
         return tally

@@ -11,6 +11,7 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import flat
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
+from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.models.catalogue import BUNDLED, locate
@@ -208,6 +209,8 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
     config |= {name: run["config"][name] for name in OPTIONS_IF_STATED if name in run["config"]}
     if options.device:
         config["device"] = options.device
+    if lossy := run["config"].get("lossy"):
+        config["lossy"] = parse_lossy(lossy)
     models: dict[str, Any] = {}
     if not is_replay(run):
         models["target"] = options.target or _find_model(run, "target")

@@ -56,6 +56,19 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(tiny: TinyPair, tmp_path: Path) -> None:
+    """Drawn from one token they are accepted far less often than drawn from all."""
+    asked = settings(tiny, tmp_path, "fixed-k:k=2", temperature=1.5, draft_top_n=1, max_new_tokens=40, baseline=False)
+    benchmark = prepare(asked)
+    benchmark.run(no_report)
+    (conclusion,) = benchmark.conclude()
+    acceptance = conclusion.document["sampling"]["acceptance"]
+    assert acceptance["places"] > 50
+    assert acceptance["expected_rate"] < 0.5
+    assert conclusion.summary.sampling.consistent is not False
+    assert conclusion.directory.document.config.draft_top_n == 1
+
+
 @pytest.mark.parametrize(("option", "flag"), [("draft_answers", "draft-answers"), ("answer_rule", "answer-rule")])
 def test_options_about_answers_are_refused_before_decoding_without_any(
     tiny: TinyPair, tmp_path: Path, option: str, flag: str

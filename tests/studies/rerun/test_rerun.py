@@ -94,6 +94,21 @@ def test_a_sampled_run_is_repeated_by_its_seeds(prompts: Path, tiny: TinyPair, t
     assert again(first, tiny, prompts, tmp_path / "again")["differences"]["outputs"] == {"equal": 4, "compared": 4}
 
 
+def test_a_lossy_run_is_repeated_by_its_rule(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    method = ("--method", "fixed-k:k=3")
+    first = bench(prompts, tiny, tmp_path / "first", *method, "--lossy", "typical:epsilon=0")
+    lossless = bench(prompts, tiny, tmp_path / "lossless", *method)
+    rounds, lossless_rounds = (
+        [row["rounds"] for row in read_rows(run / "requests.jsonl")] for run in (first, lossless)
+    )
+    assert [len(own) for own in rounds] < [len(own) for own in lossless_rounds]
+    document = again(first, tiny, prompts, tmp_path / "again")
+    assert document["differences"]["rounds"] == {"equal": 4, "compared": 4}
+    assert (
+        read_object(Path(document["run_dirs"][0]) / "run.json")["config"] == read_object(first / "run.json")["config"]
+    )
+
+
 def test_a_replayed_run_needs_its_trace_and_no_models(
     prompts: Path, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
