@@ -1,7 +1,8 @@
 """Check the kit on a GPU, in the first minutes on a new card: python scripts/gpu_check.py [--out build/gpu-check].
 
-It uses no network and ends within nine minutes. Every section runs in a process of its own, so that a fault that leaves
-a card unusable, or a kernel that hangs, costs one section alone. The folder OUT then holds at most eight small files:
+It uses no network and ends within nine minutes. Every section runs in a process of its own, and so does every
+condition under which methods are judged, so that a fault that leaves a card unusable, or a kernel that hangs, costs one
+of them alone. The folder OUT then holds at most eight small files:
 
 | file | content |
 | --- | --- |
@@ -20,13 +21,18 @@ a card unusable, or a kernel that hangs, costs one section alone. The folder OUT
 import argparse
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -68,6 +74,7 @@ CONDITIONS = (
 """Executors, batch sizes and temperatures with which every method decodes."""
 COUNTED = ("fixed-k:k=4", "threshold", "specinfer")
 """A method of fixed length, one that stops by confidence, and one that drafts trees."""
+PIPELINED = "specpipe:stages=2,width=8"
 REPLAYS = "graph replays"
 NEW_TOKENS = (1, 2, 3, 5, 9, 17)
 """New tokens of each request in a verification."""
@@ -90,6 +97,8 @@ class Scene:
     context: int
     prompts: int
     tokens: int
+    apart: bool
+    """True if sections may start processes; an emulated card lives in one."""
 
 
 Found = list[str]
@@ -115,34 +124,56 @@ def check_environment(scene: Scene, out: Path, _seconds: float) -> Found:
 
 
 def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
-    """Decode with every method under all conditions, and judge the outputs as a benchmark does."""
-    rows, found = [], []
-    for executor, batch_size, temperature in CONDITIONS:
-        with TemporaryDirectory() as folder:
-            result = bench(
-                scene.methods,
-                target=scene.target,
-                draft=scene.draft,
-                device=scene.device,
-                executor=executor,
-                batch_size=batch_size,
-                temperature=temperature,
-                limit=scene.prompts,
-                max_new_tokens=scene.tokens,
-                minutes=seconds / len(CONDITIONS) / 60,
-                out=folder,
-            )
-            condition = {"executor": executor, "batch_size": batch_size, "temperature": temperature}
-            verdicts = [_verdict(run) | condition for run in result.folders]
-        rows += verdicts
+    """Decode with every method under all conditions, side by side, and judge the outputs as a benchmark does."""
+    if scene.apart:
+        pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in CONDITIONS]
+        decoding = [
+            pool.submit(decode_under, scene, condition, seconds).result
+            for pool, condition in zip(pools, CONDITIONS, strict=True)
+        ]
+    else:
+        decoding = [partial(decode_under, scene, condition, seconds / len(CONDITIONS)) for condition in CONDITIONS]
+    rows, found, failed = [], [], []
+    for (executor, batch_size, temperature), verdicts_of in zip(CONDITIONS, decoding, strict=True):
+        said = f"executor {executor}, batch {batch_size}, temperature {temperature:g}"
+        try:
+            verdicts = verdicts_of()
+        except Exception as error:  # the other conditions are still worth their time
+            failed.append(f"{said}: {error!r}")
+            continue
+        condition = {"executor": executor, "batch_size": batch_size, "temperature": temperature}
+        rows += [verdict | condition for verdict in verdicts]
         tally = Counter(str(verdict["verdict"]) for verdict in verdicts)
         ties = sum(int(str(verdict["ties"] or 0)) for verdict in verdicts)
         wrong = ", ".join(str(verdict["method"]) for verdict in verdicts if verdict["verdict"] == "WRONG")
         counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.items()))
-        line = f"executor {executor}, batch {batch_size}, temperature {temperature:g}: {counts}, {ties} outputs tie"
-        found.append(line + (f"; wrong: {wrong}" if wrong else ""))
+        found.append(f"{said}: {counts}, {ties} outputs tie" + (f"; wrong: {wrong}" if wrong else ""))
         _write_table(out / "lossless.csv", rows)
+    if failed:
+        raise RuntimeError("\n".join([*found, *failed]))
     return found
+
+
+def decode_under(scene: Scene, condition: tuple[str, int, float], seconds: float) -> list[dict[str, object]]:
+    """Decode with every method under one condition, for as long as is planned, and return the verdicts."""
+    executor, batch_size, temperature = condition
+    if scene.apart:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(CONDITIONS)))
+    with TemporaryDirectory() as folder:
+        result = bench(
+            scene.methods,
+            target=scene.target,
+            draft=scene.draft,
+            device=scene.device,
+            executor=executor,
+            batch_size=batch_size,
+            temperature=temperature,
+            limit=scene.prompts,
+            max_new_tokens=scene.tokens,
+            minutes=seconds / 60,
+            out=folder,
+        )
+        return [_verdict(run) for run in result.folders]
 
 
 def _verdict(run: Path) -> dict[str, object]:
@@ -157,6 +188,25 @@ def _verdict(run: Path) -> dict[str, object]:
         verdict = "undecided" if consistent is None else "consistent" if consistent else "WRONG"
     names = ("compared", "identical", "ties", "errors", "unjudged")
     return {"method": method, "verdict": verdict, **{name: checks.get(name, "") for name in names}}
+
+
+def check_pipeline(scene: Scene, _out: Path, _seconds: float) -> Found:
+    """Decode with a target in two stages, each a process of its own, and judge the outputs."""
+    if not scene.apart:
+        return ["left out, since an emulated card lives in one process"]
+    with TemporaryDirectory() as folder:
+        result = bench(
+            PIPELINED,
+            target=scene.target,
+            draft=scene.draft,
+            device=scene.device,
+            launch="processes",
+            limit=scene.prompts,
+            max_new_tokens=scene.tokens,
+            out=folder,
+        )
+        verdicts = [_verdict(run) for run in result.folders]
+    return [f"{verdict['method']}: {verdict['verdict']}, {verdict['ties']} outputs tie" for verdict in verdicts]
 
 
 def check_counts(scene: Scene, out: Path, _seconds: float) -> Found:
@@ -384,7 +434,8 @@ def _write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 Check = Callable[[Scene, Path, float], Found]
 SECTIONS: Mapping[str, tuple[Check, float]] = {
     "environment": (check_environment, 25),
-    "lossless": (check_lossless, 240),
+    "lossless": (check_lossless, 150),
+    "pipeline": (check_pipeline, 60),
     "curves": (check_curves, 110),
     "executors": (check_executors, 60),
     "counts": (check_counts, 40),
@@ -438,11 +489,16 @@ def _run_here(name: str, scene: Scene, out: Path) -> str:
 
 def _run_apart(name: str, arguments: Sequence[str], limit_s: float) -> str:
     command = [sys.executable, __file__, *arguments, "--section", name]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        said, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return f"ended after {limit_s:.0f} s, in which it had not come to an end"
-    return "" if done.returncode == 0 else "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+        os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
+        said, _ = process.communicate()
+        said += f"\nended after {limit_s:.0f} s, in which it had not come to an end"
+    return "" if process.returncode == 0 else "\n".join(said.splitlines()[-40:])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -471,6 +527,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.context,
         given.prompts,
         given.tokens,
+        not given.here,
     )
     try:
         resolve_device(scene.device)
