@@ -27,7 +27,7 @@ VARIANTS = {
     "autodraft": ["autodraft:nodes=8,step=3,max_depth=4", "autodraft:nodes=6,step=2,max_depth=3,cost_weight=0"],
     "adaptive-quantised": ["adaptive-quantised:max_draft=3,top=4,levels=5-20"],
     "reachable": ["reachable:predictor={predictor},max_draft=4"],
-    "tail-pruning": ["tail-pruning:block=2,threshold=0.1,max_draft=5"],
+    "tail-pruning": ["tail-pruning:block=4,threshold=0.5,max_draft=5"],
     "goodput": ["goodput:interval=2,max_draft=3", "goodput:interval=2,max_draft=3,link=false"],
     "sglang-throughput": ["sglang-throughput:steps=2,max_draft=4,window=3,interval=2"],
     "svip": ["svip:threshold=0.6,max_draft=8"],

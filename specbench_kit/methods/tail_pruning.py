@@ -57,8 +57,13 @@ class _TailPruningPolicy(SurvivalPolicy):
                 live = [draft for draft in live if self.survival[draft.request_id] >= self.options.threshold]
 
     def _judge(self, draft: "Draft") -> None:
-        """Decide whether the newest token is sent, by what was known before it was drawn."""
+        """Decide whether the newest token is sent, by what was known before it was drawn.
+
+        What follows a pruned token is pruned with it, and stays unread: a token may not decide about itself.
+        """
         newest = draft.tree.last
+        if newest > self.sent[draft.request_id] + 1:
+            return
         survival = self.add_token(draft.request_id, draft.tree.distribution_stats(newest).confidence)
         if newest == 1 or survival >= self.options.threshold:
             self.sent[draft.request_id] = newest

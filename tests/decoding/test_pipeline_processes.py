@@ -198,6 +198,7 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
     ("lines", "told"),
     [
         (["terminate called", "  what():  CUDA error: misaligned address", "", "Thread 1:", "  <no Python frame>"], 1),
+        (["[rank1]: Traceback:", "[rank1]: RuntimeError: two devices", "[rank1]: more of it"], 1),
         (["Traceback:", '  File "x.py"', "torch.AcceleratorError: CUDA error: no", "more of it"], 2),
         (["it is over"], 0),
     ],

@@ -253,7 +253,8 @@ class _Death(NamedTuple):
         return f"stage {self.rank} of {stages} (process {self.pid}) {reason}{said}"
 
 
-NAMES_AN_ERROR = re.compile(r"^(\S*(Error|Exception)\b|\s*what\(\)):")
+NAMES_AN_ERROR = re.compile(r"^(\[rank\d+\]: )?(\S*(Error|Exception)\b|\s*what\(\)):")
+"""torch.distributed puts the rank before every line of a traceback."""
 
 
 def telling_line(lines: Sequence[str]) -> str:

@@ -223,7 +223,8 @@ def main() -> None:
 
     def end_with_parent() -> None:
         # Rank 0 holds the other end of the standard input and never writes to it: reading returns when it is gone.
-        sys.stdin.buffer.read()
+        # Not by sys.stdin, whose lock a thread that reads would hold while Python ends, which then aborts.
+        os.read(sys.stdin.fileno(), 1)
         os._exit(1)
 
     Thread(target=end_with_parent, daemon=True).start()

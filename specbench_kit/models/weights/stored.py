@@ -57,12 +57,13 @@ def read_headers(files: Sequence[Path]) -> dict[str, StoredTensor]:
     return tensors
 
 
-class Shell:
+class Shell(nn.Module):
     """Makes a shell answer where its weights will be, which torch would answer with the meta device."""
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cpu")
+        held = next(self.parameters()).device
+        return torch.device("cpu") if held.type == "meta" else held
 
 
 def mark_shell(model: Any) -> Any:
