@@ -1,7 +1,7 @@
 """What the requests of a batch share under a deployment, and what each pays for alone, in milliseconds by hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from known_drafts import SURE, Known, KnownDrafter
@@ -10,6 +10,7 @@ from test_shares_of_a_batch import HEADER, SCENE, trace
 
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.drafter import Drafter
+from specbench_kit.decoding.latency import Row, TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.verification import Verdict
@@ -258,3 +259,31 @@ def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(drafter:
     looped = list(replay(method, header, traces, deployment=deployment, ends=[end], timeline=Timeline()))
     assert fast == looped
     assert {record.request_id for record in fast} == {"a", "b", "c"}
+
+
+@dataclass(frozen=True)
+class Recorded(TableModel):
+    """Remembers what was in each batch."""
+
+    batches: list[list[Row]] = field(default_factory=list)
+
+    def seconds(self, rows: Sequence[Row]) -> float:
+        self.batches.append(list(rows))
+        return super().seconds(rows)
+
+
+@pytest.mark.parametrize(("kept", "cached"), [(2, 6), (None, 5)])
+def test_what_is_kept_of_a_tree_stays_in_the_draft_models_kv(kept: int | None, cached: int) -> None:
+    """Four tokens and two nodes below them are forwarded; one is accepted, and the other one stays if it was kept."""
+    latency = Recorded((0.01,))
+    rounds_of = edge(replace(SCENE, drafter=replace(SCENE.drafter, latency=latency), cached_prompts=False))
+    (draft, _) = rounds_of.drafts
+    timelines = rounds_of.timelines
+    timelines.admit(draft.session)
+    timelines.begin([draft])
+    for node in range(3):
+        timelines.draft([(draft, [node])])
+        draft.tree.add(7, node, Known(SURE), 0)
+    timelines.drafted(draft, [1], kept)
+    timelines.draft([(draft, [3])])
+    assert latency.batches[-1][0][1] == cached

@@ -6,12 +6,17 @@ import pytest
 import torch
 from nightly import nightly_except
 from scipy.stats import chisquare
+from tiny_models import make_runner, plain_logits, tiny_llama
 from torch import Tensor
 
 from specbench_kit.decoding.distributions import DraftForward
+from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.rules import match, residual, walk
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.models.executors.base import Forward
 
 SAMPLER = Sampler(temperature=1.0)
@@ -143,3 +148,20 @@ def test_committed_tokens_follow_the_geometric_law(length: int) -> None:
     chances = [alpha**n * (1 - alpha) for n in range(length)] + [alpha**length]
     variance = sum(chance * (n + 1 - mean) ** 2 for n, chance in enumerate(chances))
     assert sum(committed) / rounds == pytest.approx(mean, abs=3.3 * (variance / rounds) ** 0.5)
+
+
+def test_candidates_are_those_after_the_root_and_the_nodes_where_states_are_read_too() -> None:
+    """A drafter that reads hidden states has every token of a prompt answered, the candidates of which nobody asked."""
+    model = tiny_llama()
+    prompt, chain = [1, 9, 7, 30], [12, 3]
+    request = Request("one", "test", tuple(prompt), 8)
+    session = Session(request, RequestRandom(0, "one"), frozenset(), 0.0, RequestRecord("one", "test", []))
+    draft = Draft(session, TokenTree(prompt[-1]))
+    for token in chain:
+        draft.tree.add(token, draft.tree.last, NOWHERE, 0)
+    verifier = ModelVerifier(make_runner(model, 1, 32), Sampler(), layers=(1,), candidates=2)
+    verifier.admit(session)
+    with torch.inference_mode():
+        (verdict,) = verifier.send([draft], [[1, 2]])()
+    expected = plain_logits(model, [*prompt, *chain]).topk(2).indices.tolist()
+    assert [list(after) for after in verdict.candidates] == expected[len(prompt) - 1 :]

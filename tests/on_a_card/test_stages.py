@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from command_line import PATIENCE_S
-from emulated_card import Machine, emulated_cards
 from tiny_models import tiny_llama
 
 from specbench_kit.decoding.pipeline.flight import Level
@@ -21,12 +19,6 @@ from specbench_kit.models.pair import load_model
 TOKENS = [1, 9, 7, 30, 12]
 
 
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    with emulated_cards(2) as machine:
-        yield machine
-
-
 def stage(folder: Path, number: int, card: str) -> Stage:
     """Load a stage as its process does: the shell of the model, cut, and then moved to its card."""
     model = load_model(ModelSource(str(folder), "tiny", local_only=True), device="cpu", dtype="float32").model
@@ -35,7 +27,8 @@ def stage(folder: Path, number: int, card: str) -> Stage:
     return made
 
 
-def test_two_stages_on_two_cards_compute_what_the_model_does(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("machine")
+def test_two_stages_on_two_cards_compute_what_the_model_does(tmp_path: Path) -> None:
     whole = tiny_llama(0, num_hidden_layers=3)
     whole.save_pretrained(tmp_path)
     chain = Level(ids=[0, 1], tokens=TOKENS[3:], parents=[-1, 0], prefix=TOKENS[:3])
