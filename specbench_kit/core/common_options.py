@@ -42,9 +42,12 @@ TorchDevice = Annotated[
         "Torch device: auto, cpu, cuda or cuda:N; TARGET+DRAFT where the two run on different ones.",
         MODELS,
         flag="device",
+        recorded="as found",
     ),
 ]
-Dtype = Annotated[str, Option("Number format of the weights: auto, float32, bfloat16 or float16.", MODELS)]
+Dtype = Annotated[
+    str, Option("Number format of the weights: auto, float32, bfloat16 or float16.", MODELS, recorded="as found")
+]
 ExecutorName = Annotated[
     str,
     Option(
@@ -52,21 +55,23 @@ ExecutorName = Annotated[
         "executors`, such as native-bf16; two joined by + run the target and the draft models, as in auto+native-4bit.",
         MODELS,
         flag="executor",
+        recorded="if changed",
     ),
 ]
 DeviceMap = Annotated[
     str, Option("Spread the weights over all devices, as in transformers: auto, balanced or sequential.", MODELS)
 ]
 MaxMemory = Annotated[str, Option("Memory that --device-map may use per device, such as 0=20GiB,cpu=60GiB.", MODELS)]
-MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per request.", DECODING)]
-BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING)]
-Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING)]
+MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per request.", DECODING, recorded="always")]
+BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING, recorded="always")]
+Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING, recorded="always")]
 Limit = Annotated[
     int | None,
     Option(
         "Number of prompts, drawn with --seed; of a trace, the number of its first requests, where each turn of a "
         "dialogue is a request. The default is all.",
         RUN,
+        recorded="always",
     ),
 ]
 Minutes = Annotated[

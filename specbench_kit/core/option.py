@@ -21,13 +21,19 @@ OUTPUT = "Output"
 """Headings under which the help of several commands groups its options."""
 
 
+Recorded = Literal["no", "always", "if changed", "as found"]
+"""Whether a run's `run.json` holds an option under its name: its value, that of another than the default alone, or what
+the run found where the option left it open. `skit rerun` restores what it holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """Metadata that makes an annotated field an option: `Annotated[int, Option("Requests in a batch.")] = 64`.
 
     `help` is the help text and `panel` the heading that it stands under. `flag` is the name on the command line where
     it differs from the name of the field. `parse` turns the text of the command line into the field's value; without
-    it the field holds the text converted to its type. An `argument` is given by position, without a flag.
+    it the field holds the text converted to its type. An `argument` is given by position, without a flag. `recorded`
+    says whether a run holds it.
     """
 
     help: str
@@ -35,6 +41,7 @@ class Option:
     flag: str = ""
     parse: Callable[[str], object] | None = None
     argument: bool = False
+    recorded: Recorded = "no"
 
     def shown_name(self, name: str) -> str:
         """Return what the command line calls the field `name`: `--batch-size`, or the bare name of an argument."""
@@ -70,6 +77,26 @@ def options_in(kind: type) -> Iterator[tuple[Field[object], object, Option]]:
         if get_origin(hints[field.name]) is Annotated:
             field_type, *metadata = get_args(hints[field.name])
             yield from ((field, field_type, option) for option in metadata if isinstance(option, Option))
+
+
+def recorded_values(options: object) -> dict[str, object]:
+    """Return what `run.json` holds of a dataclass's options, without those that it holds as found."""
+    values = {}
+    for field, _, option in options_in(type(options)):
+        value = getattr(options, field.name)
+        if option.recorded == "always" or (option.recorded == "if changed" and value != field.default):
+            values[field.name] = getattr(value, "spec", value)
+    return values
+
+
+def restored_values(kind: type, recorded: Mapping[str, object]) -> dict[str, Any]:
+    """Return the options of the dataclass `kind` that `run.json` holds, as the dataclass takes them."""
+    values: dict[str, Any] = {}
+    for field, _, option in options_in(kind):
+        if option.recorded != "no" and field.name in recorded:
+            value = recorded[field.name]
+            values[field.name] = option.parse(value) if option.parse and isinstance(value, str) else value
+    return values
 
 
 def inner_type(field_type: object) -> object:

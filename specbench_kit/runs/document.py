@@ -67,6 +67,7 @@ class RunConfig(Struct):
 
     device: Annotated[str | None, doc("torch device")] = None
     dtype: Annotated[str | None, doc("number format of the weights")] = None
+    executor: Annotated[str, doc("executor that was asked for")] = "auto"
     executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = None
     products: Annotated[str | None, doc("how products are rounded, if not by the dtype alone")] = None
     max_new_tokens: Annotated[int | None, doc("most output tokens per request")] = None
@@ -74,6 +75,7 @@ class RunConfig(Struct):
     effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None
     repeats: Annotated[int | None, doc("times that each request is decoded")] = None
     processes: Annotated[int, doc("processes, one after another, that each decoded every request once")] = 1
+    limit: Annotated[int | None, doc("prompts that were asked for; null is all")] = None
     seed: Annotated[int | None, doc("seed of all random numbers")] = None
     temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
     top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None

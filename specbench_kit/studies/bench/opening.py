@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import recorded_values
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import AS_DRAFTED, describe_range, describe_time
 from specbench_kit.methods.spec import describe_method
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from specbench_kit.models.pair import LoadedModel
 
 HASH_DIGITS = 16
-CONFIG_OPTIONS = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "repeats")
-"""Settings that `run.json` repeats under `config`."""
-
 Runs = dict[str, RunDirectory]
 """The run directories of one dataset by method spec."""
 
@@ -102,17 +100,13 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
     target, draft = bench.pair.target, bench.pair.draft
     here = bench.runners.get("target")  # a target on a server has no runner here
     return {
-        **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
+        **recorded_values(settings),
         "baseline": BASELINE in bench.lanes,
         "device": str(target.device),
         **({"draft_device": str(draft.device)} if draft is not None and draft.device != target.device else {}),
         "dtype": str(target.dtype).removeprefix("torch."),
         "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
         **({"products": products} if here and (products := here.executor.products) else {}),
-        **({"processes": settings.processes} if settings.processes > 1 else {}),
-        **({"launch": settings.launch} if settings.launch != "virtual" else {}),
-        **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
-        **({"lossy": settings.lossy.spec} if settings.lossy else {}),
     }
 
 

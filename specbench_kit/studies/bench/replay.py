@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.gc_paused import gc_paused
+from specbench_kit.core.option import recorded_values
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.assembly import round_policy
@@ -30,9 +31,6 @@ from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
-
-CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed", "limit")
-"""Settings that `run.json` repeats under `config`."""
 
 
 class Replayed(NamedTuple):
@@ -273,7 +271,7 @@ def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment)
         "dataset": _dataset(trace),
         "models": trace.provenance("models"),
         "config": {
-            **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
+            **recorded_values(settings),
             "max_new_tokens": trace.provenance("config", "max_new_tokens"),
             "effective_batch_size": settings.batch_size,
             "baseline": settings.baseline,

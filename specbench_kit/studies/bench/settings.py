@@ -103,9 +103,11 @@ class BenchSettings(ConnectionOptions):
     executor: ExecutorName = "auto"
     max_new_tokens: MaxNewTokens = 128
     batch_size: BatchSize = 1
-    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING)] = 0.0
-    top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING)] = 1.0
-    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
+    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always")] = (
+        0.0
+    )
+    top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING, recorded="always")] = 1.0
+    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING, recorded="always")] = 0
     seed: Seed = 0
     limit: Limit = None
     minutes: Minutes = None
@@ -119,7 +121,7 @@ class BenchSettings(ConnectionOptions):
         ),
     ] = None
     repeats: Annotated[
-        int, Option("Number of times that each request is decoded, always with the same seeds.", RUN)
+        int, Option("Number of times that each request is decoded, always with the same seeds.", RUN, recorded="always")
     ] = 1
     processes: Annotated[
         int,
@@ -127,9 +129,12 @@ class BenchSettings(ConnectionOptions):
             "Decode each request once in each of so many processes, one after another, so that intervals and verdicts "
             "cover what lasts as long as a process, such as where its memory lies; 3 or more. --minutes is shared out.",
             RUN,
+            recorded="if changed",
         ),
     ] = 1
-    baseline: Annotated[bool, Option("Also decode with the target alone, as the baseline.", RUN)] = True
+    baseline: Annotated[
+        bool, Option("Also decode with the target alone, as the baseline.", RUN, recorded="as found")
+    ] = True
     out: Out = Path("results")
     resume: Resume = False
     force: Annotated[
@@ -181,7 +186,7 @@ class BenchSettings(ConnectionOptions):
     deployment: Deployment | None = None
     draft_top_n: Annotated[
         int,
-        Option("Sample draft tokens from the top N only (0: no limit).", DECODING),
+        Option("Sample draft tokens from the top N only (0: no limit).", DECODING, recorded="if changed"),
     ] = 0
     lossy: Annotated[
         LossyRule | None,
@@ -190,6 +195,7 @@ class BenchSettings(ConnectionOptions):
             "run is compared with no lossless one.",
             DECODING,
             parse=parse_lossy,
+            recorded="if changed",
         ),
     ] = None
     server: Annotated[
@@ -223,6 +229,7 @@ class BenchSettings(ConnectionOptions):
             "How the stages of a pipeline run: 'virtual' runs all in this process, 'processes' starts one process per "
             "stage. Under torchrun, its processes are used.",
             RUN,
+            recorded="if changed",
         ),
     ] = "virtual"
     tuned: Annotated[

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import restored_values
 from specbench_kit.core.typed_json import flat
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
-from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.models.catalogue import BUNDLED, locate
@@ -188,10 +188,6 @@ def _speedup(summary: Document) -> float | None:
 RunDescription = Mapping[str, Any]
 """The content of `run.json`."""
 
-OPTIONS = ("dtype", "max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed")
-OPTIONS_IF_STATED = ("limit", "repeats", "launch", "device", "draft_top_n")
-"""Options that a run states only if they apply to it; a replay has no device, for example."""
-
 
 def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv: tuple[str, ...]) -> BenchSettings:
     """Return the settings of the run; raise SkitError if it was not decoded or replayed by this program alone."""
@@ -205,12 +201,11 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
         raise SkitError(
             "the run was decoded in several processes, and a rerun is one: give skit bench --processes again"
         )
-    config = {name: run["config"][name] for name in OPTIONS}
-    config |= {name: run["config"][name] for name in OPTIONS_IF_STATED if name in run["config"]}
+    config = restored_values(BenchSettings, run["config"])
+    if draft_device := run["config"].get("draft_device"):
+        config["device"] = f"{config['device']}+{draft_device}"
     if options.device:
         config["device"] = options.device
-    if lossy := run["config"].get("lossy"):
-        config["lossy"] = parse_lossy(lossy)
     models: dict[str, Any] = {}
     if not is_replay(run):
         models["target"] = options.target or _find_model(run, "target")
@@ -220,7 +215,6 @@ def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv
         (run["method"],),
         **models,
         **config,
-        baseline=run["config"]["baseline"],
         deployment=restore(run["deployment"]) if run.get("deployment") else None,
         out=out,
         argv=argv,

@@ -7,6 +7,14 @@ from typing import Any
 
 import pytest
 from command_line import Rows, TinyPair, copy_model, error_line, read_object, read_rows, skit, skit_here, write_rows
+from msgspec import structs
+
+from specbench_kit.core.option import options_in, recorded_values
+from specbench_kit.decoding.lossy import parse_lossy
+from specbench_kit.runs.document import RunConfig
+from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.rerun.options import RerunOptions
+from specbench_kit.studies.rerun.run import restore_settings
 
 PROMPTS: Rows = [
     {"id": "d1", "category": "chat", "turns": ["Who was first?", "And why?"]},
@@ -184,3 +192,41 @@ def test_what_is_no_run_of_bench_is_refused(run: Path, tmp_path: Path) -> None:
     described["config"]["processes"] = 3
     (tmp_path / "run.json").write_text(json.dumps(described))
     assert error_line(skit_here("rerun", tmp_path)).startswith("the run was decoded in several processes, and a rerun")
+
+
+OTHERWISE: dict[str, Any] = {
+    "device": "cuda:0",
+    "dtype": "bfloat16",
+    "executor": "transformers+native",
+    "max_new_tokens": 7,
+    "batch_size": 3,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 5,
+    "seed": 4,
+    "limit": 2,
+    "repeats": 3,
+    "baseline": False,
+    "draft_top_n": 6,
+    "lossy": parse_lossy("typical:epsilon=0.2"),
+    "launch": "processes",
+}
+"""A value of every option that a run records, other than its default; several processes are not run again."""
+
+
+def test_every_option_that_a_run_records_is_declared_and_restored() -> None:
+    recorded = {field.name: option.recorded for field, _, option in options_in(BenchSettings)}
+    names = {name for name, kind in recorded.items() if kind != "no"}
+    assert names == OTHERWISE.keys() | {"processes"}
+    assert names <= {field.name for field in structs.fields(RunConfig)}
+    settings = BenchSettings(("fixed-k",), **OTHERWISE)
+    config = recorded_values(settings) | {name: OTHERWISE[name] for name in names if recorded[name] == "as found"}
+    run = {"method": "fixed-k", "models": {}, "trace": {}, "config": json.loads(json.dumps(config))}
+    restored = restore_settings(run, RerunOptions(), Path("out"), ())
+    assert {name: getattr(restored, name) for name in OTHERWISE} == OTHERWISE
+
+
+def test_a_draft_model_on_another_device_is_put_there_again() -> None:
+    config = {"device": "cuda:0", "draft_device": "cpu", "dtype": "bfloat16"}
+    run = {"method": "fixed-k", "models": {}, "trace": {}, "config": config}
+    assert restore_settings(run, RerunOptions(), Path("out"), ()).device == "cuda:0+cpu"
