@@ -147,7 +147,7 @@ def _compare(
     )
     if ratio is None:
         return None
-    logs = unit_logs(numerators, denominators, keys, units)
+    logs = unit_logs(numerators, denominators, keys, units, in_processes=spread is not None)
     typical = Typical.of(logs[np.isfinite(logs)])
     assert typical is not None, "requests with times are units with a ratio"
     prompts = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in keys))}
@@ -159,9 +159,18 @@ def _compare(
 
 
 def unit_logs(
-    numerators: Sequence[Seconds], denominators: Sequence[Seconds], keys: Sequence[Key], units: Units
+    numerators: Sequence[Seconds],
+    denominators: Sequence[Seconds],
+    keys: Sequence[Key],
+    units: Units,
+    *,
+    in_processes: bool = False,
 ) -> Array:
-    """Return the logarithmic ratio of each unit, the median over its repeats: [units], nan where nothing was timed."""
+    """Return the logarithmic ratio of each unit, the median over its repeats: [units], nan where nothing was timed.
+
+    It is the mean over repeats `in_processes` whose spread widens intervals: what lasts as long as a process is the
+    same for all units, and the median of five such numbers varies by a fifth more than the mean, whose error is known.
+    """
     size = 1 + max(units.values())
     repeats = sorted({repeat for _, repeat in keys})
     table = np.full((len(repeats), size), np.nan)
@@ -173,7 +182,8 @@ def unit_logs(
         row[timed] = np.sum(above, axis=0) - np.sum(below, axis=0)  # the sum of no sides is 0
     present = np.flatnonzero(np.isfinite(table).any(axis=0))
     logs = np.full(size, np.nan)
-    logs[present] = np.nanmedian(table[:, present], axis=0)
+    middle = np.nanmean if in_processes else np.nanmedian
+    logs[present] = middle(table[:, present], axis=0)
     return logs
 
 

@@ -266,7 +266,7 @@ def _family(
     is_paired = all(side.baseline for side in own)
     places = [position for position, entry in enumerate(entries) if entry.label == reference.label]
     return TypicalFamily(
-        np.column_stack([_speeds(side, units, is_paired=is_paired) for side in own]),
+        np.column_stack([_speeds(side, units, is_paired=is_paired, in_processes=spread is not None) for side in own]),
         _seconds([side.baseline for side in own], units) if is_paired else np.ones(1 + max(units.values())),
         [position for position, entry in enumerate(entries) if entry.label in reference.candidates],
         [bool(entry.baseline) and is_paired for entry in entries],
@@ -277,10 +277,11 @@ def _family(
     )
 
 
-def _speeds(side: Side, units: Units, *, is_paired: bool) -> Array:
+def _speeds(side: Side, units: Units, *, is_paired: bool, in_processes: bool) -> Array:
     """Return the logarithm of a method's speed on each unit, relative to its baseline's if that counts."""
     keys = [key for key in side.own if not is_paired or key in side.baseline]
-    return paired.unit_logs([side.baseline] if is_paired else [], [side.own], keys, units)
+    baselines = [side.baseline] if is_paired else []
+    return paired.unit_logs(baselines, [side.own], keys, units, in_processes=in_processes)
 
 
 def _seconds(baselines: Sequence[paired.Seconds], units: Units) -> Array:

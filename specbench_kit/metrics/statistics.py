@@ -5,6 +5,7 @@ A unit is what varies independently: a prompt with its repeats, or the requests 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import erfc, exp, isfinite, log, sqrt
 
 import numpy as np
@@ -136,6 +137,17 @@ def student(level: float, freedom: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + level) / 2))
+
+
+@cache
+def range_of_equals(level: float, methods: int, freedom: int) -> float:
+    """Return the standard errors within which the largest difference between equal methods lies with this probability.
+
+    It is Tukey's studentized range, in standard errors of a difference: that of two methods is Student's t.
+    """
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(level, methods, freedom)) / sqrt(2)
 
 
 def simultaneous_level(residuals: Array, freedom: float, level: float = LEVEL, seed: int = 0) -> float:

@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, student
+from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, range_of_equals, student
 
 SHUFFLES = 1000
 """Random orders of the methods from which the largest deviation of equal methods is taken."""
@@ -125,12 +125,14 @@ class ProcessSpread:
 
     It is the mean square of method x process in a mixed model with fixed methods and random processes, which is the
     error of a comparison of two methods there. All methods give it together: with the methods of a table there are
-    `freedom` degrees of freedom, where two methods alone have one less than there are processes.
+    `freedom` degrees of freedom, where two methods alone have one less than there are processes. `methods` is the
+    number of those that a table compares with each other.
     """
 
     variance: float
     freedom: int
     processes: int
+    methods: int = 2
 
     @classmethod
     def of(cls, logs: Array, *, apart: bool = False) -> "ProcessSpread | None":
@@ -148,14 +150,19 @@ class ProcessSpread:
         residuals = speeds - speeds.mean(axis=1, keepdims=True)
         if not apart:
             residuals -= residuals.mean(axis=0)
-        return cls(float((residuals**2).sum()) / freedom, freedom, processes)
+        return cls(float((residuals**2).sum()) / freedom, freedom, processes, max(2, methods - (not apart)))
 
     def half_width(self, limit: float | None = None) -> float:
         """Return half the width of the interval of two methods' logarithmic ratio, by default a 95 % interval.
 
-        `limit` are the standard errors beyond which a table's differences are shown.
+        `limit` are the standard errors beyond which a table's differences are shown. It follows from how prompts
+        differ; what lasts as long as a process is the same for all prompts, and makes a method that is no better the
+        fastest on all of them, so that a table allows for the range of so many methods.
         """
-        return student(level_of(limit), self.freedom) * self.standard_error
+        width = student(level_of(limit), self.freedom)
+        if limit is not None:
+            width = max(width, range_of_equals(LEVEL, self.methods, self.freedom))
+        return width * self.standard_error
 
     @property
     def standard_error(self) -> float:
