@@ -39,7 +39,7 @@ def decode(
     return decode_in_processes(asked, [prompts(asked.out)], tell, report)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # the test of a killed process sees the same in a run that goes on
 def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path) -> None:
     reported: list[Progress] = []
     (conclusion,) = decode(options(tiny, tmp_path), reported.append).conclusions()
@@ -104,8 +104,11 @@ def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_pa
     assert [record.key for record in run.records()] == [
         (f"q{n}", process) for process in range(2) for n in range(PROMPTS)
     ]
-    assert len(run.baseline_records()) == 2 * PROMPTS
+    assert sorted(record.key for record in run.baseline_records()) == sorted(record.key for record in run.records())
+    assert (run.document.config.processes, run.document.requests) == (2, 2 * PROMPTS)
     assert len(run.document.resumptions) == 1, "the first process had nothing to do, and notes nothing"
+    assert conclusion.summary.partial is False
+    assert "Each prompt was timed in 2 processes; intervals and verdicts cover" in (run.path / "report.md").read_text()
 
 
 @pytest.mark.nightly
