@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,8 @@ BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 WIDTH = 120
 
 
-def main() -> None:
-    arguments = _parse()
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _parse(argv)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     setting = Setting(**{field.name: getattr(arguments, field.name) for field in fields(Setting)})
@@ -103,7 +104,7 @@ def main() -> None:
     sys.exit(1 if short and arguments.check else 0)
 
 
-def _parse() -> argparse.Namespace:
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"default: all of {', '.join(BENCHMARKS)}")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
@@ -115,7 +116,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="number of torch threads; by default torch decides")
     parser.add_argument("--device", default=Setting.device, help="as in skit bench (default %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="default %(default)s")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     for name in arguments.names:
         if name not in BENCHMARKS:
             parser.error(f"unknown benchmark '{name}'; known: {', '.join(BENCHMARKS)}")
