@@ -35,6 +35,6 @@ def test_a_benchmark_prints_its_bounds_writes_json_and_checks_only_on_request(tm
 
 
 def test_an_unknown_benchmark_is_named_beside_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="^2$"):
+    with pytest.raises(SystemExit, match=r"^2$"):
         main(["forward"])
     assert "unknown benchmark 'forward'; known: against_transformers, " in capsys.readouterr().err
