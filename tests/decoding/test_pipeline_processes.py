@@ -139,7 +139,13 @@ def test_rounds_pass_through_the_processes(
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
 
 
-@nightly
+def test_slots_of_finished_requests_are_used_again(stages: ProcessStages) -> None:
+    """There are four."""
+    passes = PipelineTarget(stages)
+    for _ in range(6):
+        passes.release(passes.acquire())
+
+
 def test_hidden_states_of_all_stages_arrive_with_the_logits(runners: Runners, stages: ProcessStages) -> None:
     """The embeddings and the middle from the first stage, its end and the normalised last ones from the second."""
     passes, layers, tokens = PipelineTarget(stages), (3, 0, 1, 2), [5, 9, 3, 3, 8]

@@ -190,13 +190,9 @@ def _duration_of_all(results: Sequence[ReproducedExperiment]) -> Blocks:
     command = code("skit reproduce all")
     wall_s = [result.wall_s for result in results if result.wall_s is not None]
     if len(wall_s) < len(results):
-        return [Paragraph(f"{command} runs all of them, with a line of progress.")]
-    took = duration(sum(wall_s))
-    return [
-        Paragraph(
-            f"{command} runs all of them, with a line of progress; they took {took}, each as long as its page says."
-        )
-    ]
+        return [Paragraph(f"{command} runs all experiments, with a line of progress.")]
+    took = f"those of this page took {duration(sum(wall_s))}, each as long as its own page says"
+    return [Paragraph(f"{command} runs all experiments, with a line of progress; {took}.")]
 
 
 def _claim_rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
