@@ -18,6 +18,10 @@ class PolicyError(SkitError):
     """A policy asked for something impossible; the engine that called the policy adds the name of its method."""
 
 
+class MethodError(SkitError):
+    """A method's policy broke the contract of policies, so that it cannot go on; other methods of a benchmark can."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise SkitError with `message` unless `condition` holds."""
     if not condition:

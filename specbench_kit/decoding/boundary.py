@@ -8,7 +8,7 @@ from math import isfinite
 
 from torch import Tensor
 
-from specbench_kit.core.errors import PolicyError, SkitError
+from specbench_kit.core.errors import MethodError, PolicyError
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
@@ -38,7 +38,7 @@ class CheckedPolicy:
                 chosen = self._policy.choose(drafter.drafts)
             _check_chosen(drafter.drafts, chosen)
         except PolicyError as error:
-            raise SkitError(f"{self._name}: {error}") from error
+            raise MethodError(f"{self._name}: {error}") from error
         return chosen
 
     def overlap(self, drafter: Drafter) -> None:
@@ -49,7 +49,7 @@ class CheckedPolicy:
             with self._clock.overlap(), self._clock.phase("policy"):
                 self._policy.overlap(drafter)
         except PolicyError as error:
-            raise SkitError(f"{self._name}: {error}") from error
+            raise MethodError(f"{self._name}: {error}") from error
 
     def next_root(self, verdict: Verdict) -> int | None:
         """Return the drafted node at which the next round's tree begins; None if it begins empty."""
@@ -60,7 +60,7 @@ class CheckedPolicy:
         end = verdict.path[-1] if verdict.path else 0
         if not 0 < node < len(tree) or tree.parents[node] != end or tree.tokens[node] != verdict.bonus:
             problem = f"next_root gave node {node}, which is not the bonus token after the accepted tokens"
-            raise SkitError(f"{self._name}: {problem}")
+            raise MethodError(f"{self._name}: {problem}")
         return node
 
     def expects(self, verdict: Verdict) -> float | None:
@@ -97,7 +97,7 @@ class CheckedLevels:
             elif not 0 <= child.token < vocabulary:
                 problem = f"token {child.token} of a vocabulary of {vocabulary}"
         if problem:
-            raise SkitError(f"{self._name}: next_level gave {problem}")
+            raise MethodError(f"{self._name}: next_level gave {problem}")
         return children
 
     def forget(self, request_id: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
+from specbench_kit.core.errors import MethodError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
@@ -66,9 +67,15 @@ class Campaign:
         def report_total(progress: Progress) -> None:
             report(replace(progress, done=before + progress.done, planned=planned))
 
+        broken: list[MethodError] = []
         for benchmark in self.benchmarks:
-            benchmark.run(report_total, limit)
+            try:
+                benchmark.run(report_total, limit)
+            except MethodError as error:  # the next dataset is still worth its time
+                broken.append(error)
             before += benchmark.planned
+        if broken:
+            raise broken[0]
 
     def conclude(self) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from specbench_kit.core.errors import MethodError
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
@@ -112,17 +113,43 @@ def run_in_turns(
     """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`.
 
     Every lane has one turn before the `limit` ends them, and ends the turn in which the limit started, so that a run
-    which is resumed gets on with all methods. Before each turn it is asked whether more is to be decoded.
+    which is resumed gets on with all methods. Before each turn it is asked whether more is to be decoded. A lane whose
+    policy fails ends, and the error is raised when the others have ended.
     """
+    broken: dict[str, MethodError] = {}
+    yield from _turns(lanes, requests_per_turn, limit, is_decided, broken)
+    if broken:
+        went_on = "; the other methods went on" if len(broken) < len(lanes) else ""
+        raise MethodError("; ".join(map(str, broken.values())) + went_on)
+
+
+def _turns(
+    lanes: Sequence[MethodLane],
+    requests: int,
+    limit: TimeLimit,
+    is_decided: Callable[[], bool],
+    broken: dict[str, MethodError],
+) -> Iterator[tuple[MethodLane, RequestRecord]]:
+    """Yield every lane's records, and note those that are `broken`."""
     for turn in count():
-        if all(lane.done for lane in lanes) or is_decided():
+        left = [lane for lane in lanes if not lane.done and lane.name not in broken]
+        if not left or is_decided():
             return
         may_end = turn > 0 and limit.has_started
+        gets_on = False
         for lane in map(lanes.__getitem__, turn_order(len(lanes), turn)):
             if may_end and limit.is_over:
                 return
-            for record in lane.turn(requests_per_turn):
-                yield lane, record
+            if lane.name in broken:
+                continue
+            try:
+                for record in lane.turn(requests):
+                    gets_on = True
+                    yield lane, record
+            except MethodError as error:
+                broken[lane.name] = error
+        if broken and not gets_on:
+            return  # what is left waits for answers of a broken lane
 
 
 def turn_order(lanes: int, turn: int) -> list[int]:

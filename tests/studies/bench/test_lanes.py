@@ -1,17 +1,20 @@
 """Methods take turns: each answers everything, in bounded bursts, and after its references."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import pytest
 from tiny_models import disturbed, make_runner, tiny_llama
 
+from specbench_kit.core.errors import MethodError
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
@@ -147,3 +150,40 @@ def test_the_turn_in_which_a_limit_begins_is_ended(runners: Runners, tokenizer: 
         if len(seen) == 3:  # the first record of the second turn is new
             limit.start()
     assert sorted(seen) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
+
+
+@dataclass(frozen=True)
+class Breaking(Method):
+    """Reads the probability of a token that it never drafted, from its third round on."""
+
+    source = "test"
+
+    def policy(self) -> Policy:
+        return _BreakingPolicy()
+
+
+class _BreakingPolicy(Policy):
+    rounds = 0
+
+    def draft(self, drafter: Any) -> None:
+        self.rounds += 1
+        for draft in drafter.drafts if self.rounds > 2 else ():
+            draft.tree.probability(0)
+        drafter.extend(drafter.drafts)
+
+
+def test_a_method_whose_policy_fails_ends_alone_and_is_named_at_the_end(
+    runners: Runners, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods, "_entries", dict(methods.all()) | {"breaking": Breaking})
+    broken, stored = make_lane("breaking", runners, tokenizer, PROMPTS)
+    chains, records = make_lane("fixed-k", runners, tokenizer, PROMPTS)
+    with pytest.raises(MethodError, match=r"^Breaking: .*root, which was not drafted.*; the other methods went on$"):
+        order(broken, chains, turn=2)
+    assert stored == {}
+    assert list(records) == ["q0", "q1", "q2", "q3", "q4"]
+    waiting, _ = make_lane("oracle", runners, tokenizer, PROMPTS, references=stored)
+    again, _ = make_lane("breaking", runners, tokenizer, PROMPTS)
+    with pytest.raises(MethodError, match="which was not drafted"):
+        order(again, waiting, turn=2)
+    assert not waiting.done, "nobody gave the references that it waits for"
