@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import DecodingSetup, Loop
+from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, Workers, telling_line
+from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -137,6 +140,21 @@ def test_rounds_pass_through_the_processes(
     for request in requests_:
         engine.submit(request)
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
+
+
+def test_what_a_prune_leaves_of_a_stages_output_is_of_the_nodes(target: Any) -> None:
+    """Behind a prompt of three tokens are two nodes, of which the second one stays."""
+    stage = Stage(deepcopy(target), 1, 2, torch.device("cpu"), slots=1, capacity=32, vocabulary=64)
+    stage.admit(0)
+    stage.work({0: CarriedLevel(Level(ids=[0, 1], tokens=[30, 12], parents=[-1, -1], prefix=[1, 9, 7]))})
+    before = stage.output[0].states
+    assert before is not None
+    assert len(before) == 5
+    stage.prune(0, Prune([], [1]))
+    after = stage.output[0]
+    assert after.states is not None
+    assert after.level.tokens == [12]
+    torch.testing.assert_close(after.states, before[4:])
 
 
 def test_slots_of_finished_requests_are_used_again(stages: ProcessStages) -> None:
