@@ -40,7 +40,7 @@ class _SentChunk:
 
 
 class _Arrived(NamedTuple):
-    """A verdict that waits for its round, with the chunk that it is about, if it is about any."""
+    """A verdict that waits for its round, with the chunk that it is about, if any; or a suffix, for several rounds."""
 
     answer: messages.Verdict
     arrived_s: float
@@ -67,7 +67,7 @@ class _OpenSession:
     """Chunks by their numbers. Each takes a credit of the server's until it is answered."""
     arrived: deque[_Arrived] = field(default_factory=deque)
     ahead: list[int] = field(default_factory=list)
-    """Tokens that the server committed while this device was away, of which no round is known."""
+    """Tokens that the server committed while this device was away, and that no round has taken yet."""
     sent_bytes: int = 0
     stale_bytes: int = 0
 
@@ -161,6 +161,7 @@ class FreeRunningVerifier:
     def _transmit(self, opened: _OpenSession, chunk: _SentChunk) -> None:
         """Send a chunk under the next number."""
         opened.number += 1
+        chunk.frame = Up(draft=chunk.frame.draft)  # a copy: the one that was sent before may still be on its way
         chunk.frame.draft.round = opened.number
         chunk.sent_s = monotonic_s()
         opened.unanswered[opened.number] = chunk
@@ -177,6 +178,9 @@ class FreeRunningVerifier:
                 self.connection.reconnect()
                 for opened in self._sessions.values():
                     self._resume(opened)
+        for opened in rounds:
+            if not opened.ahead and opened.arrived[0].answer.suffix:
+                opened.ahead = list(opened.arrived.popleft().answer.suffix)
         arrived = [opened.arrived[0] for opened in rounds if not opened.ahead]
         verdicts = [self._next_verdict(opened) for opened in rounds]
         charged_s = sending_s + monotonic_s() - began_s
@@ -219,8 +223,9 @@ class FreeRunningVerifier:
         elif answer.status == Status.REBASE:
             # What was committed while this device was away; some of it may have arrived before.
             missed = list(answer.suffix)[max(0, opened.known - answer.base) :]
-            opened.ahead += missed
-            opened.known += len(missed)
+            if missed:
+                opened.known += len(missed)
+                opened.arrived.append(_Arrived(messages.Verdict(suffix=missed), arrived_s, None))
         elif answer.base == opened.known:
             opened.refusals = 0
             opened.known += len(answer.path) + 1
