@@ -8,13 +8,16 @@ from typing import Any
 
 from tiny_models import GREEDY, decode, disturbed, make_runner, tiny_llama
 
+from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.connection import ClientIdentity, Connection
+from specbench_kit.live.free_running import FreeRunningVerifier
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.batches import BatchRunner
@@ -95,10 +98,19 @@ def decode_remotely(
     engine = remote_engine(
         method,
         runners,
-        lambda clock: WireVerifier(connection, sampler, 0, clock, method.drafting.layers(runners)),
+        lambda clock: remote_verifier(method, connection, sampler, clock, runners),
         DecodingSetup(sampler=sampler, batch_size=batch_size, capacity=CAPACITY, draft_top_n=draft_top_n),
     )
     return run(engine, requests)
+
+
+def remote_verifier(
+    method: Method, connection: Connection, sampler: Sampler, clock: MeasuringClock, models: Mapping[str, Runner]
+) -> RemoteVerifier:
+    """Return the verifier over a connection that the method needs."""
+    if method.ahead is not None:
+        return FreeRunningVerifier(connection, sampler, 0, clock, method.ahead.chunk)
+    return WireVerifier(connection, sampler, 0, clock, method.drafting.layers(models))
 
 
 def generate_remotely(connection: Connection, requests: list[Request], **options: Any) -> dict[str, RequestRecord]:

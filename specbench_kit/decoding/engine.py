@@ -55,6 +55,8 @@ class RoundOutcome:
             path=path,
             padded=list(verdict.padded),
             drafter=tree.drafter,
+            sent_bytes=verdict.sent_bytes,
+            stale_bytes=verdict.stale_bytes,
         )
 
     def detail(self) -> RoundDetail:

@@ -51,6 +51,9 @@ class RoundRecord(Struct):
     `expected` is how many submitted tokens the policy expected to be accepted, if it decides by probabilities; a line
     has the field only then.
 
+    `sent_bytes` went to a server in drafts since the round before, and of such drafts the server dropped `stale_bytes`
+    without verifying them; a line has these fields only where they are above 0.
+
     `drafter` names the drafter of the round's tokens if the method has several to choose from (`first-of`); a line has
     the field only then, and only if something was drafted.
     """
@@ -78,6 +81,8 @@ class RoundRecord(Struct):
     padded: list[Count] = field(default_factory=list)
     expected: Number | None = None
     drafter: str = ""
+    sent_bytes: Count = 0
+    stale_bytes: Count = 0
 
     @property
     def first_s(self) -> float:
@@ -153,8 +158,9 @@ class RequestRecord(Struct):
         for round_fields in fields["rounds"]:
             if round_fields["expected"] is None:
                 del round_fields["expected"]
-            if not round_fields["drafter"]:
-                del round_fields["drafter"]
+            for name in ("drafter", "sent_bytes", "stale_bytes"):
+                if not round_fields[name]:
+                    del round_fields[name]
         # Not msgspec's encoder, which would silently write null for a number that is not finite.
         return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 

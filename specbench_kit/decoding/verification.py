@@ -37,6 +37,10 @@ class Verdict:
     """The `Padding` of its row in a batch of several."""
     candidates: Sequence[Sequence[int]] = ()
     """The target's most likely tokens, best first, after the root and after each submitted node, if they are read."""
+    sent_bytes: int = 0
+    """Bytes of the drafts that were sent to a server since the last round."""
+    stale_bytes: int = 0
+    """Bytes of the drafts that were dropped unverified since the last round."""
 
     @property
     def tokens(self) -> list[int]:

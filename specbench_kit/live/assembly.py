@@ -18,6 +18,7 @@ from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
+from specbench_kit.live.free_running import FreeRunningDrafter, FreeRunningPolicy, FreeRunningVerifier
 from specbench_kit.live.streaming import StreamedLoop, TokenStream
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
@@ -39,6 +40,14 @@ def remote_engine(
     clock = measuring_clock(device, setup.started_s)
     drafter = round_drafter(method, models, clock, setup)
     verifier = make_verifier(clock)
+    if method.ahead is not None:
+        if not isinstance(verifier, FreeRunningVerifier):
+            raise SkitError(f"{method.display_name}: this server takes one draft at a time: name another method")
+        policy = FreeRunningPolicy(method.ahead)
+        source = FreeRunningDrafter(drafter, verifier)
+        engine = Engine(policy, source, verifier, clock, setup=setup, name=method.display_name)
+        engine.runs_on = True  # the server decodes by itself, whoever's turn it is here
+        return engine
     return Engine(
         round_policy(method),
         # A method that drafts while it waits must stop as soon as the answer is here.

@@ -27,12 +27,13 @@ from specbench_kit.deployments.description import finite
 from specbench_kit.live.assembly import require_rounds
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, ScoringRequest, engines
+from specbench_kit.live.free_running import FreeRunningVerifier, require_ahead
 from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.streaming import StreamedRound, TokenStream
 from specbench_kit.live.verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
-from specbench_kit.methods.base import Method
+from specbench_kit.methods.base import Method, SendsAhead
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ScoringCost
 from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness
@@ -309,9 +310,17 @@ class VerificationServer(Protocol):
         """Raise SkitError if the server cannot verify what a method drafts."""
 
     def verifier(
-        self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
+        self,
+        sampler: Sampler,
+        seed: int,
+        clock: MeasuringClock,
+        layers: Sequence[int] = (),
+        ahead: SendsAhead | None = None,
     ) -> RemoteVerifier:
-        """Return a verifier for the engine of one method, whose verdicts bring the hidden states of `layers`."""
+        """Return a verifier for the engine of one method, whose verdicts bring the hidden states of `layers`.
+
+        With `ahead`, it sends drafts before the verdicts on earlier ones.
+        """
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         """Return the responses that the server decodes by itself, with a method of its offer or plainly."""
@@ -365,10 +374,27 @@ class SkitServer:
 
     def require_verifiable(self, method: Method, sampler: Sampler) -> None:
         require_rounds(method)
+        if method.ahead is None:
+            return
+        require_ahead(self.address.address, self.connection.welcome.limits.ahead, method.ahead.in_flight)
+        name = method.display_name
+        if method.drafting.reads_states:
+            raise SkitError(
+                f"{name}: hidden states come with verdicts, for which it does not wait: name a drafter that reads none"
+            )
+        if self.address.silence_s:
+            raise SkitError(f"{name}: the server never waits for its drafts: leave out --server-silence")
 
     def verifier(
-        self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
+        self,
+        sampler: Sampler,
+        seed: int,
+        clock: MeasuringClock,
+        layers: Sequence[int] = (),
+        ahead: SendsAhead | None = None,
     ) -> RemoteVerifier:
+        if ahead is not None:
+            return FreeRunningVerifier(self.connection, sampler, seed, clock, ahead.chunk)
         return WireVerifier(self.connection, sampler, seed, clock, layers, silence_s=self.address.silence_s)
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
@@ -422,6 +448,8 @@ class EngineServer:
         server = self.address.address
         require_rounds(method)
         self._require_sampling(sampler)
+        if method.ahead is not None:
+            raise SkitError(f"{name}: {server} takes one draft at a time: name pearl, or a skit serve")
         if method.drafting.reads_states:
             raise SkitError(f"{name}: {server} sends no hidden states: name a drafter that reads none")
         if method.submits_trees:
@@ -436,7 +464,12 @@ class EngineServer:
             )
 
     def verifier(
-        self, sampler: Sampler, seed: int, clock: MeasuringClock, layers: Sequence[int] = ()
+        self,
+        sampler: Sampler,
+        seed: int,
+        clock: MeasuringClock,
+        layers: Sequence[int] = (),
+        ahead: SendsAhead | None = None,
     ) -> RemoteVerifier:
         self._require_sampling(sampler)
         return EngineVerifier(self.engine, sampler, seed, clock)

@@ -3,7 +3,7 @@
 Also here: the judge of outputs that differ, which has the server score them again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from threading import Event
@@ -35,18 +35,24 @@ MAX_RECONNECTIONS = 3
 
 
 def open_frame(
-    session: Session, name: str, sampler: Sampler, seed: int, layers: Sequence[int] = (), silence_s: float = 0.0
+    session: Session,
+    name: str,
+    sampler: Sampler,
+    seed: int,
+    layers: Sequence[int] = (),
+    silence_s: float = 0.0,
+    ahead: int = 0,
 ) -> messages.Open:
     """Return the frame that opens a request's session under a name at the server.
 
     Its verdicts bring the hidden states of `layers`. Without these, the server goes on by itself after `silence_s`
-    without a draft; 0 never.
+    without a draft; 0 never. With `ahead`, up to so many drafts are sent before their verdicts.
     """
     prompt = session.request.prompt_ids
     sampling = sampling_message(sampler, seed, session.request.id)
     output = session.tokens[len(prompt) :]
-    frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers)
-    if silence_s and not layers:
+    frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers, ahead=ahead)
+    if ahead or (silence_s and not layers):
         frame.silence_ms = round(silence_s * 1e3)
         frame.max_tokens = session.request.max_new_tokens
         frame.ends.extend(sorted(session.eos_ids))
@@ -128,7 +134,7 @@ class WireVerifier:
         for draft, nodes in zip(drafts, chosen, strict=True):
             opened = self._sessions[draft.request_id]
             if opened.ahead:
-                verdict = _catch_up(draft, nodes, opened.ahead)
+                verdict = catch_up(draft, nodes, opened.ahead)
                 rounds[opened.name] = _SentRound(draft, nodes, Up(), began_s, verdict=verdict)
                 continue
             opened.round += 1
@@ -144,7 +150,7 @@ class WireVerifier:
                 states=opened.states,
             )
             if tree.sampled:
-                _add_distributions(message, tree, nodes, self.connection.welcome.limits.candidates)
+                add_distributions(message, tree, nodes, self.connection.welcome.limits.candidates)
             frame = Up(draft=message)
             self.connection.send(frame)
             rounds[opened.name] = _SentRound(draft, nodes, frame, began_s)
@@ -226,14 +232,22 @@ def _read_verdict(sent: _SentRound, answer: messages.Verdict, opened: _OpenSessi
     if answer.status == Status.REBASE:
         # The server is ahead of this device, and sends the tokens that it has committed since.
         opened.ahead = list(answer.suffix)
-        return _catch_up(sent.draft, sent.nodes, opened.ahead)
+        return catch_up(sent.draft, sent.nodes, opened.ahead)
     if any(not 0 < position <= len(sent.nodes) for position in answer.path):
         raise SkitError("the server accepted tokens that were not sent: it is broken")
     path = [sent.nodes[position - 1] for position in answer.path]
-    return Verdict(sent.draft, sent.nodes, path, answer.bonus, max(1, answer.computed), padded=list(answer.padded))
+    return Verdict(
+        sent.draft,
+        sent.nodes,
+        path,
+        answer.bonus,
+        max(1, answer.computed),
+        padded=list(answer.padded),
+        sent_bytes=sent.frame.ByteSize(),
+    )
 
 
-def _catch_up(draft: Draft, nodes: list[int], ahead: list[int]) -> Verdict:
+def catch_up(draft: Draft, nodes: list[int], ahead: list[int]) -> Verdict:
     """Return the verdict by tokens that the server has committed, and take those of the round out of `ahead`.
 
     The round takes those that its draft has, and one more as its bonus token; the next rounds take what remains.
@@ -245,7 +259,7 @@ def _catch_up(draft: Draft, nodes: list[int], ahead: list[int]) -> Verdict:
     return Verdict(draft, nodes, path, bonus, 1)
 
 
-def _add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Sequence[int], max_entries: int) -> None:
+def add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Iterable[int], max_entries: int) -> None:
     """Add the entries above zero of the distributions that the drafted tokens were sampled from."""
     for node in nodes:
         source, row = tree.source(node)

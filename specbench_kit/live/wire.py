@@ -3,8 +3,10 @@
 Also here: the error that refuses a frame.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum, unique
-from hashlib import sha256
+from hashlib import blake2b, sha256
+from struct import pack
 from typing import TYPE_CHECKING
 
 from specbench_kit.live.protocol.verification_pb2 import Down, Up
@@ -12,7 +14,7 @@ from specbench_kit.live.protocol.verification_pb2 import Down, Up
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["METHOD", "PROTOCOL", "RETRYABLE", "SERVICE", "Down", "Status", "Up", "tokenizer_hash"]
+__all__ = ["METHOD", "PROTOCOL", "RETRYABLE", "SERVICE", "Down", "Status", "Up", "text_hash", "tokenizer_hash"]
 
 PROTOCOL = 1
 SERVICE = "specbench_kit.live.Verification"
@@ -28,10 +30,13 @@ class Status(IntEnum):
     """The server is overloaded: it answered with the target's own next token and verified no draft."""
     REBASE = 2
     """The session is ahead of the device: `suffix` holds the tokens that the device lacks."""
+    STALE = 3
+    """The draft, which was sent ahead, does not fit the session's text: it was dropped."""
     UNKNOWN_SESSION = 10
     OUT_OF_ORDER = 11
     WRONG_BASE = 12
     IN_FLIGHT = 13
+    TOO_MANY_AHEAD = 14
     TOKEN_OUTSIDE_VOCABULARY = 20
     BROKEN_TREE = 21
     TOO_MANY_NODES = 22
@@ -66,6 +71,12 @@ def tokenizer_hash(tokenizer: "PreTrainedTokenizerBase") -> str:
     added = tokenizer.get_added_vocab()
     entries = sorted((number, token) for token, number in tokenizer.get_vocab().items() if token not in added)
     return sha256(repr(entries).encode()).hexdigest()[:32]
+
+
+def text_hash(tokens: Sequence[int]) -> int:
+    """Return a number of 64 bits that stands for a text, by which a draft that was made for another one is known."""
+    content = pack(f"<{len(tokens)}I", *tokens)
+    return int.from_bytes(blake2b(content, digest_size=8).digest())
 
 
 class Refusal(Exception):

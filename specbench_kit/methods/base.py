@@ -113,6 +113,13 @@ class Latencies(NamedTuple):
     link: LinkCosts | None = None
 
 
+class SendsAhead(NamedTuple):
+    """Drafts that are sent before the verdicts on earlier ones: up to `in_flight` chunks of so many tokens."""
+
+    chunk: int
+    in_flight: int
+
+
 def unknown_latency() -> None:
     """Return None, for the latency of a target that nobody has measured."""
 
@@ -305,6 +312,11 @@ class Method(ABC):
     @property
     def pipeline(self) -> Pipeline | None:
         """Return the pipeline that the method fills step by step; None if it decodes in rounds."""
+        return None
+
+    @property
+    def ahead(self) -> SendsAhead | None:
+        """Return how it sends drafts to a server ahead of the verdicts; None if it awaits each verdict."""
         return None
 
     def prepare(self, environment: Environment) -> "Method":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods
+from specbench_kit.methods.base import Capability, Environment, Method, Policy, SendsAhead, methods
 from specbench_kit.methods.pearl import PearlPolicy
 
 if TYPE_CHECKING:
@@ -45,12 +45,16 @@ class Decoupled(Method):
         self.require_at_least(1, "in_flight")
 
     def prepare(self, environment: Environment) -> Method:
-        environment.require_deployment("decoupled")
+        environment.require_link("decoupled")
         return self
 
     @property
     def longest_chain(self) -> int:
         return self.k * self.in_flight
+
+    @property
+    def ahead(self) -> SendsAhead:
+        return SendsAhead(self.k, self.in_flight)
 
     def policy(self) -> Policy:
         return _DecoupledPolicy(self.k, self.in_flight)

@@ -23,7 +23,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., token: _Optional[str] = ..., model_hash: _Optional[str] = ..., device: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("sessions", "nodes", "context", "frame_bytes", "credit", "candidates", "batch", "slots")
+    __slots__ = ("sessions", "nodes", "context", "frame_bytes", "credit", "candidates", "batch", "slots", "ahead")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Limits(_message.Message):
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     sessions: int
     nodes: int
     context: int
@@ -40,7 +41,8 @@ class Limits(_message.Message):
     candidates: int
     batch: int
     slots: int
-    def __init__(self, sessions: _Optional[int] = ..., nodes: _Optional[int] = ..., context: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., credit: _Optional[int] = ..., candidates: _Optional[int] = ..., batch: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
+    ahead: int
+    def __init__(self, sessions: _Optional[int] = ..., nodes: _Optional[int] = ..., context: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., credit: _Optional[int] = ..., candidates: _Optional[int] = ..., batch: _Optional[int] = ..., slots: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash", "layers", "hidden_size", "scored")
@@ -101,7 +103,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., request: _Optional[str] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "prompt", "output", "sampling", "layers", "silence_ms", "max_tokens", "ends")
+    __slots__ = ("session", "prompt", "output", "sampling", "layers", "silence_ms", "max_tokens", "ends", "ahead")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +112,7 @@ class Open(_message.Message):
     SILENCE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     session: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     output: _containers.RepeatedScalarFieldContainer[int]
@@ -118,7 +121,8 @@ class Open(_message.Message):
     silence_ms: int
     max_tokens: int
     ends: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., silence_ms: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+    ahead: int
+    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., silence_ms: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("session", "committed", "cached")
@@ -131,7 +135,7 @@ class Opened(_message.Message):
     def __init__(self, session: _Optional[str] = ..., committed: _Optional[int] = ..., cached: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("session", "round", "base", "tokens", "parents", "counts", "ids", "probabilities", "round_ms", "remaining_ms", "states")
+    __slots__ = ("session", "round", "base", "tokens", "parents", "counts", "ids", "probabilities", "round_ms", "remaining_ms", "states", "text_hash")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +147,7 @@ class Draft(_message.Message):
     ROUND_MS_FIELD_NUMBER: _ClassVar[int]
     REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    TEXT_HASH_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     base: int
@@ -154,10 +159,11 @@ class Draft(_message.Message):
     round_ms: float
     remaining_ms: float
     states: int
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., states: _Optional[int] = ...) -> None: ...
+    text_hash: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., states: _Optional[int] = ..., text_hash: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting", "states", "padded")
+    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting", "states", "padded", "base")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +181,7 @@ class Verdict(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     PADDED_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     status: int
@@ -192,7 +199,8 @@ class Verdict(_message.Message):
     waiting: int
     states: bytes
     padded: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ..., states: _Optional[bytes] = ..., padded: _Optional[_Iterable[int]] = ...) -> None: ...
+    base: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ..., states: _Optional[bytes] = ..., padded: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
     __slots__ = ("session", "round", "base", "max_tokens", "ends", "method", "round_ms")

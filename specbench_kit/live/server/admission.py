@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 256
 """Characters in the name of a session, of its stream of random numbers, and of a device."""
+DEFAULT_DEADLINE_S = 60.0
+"""The deadline, from arrival, of a round whose device names none."""
 BACKOFF_MS = 100
 """After how long a device may send a round again that an overloaded or stopping server refused."""
 
@@ -54,6 +56,8 @@ class ServerLimits:
     """The same for all devices with one access token."""
     connection_streams: int = 100
     """Streams that one network connection may have open at a time."""
+    ahead: int = 16
+    """Drafts of one session that may wait for the ones before them."""
     candidates: int = 1024
     """Entries in the distribution of a sampled draft token."""
     waiting: int = 256

@@ -64,13 +64,18 @@ def read_draft(
     draft: messages.Draft, session: Session, sampler: Sampler, limits: ServerLimits, vocabulary: int
 ) -> Draft:
     """Return the token tree of a received draft; raise Refusal with a status that names the fault."""
+    require_draft(draft, sampler, limits, vocabulary)
+    return Draft(session, draft_tree(draft, session.tokens[-1], vocabulary))
+
+
+def require_draft(draft: messages.Draft, sampler: Sampler, limits: ServerLimits, vocabulary: int) -> None:
+    """Raise Refusal with a status that names the fault if a received draft has one."""
     count = len(draft.tokens)
     if count > limits.nodes:
         raise Refusal(Status.TOO_MANY_NODES, f"{count} tokens in a draft; this server takes {limits.nodes}")
-    if len(session.tokens) + count > limits.context:
+    if draft.base + count > limits.context:
         raise Refusal(
-            Status.CONTEXT_FULL,
-            f"{len(session.tokens)} tokens and a draft of {count}; this server holds {limits.context}",
+            Status.CONTEXT_FULL, f"{draft.base} tokens and a draft of {count}; this server holds {limits.context}"
         )
     require_tokens(draft.tokens, vocabulary)
     if draft.parents and len(draft.parents) != count:
@@ -82,11 +87,16 @@ def read_draft(
             raise Refusal(Status.BROKEN_TREE, f"node {node} below node {parent}: parents come before their children")
     if draft.counts:
         _require_distributions(draft, parents, sampler, limits, vocabulary)
-    tree = TokenTree(session.tokens[-1])
+
+
+def draft_tree(draft: messages.Draft, root: int, vocabulary: int) -> TokenTree:
+    """Return the token tree of a sound draft below a text's last token."""
+    tree = TokenTree(root)
     source = ReceivedDistributions(draft, vocabulary)
+    parents = list(draft.parents) or range(len(draft.tokens))
     for row, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
         tree.add(token, parent, source, row)
-    return Draft(session, tree)
+    return tree
 
 
 def require_tokens(tokens: Sequence[int], vocabulary: int) -> None:

@@ -10,6 +10,7 @@ from math import inf
 
 from specbench_kit.live.connection_options import SHORTEST_SILENCE_S
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.drafts import require_ends
 from specbench_kit.live.wire import Refusal, Status
 
@@ -123,16 +124,32 @@ class SilenceBound:
     end: int
     ends: frozenset[int]
 
+    def is_reached(self, text: Sequence[int], prompt: int) -> bool:
+        """Return True if a text, of which the prompt has so many tokens, has come to its end."""
+        return len(text) >= self.end or not self.ends.isdisjoint(text[prompt:])
+
     def generation(self, round_number: int, text: list[int], prompt: int) -> Generation | None:
         """Return the rest of a response as one generation; None if the response has ended."""
         room = self.end - len(text)
-        if room <= 0 or not self.ends.isdisjoint(text[prompt:]):
+        if self.is_reached(text, prompt):
             return None
         return Generation(round_number, room, self.ends, DEFAULT_ROUND_S, unasked=True)
 
 
-def read_silence_bound(frame: messages.Open, context: int, vocabulary: int) -> SilenceBound | None:
-    """Return the bound that a device gives with its session; raise Refusal if it is none that a server can keep."""
+def read_silence_bound(frame: messages.Open, limits: ServerLimits, vocabulary: int) -> SilenceBound | None:
+    """Return the bound that a device gives with its session; raise Refusal if it is none that a server can keep.
+
+    A device that sends drafts ahead is never waited for: no silence is too long, and only the end counts.
+    """
+    end = min(limits.context, len(frame.prompt) + frame.max_tokens)
+    if frame.ahead:
+        if frame.ahead > limits.ahead:
+            raise Refusal(Status.TOO_MANY_AHEAD, f"{frame.ahead} drafts ahead; this server takes {limits.ahead}")
+        if frame.layers or frame.max_tokens == 0 or frame.silence_ms:
+            reason = "a session with drafts ahead needs max_tokens, and goes with no hidden states and no silence"
+            raise Refusal(Status.BROKEN_DEADLINE, reason)
+        require_ends(frame.ends, vocabulary)
+        return SilenceBound(inf, end, frozenset(frame.ends))
     if frame.silence_ms == 0:
         return None
     if frame.silence_ms < SHORTEST_MS or frame.max_tokens == 0 or frame.layers:
@@ -141,6 +158,4 @@ def read_silence_bound(frame: messages.Open, context: int, vocabulary: int) -> S
             f"a silence has at least {SHORTEST_MS} ms, needs max_tokens, and goes with no hidden states",
         )
     require_ends(frame.ends, vocabulary)
-    return SilenceBound(
-        frame.silence_ms / 1e3, min(context, len(frame.prompt) + frame.max_tokens), frozenset(frame.ends)
-    )
+    return SilenceBound(frame.silence_ms / 1e3, end, frozenset(frame.ends))

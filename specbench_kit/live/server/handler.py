@@ -9,9 +9,10 @@ from math import inf
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.admission import BACKOFF_MS, LONGEST_NAME, Admission
+from specbench_kit.live.server.admission import BACKOFF_MS, DEFAULT_DEADLINE_S, LONGEST_NAME, Admission
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafts import read_draft, require_ends, require_times
+from specbench_kit.live.server.free_running import FreeRunning
 from specbench_kit.live.server.generation import Generation, GenerationEvent, GenerationState
 from specbench_kit.live.server.metrics import EventLog, ServerMetrics
 from specbench_kit.live.server.rounds import PendingRound, VerifiedRound, generated_round
@@ -19,8 +20,6 @@ from specbench_kit.live.server.scoring import read_task
 from specbench_kit.live.server.sessions import AnswerStream, CallingStream, ServerSession, SessionTable
 from specbench_kit.live.wire import Down, Refusal, Status
 
-DEFAULT_DEADLINE_S = 60.0
-"""The deadline, from arrival, of a round whose device names none."""
 KEPT_ANSWER_BYTES = 1 << 20
 """Size up to which the latest answer of a session is kept, to be sent again after a lost connection."""
 
@@ -39,6 +38,7 @@ class FrameHandler:
         self.log = EventLog()
         self.admission = Admission(self.limits, welcome, self.metrics.streams, tokens)
         self.generations = Generations(sessions, batch_runner, welcome.drafting)
+        self.free_running = FreeRunning(batch_runner, self.admission, self.metrics, sessions.vocabulary)
 
     def leave(self, stream: CallingStream, reason: str) -> None:
         """Note that a device is gone; its sessions stay, so that it can resume them over another stream."""
@@ -51,8 +51,8 @@ class FrameHandler:
                 if session.generation is not None and not session.generation.unasked:
                     self.generations.cancel(session)
 
-    def open(self, frame: messages.Open, stream: CallingStream) -> Down:
-        """Open or resume a session, and return how far the server's text and KV of it reach."""
+    def open(self, frame: messages.Open, stream: CallingStream) -> None:
+        """Open or resume a session, and answer how far the server's text and KV of it reach."""
         if frame.session not in stream.sessions and len(stream.sessions) >= self.limits.stream_sessions:
             most = self.limits.stream_sessions
             raise Refusal(Status.TOO_MANY_SESSIONS, f"a stream has up to {most}: close some", retry_ms=1000)
@@ -64,7 +64,9 @@ class FrameHandler:
         stream.attach(session)
         # While a round is in flight the text belongs to the verification thread.
         committed = 0 if session.in_flight else len(session.text.tokens)
-        return Down(opened=messages.Opened(session=session.name, committed=committed, cached=session.cached))
+        stream.answer(Down(opened=messages.Opened(session=session.name, committed=committed, cached=session.cached)))
+        if session.ahead:
+            self.free_running.begin(session, len(frame.prompt) + len(frame.output))
 
     def draft(self, frame: messages.Draft, stream: CallingStream) -> Down | None:
         """Queue a new round; return an answer if there is one at once.
@@ -74,6 +76,9 @@ class FrameHandler:
         """
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
+        if session.ahead:
+            self.free_running.take(session, frame)
+            return None
         unasked = session.generation is not None and session.generation.unasked
         if session.round == frame.round and not unasked and (session.in_flight or session.last_answer is not None):
             return None if session.in_flight else session.last_answer
@@ -126,6 +131,8 @@ class FrameHandler:
         """Begin a generation; return an answer if there is one at once."""
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
+        if session.ahead:
+            raise Refusal(Status.OUT_OF_ORDER, "a session with drafts ahead is decoded without being asked")
         self.admission.require_capacity(session.account, self.batch_runner.waiting)
         return self.generations.begin(session, frame)
 
@@ -153,7 +160,11 @@ class FrameHandler:
         self._ended(self.sessions.drop(session), reason)
 
     def relieve_silent(self) -> None:
-        """Go on with the responses of devices that sent nothing for longer than they said that they would."""
+        """Go on with the responses of devices that sent nothing for longer than they said that they would.
+
+        Also with those that rested although their devices send drafts ahead.
+        """
+        self.free_running.wake()
         if self.admission.stopping or self.batch_runner.waiting >= self.limits.waiting:
             return
         for session in self.sessions.silent(monotonic_s()):
@@ -192,6 +203,9 @@ class FrameHandler:
                 answer = self._failed(verified)
             else:
                 answer = verdict_frame(verified, self.limits.credit)
+                if session.ahead:
+                    self.free_running.answered(session, answer)
+                    continue
                 # A device that lost a longer answer opens its session again, see `draft`.
                 session.last_answer = answer if len(verified.states) <= KEPT_ANSWER_BYTES else None
             if session.stream is not None and not unasked:
@@ -385,5 +399,6 @@ def verdict_frame(verified: VerifiedRound, credit: int) -> Down:
             computed=verdict.computed,
             credit=credit,
             padded=verdict.padded,
+            base=verified.base,
         )
     )

@@ -67,6 +67,7 @@ class ServerMetrics:
         self.rounds = counter("rounds", "Rounds verified.")
         self.failed = counter("failed_rounds", "Rounds whose verification raised an error.")
         self.degraded = counter("degraded_rounds", "Rounds whose draft was not verified because of overload.")
+        self.stale = counter("stale_drafts", "Drafts sent ahead that were dropped, since the text came out otherwise.")
         self.drafted = counter("drafted_tokens", "Draft tokens of verified rounds.")
         self.accepted = counter("accepted_tokens", "Draft tokens that the target accepted.")
         self.tokens = counter("committed_tokens", "Tokens committed, the target's own included.")

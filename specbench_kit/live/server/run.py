@@ -137,6 +137,7 @@ def make_frame_handler(
             candidates=limits.candidates,
             batch=batch_runner.limits.requests,
             slots=runner.executor.slots,
+            ahead=limits.ahead,
         ),
     )
     welcome.MergeFrom(target)

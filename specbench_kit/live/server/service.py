@@ -107,7 +107,7 @@ class DeviceStream:
             if kind == "ping":
                 self.answer(Down(pong=messages.Pong(count=frame.ping.count)))
             elif kind == "open":
-                self.answer(self._handler.open(frame.open, self))
+                self._handler.open(frame.open, self)
             elif kind == "draft":
                 if (answer := self._handler.draft(frame.draft, self)) is not None:
                     self.answer(answer)

@@ -1,6 +1,6 @@
 """The server's sessions: the text of every request; the KV that the target holds of it is only a cache."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -33,6 +33,15 @@ class AnswerStream(Protocol):
         """The number of frames that were not written to the device."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueuedDraft:
+    """A draft that was sent ahead and waits for its turn; at an overload the server does not verify it."""
+
+    frame: messages.Draft
+    arrived_s: float
+    degraded: bool
+
+
 @dataclass(slots=True, eq=False)
 class ServerSession:
     """One session. From a draft's arrival to its verdict, `text` belongs to the verification thread.
@@ -57,6 +66,12 @@ class ServerSession:
     """What the server decodes by itself at the moment."""
     silence: SilenceBound | None = None
     """When the server goes on by itself."""
+    ahead: int = 0
+    """How many drafts its device sends before their verdicts; 0 if it awaits each verdict."""
+    queue: deque[QueuedDraft] = field(default_factory=deque)
+    """Drafts that were sent ahead, in the order of their arrival."""
+    missed_from: int | None = None
+    """The length of the text that the device had when it resumed, until it is told of what it missed."""
     closed: bool = False
     last_answer: Down | None = None
     """The answer to the latest round, repeated if the device sends the round again."""
@@ -81,6 +96,12 @@ class ServerSession:
         self.account.in_flight -= self.in_flight
         self.in_flight = False
         self.generation = None
+
+    @property
+    def response_has_ended(self) -> bool:
+        """Return True if the text has reached the end that the device named."""
+        bound = self.silence
+        return bound is not None and bound.is_reached(self.text.tokens, len(self.text.request.prompt_ids))
 
     @property
     def expected_tokens(self) -> float:
@@ -143,13 +164,14 @@ class SessionTable:
             text = existing.text
             received = [*frame.prompt, *frame.output]
             continues = list(text.request.prompt_ids) == list(frame.prompt) and text.tokens[: len(received)] == received
-            if continues and (existing.sampler, existing.layers) == (sampler, layers):
+            kept = (existing.sampler, existing.layers, bool(existing.ahead))
+            if continues and kept == (sampler, layers, bool(frame.ahead)):
                 return self.find(frame.session, caller.owner, now_s), None
         require_tokens(frame.prompt, self.vocabulary)
         require_tokens(frame.output, self.vocabulary)
         if not frame.prompt:
             raise Refusal(Status.EMPTY_PROMPT, "a session needs a prompt")
-        silence = read_silence_bound(frame, self.limits.context, self.vocabulary)
+        silence = read_silence_bound(frame, self.limits, self.vocabulary)
         dropped = self.drop(existing) if existing is not None else self._make_room(caller.account)
         self._opened += 1
         text = Session(
@@ -164,6 +186,7 @@ class SessionTable:
         session = ServerSession(
             self._opened, frame.session, caller, text, sampler, layers, silence=silence, used_s=now_s
         )
+        session.ahead = frame.ahead
         self._sessions[caller.owner, frame.session] = session
         caller.account.sessions += 1
         return session, dropped

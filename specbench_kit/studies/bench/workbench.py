@@ -118,7 +118,9 @@ class Workbench:
             return remote_engine(
                 method,
                 self.runners,
-                lambda clock: server.verifier(self.sampler, settings.seed, clock, method.drafting.layers(self.runners)),
+                lambda clock: server.verifier(
+                    self.sampler, settings.seed, clock, method.drafting.layers(self.runners), method.ahead
+                ),
                 self._setup(started_s).within(self._remote_capacity(server)),
             )
         return live_engine(
