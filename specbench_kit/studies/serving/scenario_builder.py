@@ -13,7 +13,6 @@ from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import endpoint_of, parse_field
 from specbench_kit.deployments.in_stages import in_stages, require_even
 from specbench_kit.deployments.loading import Definition, find
-from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
@@ -45,7 +44,6 @@ from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredLimit, fit_spec, lowered_limit
-from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
 from specbench_kit.traces.trace import TraceFile
 
 NO_PAIR = PairHashes("", "")
@@ -137,6 +135,8 @@ class ScenarioBuilder:
         """Return the method prepared for a server if it decides for the whole batch, else None."""
         if not method.batch_aware:
             return None
+        from specbench_kit.deployments.placing import environment
+
         # A round must not last longer than one token at the highest promised speed.
         round_s = point.slo_scale / max(parse_slo(point.slo).speeds)
         # A method that decides for the batch drafts on the server, where no draft crosses the link.
@@ -165,6 +165,8 @@ class ScenarioBuilder:
             facts: JsonObject = {name: run[name] for name in ("uses", "seen_prompts") if name in run}
         else:
             run = trace.header.run
+            from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
+
             method = parse_method(fit_spec(series.method, trace.header))
             facts = describe_replayed(prepare_for_replay(method, trace, self.deployment(series)), trace)
         source = self.source(series)
