@@ -1,6 +1,7 @@
 """`skit simulate` and `skit capacity`: many devices that share one verification server."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from specbench_kit.serving.options import (
 
 if TYPE_CHECKING:
     from specbench_kit.studies.serving.settings import ServingSettings
+    from specbench_kit.studies.serving.summary import ServingDescription, ServingSummary
 
 
 def simulate(
@@ -52,7 +54,6 @@ def _run(
     from specbench_kit.serving.events import parse_window
     from specbench_kit.studies.serving.presets import presets
     from specbench_kit.studies.serving.serving_run import NamedPreset, ServingRun
-    from specbench_kit.studies.serving.summary import ServingDescription
     from specbench_kit.studies.serving.terminal import print_serving
 
     preset = NamedPreset(preset_name, presets.get(preset_name)) if preset_name is not None else None
@@ -74,15 +75,20 @@ def _run(
         )
         dataset = load_dataset(recorded, recorded.limit, settings.recording.seed, console)
         say_target(console, recorded.target)
-    with stepping_bar() as report:
-        run = ServingRun(settings=settings, dataset=dataset, chosen=preset, report=report)
+    with ExitStack() as bar:
+
+        def show(description: "ServingDescription", summary: "ServingSummary") -> None:
+            bar.close()  # while a bar is shown, all output goes where it is
+            print_serving(console, description, summary)
+
+        report = bar.enter_context(stepping_bar())
+        run = ServingRun(settings=settings, dataset=dataset, chosen=preset, report=report, show=show)
         if command == "capacity":
             rule = {**select_fields(CapacityRule, given), "objective": settings.objective}
             outcome = run.capacity(CapacityRule(**rule))
         else:
             output = OutputOptions(**select_fields(OutputOptions, given))
             outcome = run.simulate(output.events, parse_window(output.timeline) if output.timeline else None)
-    print_serving(console, ServingDescription.read(outcome.run), outcome.summary)
     tell_report(console, outcome.folder, outcome.summary, as_json)
 
 

@@ -64,7 +64,11 @@ class Endpoint:
 
     def of_sums(self, sums: BatchSums) -> float:
         """Return the seconds of one forward of a batch with these sums."""
-        return self.latency.of_sums(sums) + self.hand_over.per_pass * self.hand_over.seconds(sums.linear)
+        return self.latency.of_sums(sums) + self.transfers_s(sums.linear)
+
+    def transfers_s(self, tokens: int) -> float:
+        """Return the seconds of the transfers between all stages in a forward of so many new tokens."""
+        return self.hand_over.per_pass * self.hand_over.seconds(tokens)
 
 
 @dataclass(frozen=True, slots=True)

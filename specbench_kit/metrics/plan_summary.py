@@ -12,10 +12,11 @@ class Served(Interval, frozen=True, kw_only=True):
 
 
 class Configuration(Struct):
-    """One kind of replica: its cards, the bits of a weight, where drafts are made, and how it batches."""
+    """One kind of replica: its cards and pipeline stages, the bits of a weight, where it drafts, and how it batches."""
 
     card: str
     cards_per_replica: int
+    stages: int
     weight_bits: int
     drafting: str
     method: str

@@ -8,7 +8,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import RoundedModel
 from specbench_kit.profilers.base import Corner, Form, Profile, Role, Source
-from specbench_kit.profilers.cards import find_interconnect
+from specbench_kit.profilers.cards import Interconnect, find_interconnect
 from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.fit import Observation, evaluated
 from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
@@ -52,11 +52,16 @@ def derived_profile(settings: ProfileSettings, card: Device, subject: Subject, r
 
 def shared_profile(card: Device, members: int, subject: Subject, role: Role = "verifier", dtype: str = AUTO) -> Profile:
     """Return the profile of a model on so many cards of one kind, which share it by tensor parallelism."""
-    interconnect = (INTERCONNECTS | ALIKE).get(card.name, "pcie4") if members > 1 else None
+    interconnect = interconnect_of(card).name if members > 1 else None
     settings = VerifierProfileSettings(
         target=subject.name, gpu=card.name, cards=members, interconnect=interconnect, dtype=dtype
     )
     return derived_profile(settings, card, subject, role)
+
+
+def interconnect_of(card: Device) -> Interconnect:
+    """Return what connects several such cards that hold one model."""
+    return find_interconnect((INTERCONNECTS | ALIKE).get(card.name, "pcie4"))
 
 
 def _derive(

@@ -25,7 +25,6 @@ from specbench_kit.serving.round_sources import (
 )
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.library import bundled_traces
-from specbench_kit.traces.replay import prepare_for_replay, replay, require_chain_method
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -140,6 +139,8 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
     require_replayable(method)
+    from specbench_kit.traces.replay import prepare_for_replay, replay
+
     prepared = prepare_for_replay(method, trace, deployment)
     return RecordedRounds(list(replay(prepared, trace.header, trace, deployment=deployment)))
 
@@ -147,6 +148,8 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
 def require_replayable(method: Method) -> None:
     """Raise SkitError for methods that draft trees or fill pipelines: only the folder of a run has their rounds."""
     try:
+        from specbench_kit.traces.replay import require_chain_method
+
         require_chain_method(method)
     except SkitError as error:
         raise SkitError(

@@ -35,20 +35,23 @@ def verifier_profile(definition: Definition) -> Profile | None:
     return find_profile(name, definition.path.parent, "verifier") if name else None
 
 
-def kv_capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
-    """Return the KV capacity of the device and model that a profile was measured with."""
+def kv_capacity(profile: Profile, reserved: float = RESERVED, stages: int = 1) -> KvCapacity:
+    """Return the KV capacity of the device and model that a profile was measured with, or of so many such stages."""
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         raise SkitError(f"the memory for KV is unknown, {roofline}: give the number of tokens")
-    tokens = tokens_beside([roofline], reserved)
+    tokens = tokens_beside([roofline], reserved, stages)
     if tokens < 1:
         raise SkitError(f"the weights of {profile.model} in {profile.dtype} leave no room for KV on a {profile.device}")
     return KvCapacity(tokens, roofline.architecture.max_positions)
 
 
-def tokens_beside(models: Sequence[Roofline], reserved: float = RESERVED) -> float:
-    """Return the tokens whose KV fits beside the weights of models that share the device of the first."""
-    memory = models[0].device.memory_bytes
+def tokens_beside(models: Sequence[Roofline], reserved: float = RESERVED, stages: int = 1) -> float:
+    """Return the tokens whose KV fits beside the weights of models that share the device of the first.
+
+    A pipeline has that device once in each of its `stages`, with an equal part of the weights and of every token's KV.
+    """
+    memory = stages * models[0].device.memory_bytes
     weights = sum(model.weight_bytes for model in models)
     return float(((1 - reserved) * memory - weights) // sum(model.kv_token_bytes for model in models))
 
@@ -81,10 +84,13 @@ class KvMemory:
         self.used += tokens
         return True
 
-    def pin(self, clients: Integers, tokens: Integers, waiting: Collection[int]) -> list[int]:
+    def pin(
+        self, clients: Integers, tokens: Integers, waiting: Collection[int], in_flight: Sequence[Integers] = ()
+    ) -> list[int]:
         """Grow the sessions of a batch to `tokens` each, and return the clients that are evicted for them.
 
-        `waiting` are the clients outside the batch whose rounds wait.
+        `waiting` are the clients outside the batch whose rounds wait, `in_flight` those of other batches under way,
+        which stay.
         """
         before = self._tokens[clients]
         ranked = clients if self._lru else clients[before == 0]
@@ -93,7 +99,8 @@ class KvMemory:
             self._admissions += len(ranked)
         self.used += int(tokens.sum() - before.sum())
         self._tokens[clients] = tokens
-        evicted = self._make_room(clients, waiting) if self.used > self._capacity else []
+        pinned = np.concatenate([clients, *in_flight]) if in_flight else clients
+        evicted = self._make_room(pinned, waiting) if self.used > self._capacity else []
         self.evictions += len(evicted)
         self.peak = max(self.peak, self.used)
         return evicted

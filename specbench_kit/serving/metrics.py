@@ -3,7 +3,7 @@
 Also here: the course of a simulation: draft length, batch size, queue, load and throughput in equal spans of time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import structs
@@ -42,8 +42,8 @@ from specbench_kit.serving.server_metrics import (
 SPANS = 60
 
 
-def time_series(result: SimulationResult, servers: int = 1) -> TimeSeries:
-    """Return the course of a simulation in equal spans."""
+def time_series(result: SimulationResult, depths: Sequence[int] = (1,)) -> TimeSeries:
+    """Return the course of a simulation in equal spans; `depths` are the most batches that a server has under way."""
     edges = np.linspace(0.0, result.end_s, SPANS + 1)
     batches = result.batches
     rounds = result.rounds
@@ -52,13 +52,14 @@ def time_series(result: SimulationResult, servers: int = 1) -> TimeSeries:
     verified = np.isfinite(rounds["started_s"])
     answered = rounds["answered_s"] < result.end_s
     tokens = _sums(edges, rounds["answered_s"][answered], rounds["committed"][answered])
-    busy_s = sum((_busy_s(edges, own) for own in _by_server(batches, servers)), np.zeros(SPANS))
+    by_server = zip(_by_server(batches, len(depths)), depths, strict=True)
+    busy_s = sum((_busy_s(edges, own, depth) / depth for own, depth in by_server), np.zeros(SPANS))
     return TimeSeries(
         at_s=((edges[1:] + edges[:-1]) / 2).tolist(),
         draft_length=_means(edges, rounds["started_s"][verified], rounds["submitted"][verified]),
         batch_size=_means(edges, started_s, batches["size"]),
         left_waiting=_means(edges, started_s, batches["left_waiting"]),
-        load=(busy_s / span_s / servers).tolist(),
+        load=(busy_s / span_s / len(depths)).tolist(),
         tokens_per_s=(tokens / span_s).tolist(),
     )
 
@@ -81,14 +82,17 @@ def _means(edges: Floats, at_s: Floats, values: Floats) -> list[float | None]:
     return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
 
 
-def _busy_s(edges: Floats, batches: Table) -> Floats:
-    """Return the seconds of batches in each span."""
+def _busy_s(edges: Floats, batches: Table, depth: int) -> Floats:
+    """Return the seconds of one server's batches in each span, of which up to `depth` are under way at a time."""
     if not len(batches["started_s"]):
         return np.zeros(len(edges) - 1)
-    # Busy time up to each edge: the batches begun by then in full, less what the last of them still has to run.
+    # Busy time up to each edge: the batches begun by then in full, less what the last of them still have to run.
     total_s = np.concatenate([[0.0], np.cumsum(batches["ended_s"] - batches["started_s"])])
     begun = np.searchsorted(batches["started_s"], edges, side="right")
-    remaining_s = np.where(begun > 0, np.maximum(0.0, batches["ended_s"][begun - 1] - edges), 0.0)
+    remaining_s = np.zeros(len(edges))
+    for last in range(1, depth + 1):
+        ended_s = batches["ended_s"][np.maximum(begun - last, 0)]
+        remaining_s += np.where(begun >= last, np.maximum(0.0, ended_s - edges), 0.0)
     busy_s: Floats = np.diff(total_s[begun] - remaining_s)
     return busy_s
 
@@ -129,7 +133,7 @@ def compute_metrics(
             steady=drift is not None and abs(drift) <= STEADY_WITHIN,
             warm_up_left_s=max(0.0, warm_up_end_s(result) - scenario.warmup_s),
         ),
-        over_time=time_series(result, len(scenario.pool)),
+        over_time=time_series(result, [scenario.depth(server) for server in scenario.pool]),
         cost=cost(scenario, result),
         pool=pool_metrics(scenario, result),
     )

@@ -83,8 +83,8 @@ class ServingOptions:
         tuple[str, ...],
         Option(
             "Verification servers: how many with the deployment's verifier, or one deployment for each verifier, as in "
-            "adaspec-7b-a100=2,adaspec-7b-l40, or cards that share the deployment's model (tensor parallel), as in "
-            f"4xh100,2xa100=2. {EACH}",
+            "adaspec-7b-a100=2,adaspec-7b-l40, or cards that share the deployment's model: 4xh100,2xa100=2 by "
+            f"tensor parallelism, 8xh100/pp4 in four pipeline stages of two cards. {EACH}",
             DEPLOYMENT,
         ),
     ] = ("1",)

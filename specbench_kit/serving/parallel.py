@@ -56,6 +56,8 @@ class Workers:
     def _as_they_end(self, function: Callable[..., T], work: dict[int, tuple[object, ...]]) -> Iterator[tuple[int, T]]:
         if self.backend == "ray":
             yield from _on_ray(function, work)
+        elif self.jobs == 1:
+            yield from (_numbered(part, function, arguments) for part, arguments in work.items())
         elif work:
             from joblib import Parallel, delayed
 

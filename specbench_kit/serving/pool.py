@@ -48,10 +48,9 @@ class ServerPool:
 
     def complete(self, now_s: float) -> int:
         """End the batches that end now; return how many."""
-        ended = [server for server in self._up if server.batch is not None and server.batch.ended_s <= now_s]
-        for server in ended:
-            assert server.batch is not None
-            answers = server.complete(server.batch)
+        ended = [(server, batch) for server in self._up for batch in server.in_flight if batch.ended_s <= now_s]
+        for server, batch in ended:
+            answers = server.complete(batch)
             self._to_decide.add(server.index)
             if answers is None:
                 continue
@@ -114,9 +113,9 @@ class ServerPool:
         self._to_decide.add(home.index)
 
     def decide(self, now_s: float) -> None:
-        """Ask the schedulers of idle servers about which something has changed, or that want to be asked now."""
+        """Ask the schedulers of servers that have room for a batch if something has changed, or if they want to be."""
         for server in self._up:
             asked = server.index in self._to_decide or server.retry_s <= now_s
-            if asked and server.batch is None and server.waiting:
+            if asked and server.has_room and server.waiting:
                 server.decide(now_s)
         self._to_decide.clear()

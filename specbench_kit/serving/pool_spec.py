@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.deployments.base import Deployment
@@ -34,7 +35,7 @@ class Outage:
 def parse_servers(text: str) -> int | list[str]:
     """Return the number of equal servers that a text states, or the names of unequal ones.
 
-    These are as in `adaspec-7b-a100=2,adaspec-7b-l40`, or cards that share the model, as in `4xh100,2xa100=2`.
+    These are as in `adaspec-7b-a100=2,adaspec-7b-l40`, or cards that share the model, as in `4xh100,8xa100/pp4=2`.
     """
     if text.strip().lstrip("-").isdigit():
         number = int(text)
@@ -54,10 +55,18 @@ def parse_servers(text: str) -> int | list[str]:
     return names
 
 
-def named_cards(name: str) -> tuple[int, str]:
-    """Return how many cards of which kind a server's name such as `4xh100` states; (0, "") if it is no such name."""
-    match = re.fullmatch(r"([1-9]\d{0,2})x(.+)", name)
-    return (int(match[1]), match[2]) if match else (0, "")
+class NamedCards(NamedTuple):
+    """The cards of one server: `members` of the kind `card`, in so many pipeline `stages`."""
+
+    members: int
+    card: str
+    stages: int
+
+
+def named_cards(name: str) -> NamedCards | None:
+    """Return the cards that a server's name such as `4xh100` or `8xh100/pp4` states; None if it is no such name."""
+    match = re.fullmatch(r"([1-9]\d{0,2})x(.+?)(?:/pp([1-9]\d?))?", name)
+    return NamedCards(int(match[1]), match[2], int(match[3] or 1)) if match else None
 
 
 def parse_outage(text: str) -> Outage:

@@ -95,8 +95,15 @@ class Scenario:
 
     @property
     def has_pool(self) -> bool:
-        """True unless there is a single server that never fails."""
-        return len(self.pool) > 1 or bool(self.outages)
+        """True unless there is a single server that never fails and verifies one batch at a time."""
+        return len(self.pool) > 1 or bool(self.outages) or self.depth(self.pool[0]) > 1
+
+    def depth(self, server: PoolServer) -> int:
+        """Return how many batches a server has under way at most: one for each stage of its pipeline.
+
+        A server that drafts has one, since it drafts before every verification.
+        """
+        return 1 if self.system.drafting == "server" else server.deployment.verifier.stages
 
     def make_router(self) -> Router:
         """Return the router of the pool."""
@@ -107,14 +114,19 @@ class Scenario:
         return parse_scheduler(self.scheduler or self.system.scheduler)
 
     def limits(self, server: PoolServer) -> BatchLimits:
-        """Return the limits of a batch on a server; what the server may draft for it has to fit into memory as well."""
+        """Return the limits of a batch on a server; what the server may draft for it has to fit into memory as well.
+
+        All batches under way in a pipeline share both limits.
+        """
         drafted = self.max_batch * self._longest_draft if self.system.drafting == "server" else 0
-        return BatchLimits(self.max_batch, server.memory.tokens - drafted)
+        depth = self.depth(server)
+        return BatchLimits(ceil(self.max_batch / depth), server.memory.tokens / depth - drafted)
 
     @property
     def longest_response(self) -> float:
         """Tokens of prompt and output that every server can hold, with a draft behind them."""
-        return min(min(server.memory.context, server.memory.tokens) for server in self.pool) - self._longest_draft
+        room = (min(server.memory.context, server.memory.tokens / self.depth(server)) for server in self.pool)
+        return min(room) - self._longest_draft
 
     @property
     def _longest_draft(self) -> int:
@@ -125,16 +137,17 @@ class Scenario:
     def check_lengths(self, prompt: int, output: int) -> None:
         """Raise SkitError if a server cannot hold a response of these lengths: any of them may get it."""
         tokens = prompt + output + self._longest_draft
-        for memory in (server.memory for server in self.pool):
+        for memory, depth in ((server.memory, self.depth(server)) for server in self.pool):
             if tokens > memory.context:
                 raise SkitError(
                     f"a response of {prompt} + {output} tokens exceeds the model's context of {memory.context:g}: "
                     "choose shorter lengths"
                 )
-            if tokens > memory.tokens:
+            if tokens > memory.tokens / depth:
+                shared = f" for each of {depth} batches under way" if depth > 1 else ""
                 raise SkitError(
-                    f"a response of {prompt} + {output} tokens exceeds the server's KV memory of {memory.tokens:g} "
-                    "tokens: choose shorter lengths or a larger device"
+                    f"a response of {prompt} + {output} tokens exceeds the server's KV memory of "
+                    f"{memory.tokens / depth:g} tokens{shared}: choose shorter lengths or a larger device"
                 )
 
     def check_due(self, objective: Objective, expected_tokens: int = 0) -> None:

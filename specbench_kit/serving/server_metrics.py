@@ -30,7 +30,7 @@ def pool_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, Serv
         here = verifies == index
         tokens = rounds["committed"]
         servers[server.name] = ServerShare(
-            utilisation=_busy_s(own, result.end_s) / window_s,
+            utilisation=_busy_s(scenario, own, result.end_s) / window_s,
             rounds_share=ratio_of_sums(here.sum(), len(here)),
             tokens_share=ratio_of_sums(tokens[here].sum(), tokens.sum()),
             batches=len(own["size"]),
@@ -63,7 +63,7 @@ def server_metrics(scenario: Scenario, result: SimulationResult) -> ServerLoad[R
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
     expected_s, true_s = (batches[name] - batches["started_s"] for name in ("expected_s", "ended_s"))
     return ServerLoad(
-        utilisation=_busy_s(batches, result.end_s) / (result.end_s - scenario.warmup_s) / len(scenario.pool),
+        utilisation=_busy_s(scenario, batches, result.end_s) / (result.end_s - scenario.warmup_s) / len(scenario.pool),
         batches=len(batches["size"]),
         batch_size=distribution(batches["size"]),
         left_waiting=distribution(batches["left_waiting"]),
@@ -112,7 +112,7 @@ def _servers_j(scenario: Scenario, result: SimulationResult) -> float | None:
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
     own = servers_of(batches)
     return sum(
-        watts * _busy_s({name: column[own == index] for name, column in batches.items()}, result.end_s)
+        watts * _busy_s(scenario, {name: column[own == index] for name, column in batches.items()}, result.end_s)
         for index, watts in enumerate(server_w)
     )
 
@@ -129,8 +129,10 @@ def _per(energy_j: float | None, tokens: float) -> float | None:
     return energy_j / tokens if energy_j is not None and tokens else None
 
 
-def _busy_s(batches: Table, end_s: float) -> float:
-    return float((np.minimum(batches["ended_s"], end_s) - batches["started_s"]).sum())
+def _busy_s(scenario: Scenario, batches: Table, end_s: float) -> float:
+    """Return the seconds in which servers verify; each of several batches in a pipeline has its share of the server."""
+    depths = np.array([scenario.depth(server) for server in scenario.pool])[servers_of(batches)]
+    return float(((np.minimum(batches["ended_s"], end_s) - batches["started_s"]) / depths).sum())
 
 
 def rows_after(table: Table, time: str, warmup_s: float) -> Table:

@@ -38,6 +38,43 @@ class Batch:
     expected_s: float
 
 
+class Stages:
+    """The stages of a pipeline, through which batches pass one behind the other; a server without one has one stage.
+
+    Every stage takes an equal share of a pass without its transfers, and none waits for room in the next one: a batch
+    that finds it busy waits in front of it. So batches of unequal size hold each other up, and none overtakes.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._free_s = [0.0] * count
+
+    @property
+    def free_s(self) -> float:
+        """From when on the next batch may enter."""
+        return self._free_s[0]
+
+    def enter(self, now_s: float, pass_s: float, transfers_s: float) -> float:
+        """Return when a batch that enters now leaves the last stage, if a pass through idle stages takes `pass_s`.
+
+        `transfers_s` of that are the transfers between all stages.
+        """
+        if self.count == 1:
+            self._free_s[0] = now_s + pass_s
+            return self._free_s[0]
+        stage_s = (pass_s - transfers_s) / self.count
+        transfer_s = transfers_s / (self.count - 1)
+        left_s = now_s - transfer_s
+        for stage, free_s in enumerate(self._free_s):
+            left_s = max(left_s + transfer_s, free_s) + stage_s
+            self._free_s[stage] = left_s
+        return left_s
+
+    def restart(self, now_s: float) -> None:
+        """Empty all stages."""
+        self._free_s = [now_s] * self.count
+
+
 class VerificationServer:
     """A server that verifies the rounds which it is given, in the batches that its scheduler forms.
 
@@ -61,7 +98,8 @@ class VerificationServer:
         self.deployment = server.deployment
         self.estimator = Estimator(server.deployment.verifier.latency, scenario.estimator, own_seed)
         self.limits = scenario.limits(server)
-        self.batch: Batch | None = None
+        self.in_flight: deque[Batch] = deque()
+        """The batches under way in the order in which they began, at most one for each stage of a pipeline."""
         self.sessions: set[int] = set()
         self.waiting: dict[int, WaitingRound] = {}
         self.blocked: deque[WaitingRound] = deque()
@@ -76,6 +114,7 @@ class VerificationServer:
         self._devices = devices
         self._execution = execution
         self._recorder = recorder
+        self._stages = Stages(scenario.depth(server))
         self.admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not server.memory.lru
 
     def receive(self, requests: Sequence[WaitingRound]) -> None:
@@ -105,10 +144,21 @@ class VerificationServer:
         self.waiting.update(zip(map(_client, requests), requests, strict=True))
         self._queue.add_all(requests)
 
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that ends next."""
+        return self.in_flight[0] if self.in_flight else None
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more batch may be under way."""
+        return len(self.in_flight) < self._stages.count
+
     def decide(self, now_s: float) -> None:
-        """Ask the idle server's scheduler for a batch, once the server is through with the last one."""
-        if now_s < self.overhead.free_s:
-            self.retry_s = self.overhead.free_s
+        """Ask the scheduler for a batch, once the first stage and the processor are through with the last one."""
+        free_s = max(self.overhead.free_s, self._stages.free_s)
+        if now_s < free_s:
+            self.retry_s = free_s
             return
         decision = self._queue.next_batch(now_s)
         if not decision.batch:
@@ -120,8 +170,8 @@ class VerificationServer:
         if self.idle_since_s < inf:
             self.idle_waiting_s += now_s - self.idle_since_s
             self.idle_since_s = inf
-        self.retry_s = inf
         self._start(decision.batch, decision.chunks, now_s)
+        self.retry_s = self._stages.free_s if self.waiting and self.has_room else inf
 
     def _start(self, requests: list[WaitingRound], chunks: Mapping[int, int], now_s: float) -> None:
         """Start a batch, and reserve memory for it until its end."""
@@ -136,19 +186,22 @@ class VerificationServer:
         new, cached = kv_tokens.sum(axis=0).tolist()
         if len(requests) > self.limits.requests or new + cached > self.limits.kv_tokens:
             raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
-        seconds, drafted = self._execution.run(requests, chunks)
-        seconds = self.overhead.verification_s(seconds, len(requests), now_s)
+        isolated_s, drafted = self._execution.run(requests, chunks)
+        seconds = self.overhead.verification_s(isolated_s, len(requests), now_s)
         # What the server drafts needs KV too, until it is known how much of it is accepted.
         self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (0 if drafted is None else drafted))
         expected_s = now_s + self.estimator.batch_s(requests, chunks)
         left_waiting = len(self.waiting) + len(self.blocked)
-        row = (now_s, now_s + seconds, expected_s, len(requests), left_waiting, new, cached)
+        transfers_s = self.deployment.verifier.transfers_s(int(new)) * seconds / isolated_s if isolated_s else 0.0
+        ended_s = self._stages.enter(now_s, seconds, transfers_s)
+        row = (now_s, ended_s, expected_s, len(requests), left_waiting, new, cached)
         number = self._recorder.add_batch(self.index, row)
-        self.batch = Batch(requests, clients, now_s, now_s + seconds, drafted, chunks, number, expected_s)
+        self.in_flight.append(Batch(requests, clients, now_s, ended_s, drafted, chunks, number, expected_s))
 
     def _reserve(self, clients: Integers, tokens: Integers) -> None:
         """Pin the batch's KV; rounds of sessions evicted for it have to be computed from their first token on."""
-        for client in self.memory.pin(clients, tokens, self.waiting):
+        in_flight = [batch.clients for batch in self.in_flight]
+        for client in self.memory.pin(clients, tokens, self.waiting, in_flight):
             self._devices.evict(client)
             if (evicted := self.waiting.get(client)) is not None:
                 evicted.lose_kv()
@@ -157,6 +210,7 @@ class VerificationServer:
 
     def complete(self, batch: Batch) -> tuple[Integers, AnsweredRounds] | None:
         """End a batch and send its answers; return the clients that were answered, with their rounds."""
+        self.in_flight.popleft()
         if batch.chunks:
             batch = self._requeue_chunks(batch)
         clients = batch.clients
@@ -168,7 +222,6 @@ class VerificationServer:
             times = (batch.started_s, batch.ended_s, answered.sent_s)
             self._recorder.add_answers(clients, batch.number, times, at_server, answered)
         self._enqueue(list(self._admit_blocked()))
-        self.batch = None
         self.overhead.verification_ended(batch.ended_s, len(clients))
         return None if answered is None else (clients, answered)
 
@@ -190,14 +243,15 @@ class VerificationServer:
         self._enqueue(list(self._admit_blocked()))
 
     def fail(self, now_s: float) -> list[WaitingRound]:
-        """Lose the batch under way, all waiting rounds and all KV; return the rounds in the order of their arrival.
+        """Lose all batches under way, waiting rounds and KV; return the rounds in the order of their arrival.
 
-        What the batch has computed is lost with it: its rounds have to be verified again.
+        What a batch has computed is lost with it: its rounds have to be verified again.
         """
         lost = self.unanswered
-        if self.batch is not None:
-            self._recorder.cut_batch(self.batch.number, now_s)
-        self.batch = None
+        for batch in self.in_flight:
+            self._recorder.cut_batch(batch.number, now_s)
+        self.in_flight.clear()
+        self._stages.restart(now_s)
         self.waiting.clear()
         self.blocked.clear()
         self.sessions.clear()
@@ -211,29 +265,30 @@ class VerificationServer:
 
     @property
     def next_s(self) -> float:
-        """When the server's batch ends or, if it is idle, when its scheduler wants to be asked again."""
-        return self.batch.ended_s if self.batch is not None else self.retry_s
+        """When a batch ends, or when the scheduler wants to be asked again."""
+        return min(self.in_flight[0].ended_s, self.retry_s) if self.in_flight else self.retry_s
 
     @property
     def unanswered(self) -> list[WaitingRound]:
-        """The rounds at the server: in its batch, waiting, or blocked."""
-        return [*(self.batch.requests if self.batch else ()), *self.waiting.values(), *self.blocked]
+        """The rounds at the server: in its batches, waiting, or blocked."""
+        verified = (request for batch in self.in_flight for request in batch.requests)
+        return [*verified, *self.waiting.values(), *self.blocked]
 
     def work_s(self, request: WaitingRound, now_s: float) -> float:
         """Return the expected seconds of the batch under way, and of one round of every other session than this one.
 
+        A pipeline of stages has so many batches under way that each of them counts with its share of a pass.
         Sessions count whether their rounds wait here or are still being drafted, since a device that drafts at the
         moment comes back. Where a response is a single round, that is the work that waits.
         """
         absent = {request.client}
-        if self.batch is not None:
-            absent.update(other.client for other in self.batch.requests)
+        absent.update(other.client for batch in self.in_flight for other in batch.requests)
         others = [client for client in self.sessions if client not in absent]
         shapes = self._devices.at_server[others, 2:].astype(np.int64).tolist()
         batches = ceil(len(others) / self.limits.requests)
         idle_s = self.estimator.idle_s
         each_s = sum(self.estimator.isolated_s(new, cached) - idle_s for new, cached in shapes)
-        return self._batch_left_s(now_s) + batches * idle_s + each_s
+        return self._batch_left_s(now_s) + (batches * idle_s + each_s) / self._stages.count
 
     def round_s(self, request: WaitingRound) -> float:
         """Return the expected seconds of verifying a round here by itself, with its KV if this server has it."""
@@ -242,10 +297,13 @@ class VerificationServer:
         return self.estimator.isolated_s(request.new + request.cached, 0)
 
     def _batch_left_s(self, now_s: float) -> float:
-        """Return the expected seconds until the batch under way ends and the next one may begin; 0 if it is idle."""
-        if self.batch is not None:
-            return max(0.0, self.batch.expected_s - now_s)
-        return max(0.0, self.overhead.free_s - now_s)
+        """Return the expected seconds until the next batch may begin; 0 if the server is idle."""
+        if not self.in_flight:
+            return max(0.0, self.overhead.free_s - now_s)
+        last = self.in_flight[-1]
+        if self._stages.count == 1:
+            return max(0.0, last.expected_s - now_s)
+        return max(0.0, last.started_s + (last.expected_s - last.started_s) / self._stages.count - now_s)
 
 
 _client = attrgetter("client")

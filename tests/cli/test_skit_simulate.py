@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,31 @@ def test_a_ray_cluster_gives_the_same_numbers(tmp_path: Path) -> None:
     finally:
         ray.shutdown()
     assert (here / "summary.json").read_bytes() == (there / "summary.json").read_bytes()
+
+
+ANSWERED = """
+import sys
+from specbench_kit.cli.main import main
+from specbench_kit.studies.serving import terminal
+shown = terminal.print_serving
+def show(*arguments):
+    slow = {"torch", "transformers", "joblib", "matplotlib", "pyarrow", "pandas", "sklearn"}
+    print("LOADED", *sorted(slow & sys.modules.keys()))
+    shown(*arguments)
+terminal.print_serving = show
+main()
+"""
+
+
+def test_a_small_simulation_is_answered_before_anything_slow_is_loaded(tmp_path: Path) -> None:
+    """No library of models, no other processes, and figures only after the result is shown."""
+    command = map(str, ("simulate", *ODDS, *SHORT, "--devices", 2, "--out", tmp_path))
+    done = subprocess.run([sys.executable, "-c", ANSWERED, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("LOADED"))
+    assert line == "LOADED"
+    assert done.stdout.index("LOADED") < done.stdout.index("report:")
+    assert len(list(tmp_path.glob("*/plots/*.svg"))) > 1
 
 
 def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,8 @@ class Scene:
     turn_s: float = 0.0
     shared_bytes_per_s: float = float("inf")
     servers: int = 1
+    stages: int = 1
+    hand_over_s: float = 0.0
 
 
 @dataclass
@@ -69,8 +71,9 @@ class Server:
     """A server: the messages that wait there, and the devices that it verifies."""
 
     waiting: list[tuple[float, int]] = field(default_factory=list)
-    chosen: list[int] = field(default_factory=list)
-    end_s: float = float("inf")
+    under_way: list[tuple[float, list[int]]] = field(default_factory=list)
+    """End and devices of the batches in the stages of the server's pipeline, in the order in which they entered it."""
+    stage_free_s: list[float] = field(default_factory=list)
     free_s: float = 0.0
     ask_again_s: float = float("inf")
 
@@ -90,7 +93,7 @@ class Simulator:
         """Send and verify rounds until no request is left."""
         scene = self.scene
         self.devices = [Device(scene.requests[number :: scene.devices]) for number in range(scene.devices)]
-        self.servers = [Server() for _ in range(scene.servers)]
+        self.servers = [Server(stage_free_s=[0.0] * scene.stages) for _ in range(scene.servers)]
         self.turn = 0
         self.link_free_s = 0.0
         for device in self.devices:
@@ -99,7 +102,7 @@ class Simulator:
             # All that reaches the link before an answer sends the next message is through it in order.
             self._receive(now_s)
             for server in self.servers:
-                if server.end_s <= now_s:
+                if self._end_s(server) <= now_s:
                     self._end(server)
             self._receive(now_s)
             for index, server in enumerate(self.servers):
@@ -107,29 +110,45 @@ class Simulator:
 
     def _next_event(self) -> float:
         """Return when a message arrives, a batch ends, or an idle server looks again at what waits."""
-        times_s = [min(server.end_s, server.ask_again_s) for server in self.servers]
+        times_s = [min(self._end_s(server), server.ask_again_s) for server in self.servers]
         return min(self._next_message()[0], *times_s)
 
+    def _end_s(self, server: Server) -> float:
+        return server.under_way[0][0] if server.under_way else float("inf")
+
     def _end(self, server: Server) -> None:
-        """Send the answers of a server's batch."""
-        end_s, server.end_s, server.free_s = server.end_s, float("inf"), server.end_s + self.scene.turn_s
-        for number in server.chosen:
+        """Send the answers of a server's first batch."""
+        end_s, chosen = server.under_way.pop(0)
+        server.free_s = end_s + self.scene.turn_s
+        for number in chosen:
             self._answer(number, end_s)
 
     def _serve(self, index: int, server: Server, now_s: float) -> None:
-        """Start a batch on a server if it is idle and something waits for it."""
-        if server.end_s < float("inf"):
-            return
+        """Start a batch on a server if its first stage is idle and something waits for it."""
         server.ask_again_s = float("inf")
-        if now_s < server.free_s and server.waiting:
-            server.ask_again_s = server.free_s
-        elif server.waiting:
-            server.chosen, server.ask_again_s = self._choose(server.waiting, now_s)
-            if server.chosen:
-                rows = [self._row(self.devices[number]) for number in server.chosen]
-                server.end_s = now_s + seconds(self.scene.verifier, rows)
-                server.waiting = [entry for entry in server.waiting if entry[1] not in server.chosen]
-                self.batches.append((now_s, server.end_s, server.chosen, index))
+        if len(server.under_way) == self.scene.stages or not server.waiting:
+            return
+        free_s = max(server.free_s, server.stage_free_s[0])
+        if now_s < free_s:
+            server.ask_again_s = free_s
+            return
+        chosen, server.ask_again_s = self._choose(server.waiting, now_s)
+        if chosen:
+            end_s = self._pass(server, [self._row(self.devices[number]) for number in chosen], now_s)
+            server.under_way.append((end_s, chosen))
+            server.waiting = [entry for entry in server.waiting if entry[1] not in chosen]
+            self.batches.append((now_s, end_s, chosen, index))
+            if server.waiting and len(server.under_way) < self.scene.stages:
+                server.ask_again_s = server.stage_free_s[0]
+
+    def _pass(self, server: Server, rows: list[tuple[int, int]], now_s: float) -> float:
+        """Return when a batch is through all stages: in each of them it waits until the batch before it has left."""
+        at_s = now_s
+        for stage in range(self.scene.stages):
+            at_s = max(at_s, server.stage_free_s[stage]) + seconds(self.scene.verifier, rows) / self.scene.stages
+            server.stage_free_s[stage] = at_s
+            at_s += self.scene.hand_over_s
+        return server.stage_free_s[-1]
 
     def _begin(self, device: Device) -> None:
         """Take the device's next request, if there is one."""
@@ -198,7 +217,8 @@ class Simulator:
         """Return the devices of the next batch, or when to ask again."""
         scene = self.scene
         order = sorted(waiting)
-        most = min(scene.size, scene.largest) if scene.scheduler == "static" else scene.largest
+        largest = -(-scene.largest // scene.stages)
+        most = min(scene.size, largest) if scene.scheduler == "static" else largest
         if scene.scheduler == "static" and 0 < len(order) < most:
             timed_out_s = order[0][0] + scene.timeout_s
             if now_s < timed_out_s:

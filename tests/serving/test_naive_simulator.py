@@ -1,11 +1,13 @@
 """The simulator against a naive one over random scenes, and against what queueing theory knows in closed form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from naive_simulator import Latency, Scene, Simulator
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.network import Network
@@ -19,6 +21,8 @@ END_S = 1e5
 SINGLE = 80
 """Scenes with one server; those with later seeds have two or three, and give them responses in turn."""
 POOLS = 40
+PIPELINES = 40
+"""Scenes behind those of pools, with one or two servers that are pipelines of two to five stages."""
 SCHEDULERS = ("fcfs", "edf", "edf:by=promise", "static")
 
 
@@ -57,7 +61,9 @@ def random_scene(seed: int) -> Scene:
         speed=random.uniform(0.5, 4.0),
         turn_s=random.uniform(0.001, 0.05) if random.random() < 0.4 else 0.0,
         shared_bytes_per_s=10 ** random.uniform(2.5, 5) if random.random() < 0.4 else float("inf"),
-        servers=int(random.integers(2, 4)) if seed >= SINGLE else 1,
+        servers=int(random.integers(2, 4)) if SINGLE <= seed < SINGLE + POOLS else 1 + seed % 2 * (seed >= SINGLE),
+        stages=int(random.integers(2, 6)) if seed >= SINGLE + POOLS else 1,
+        hand_over_s=random.choice([0.0, 0.003, 0.02]) if seed >= SINGLE + POOLS else 0.0,
     )
 
 
@@ -68,9 +74,11 @@ def kit_scenario(scene: Scene) -> Scenario:
         scheduler = f"static:size={scene.size},timeout_s={scene.timeout_s!r}"
     rates = (1.0,) * scene.accepted + (0.0,) * (scene.draft - scene.accepted)
     link = Link(scene.rtt_s, up_bytes_per_s=scene.up_bytes_per_s, down_bytes_per_s=scene.down_bytes_per_s)
-    endpoints = (Endpoint(name, InteractionModel(*getattr(scene, name))) for name in ("drafter", "verifier"))
+    drafter, verifier = (Endpoint(name, InteractionModel(*getattr(scene, name))) for name in ("drafter", "verifier"))
+    hand_over = HandOver(scene.hand_over_s, per_pass=scene.stages - 1)
+    pipeline = replace(verifier, stages=scene.stages, hand_over=hand_over) if scene.stages > 1 else verifier
     return Scenario(
-        Deployment("random", *endpoints, link),
+        Deployment("random", drafter, pipeline, link),
         ServingSystem("", "fixed-k", "fcfs", "edge" if scene.on_edge else "none", scene.prefix_cache),
         PositionRates(rates),
         scene.devices,
@@ -87,7 +95,7 @@ def kit_scenario(scene: Scene) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("seed", range(SINGLE + POOLS))
+@pytest.mark.parametrize("seed", range(SINGLE + POOLS + PIPELINES))
 def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
     """Every batch holds the same devices at the same moments, and every response begins and ends when it should."""
     scene = random_scene(seed)
@@ -95,7 +103,7 @@ def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
     naive.run()
     result = simulate(kit_scenario(scene))
     starts_s, ends_s, devices, servers = zip(*naive.batches, strict=True)
-    if scene.servers > 1:
+    if scene.servers > 1 or scene.stages > 1:
         assert result.batches["server"].tolist() == list(servers)
     assert result.batches["size"].tolist() == [len(chosen) for chosen in devices]
     assert result.batches["started_s"] == pytest.approx(np.array(starts_s), rel=1e-9, abs=1e-9)
@@ -123,6 +131,11 @@ def test_random_scenes_cover_what_they_should() -> None:
     assert {scene.servers for scene in scenes} == {1}
     assert {scene.servers for scene in pools} == {2, 3}
     assert {scene.scheduler for scene in pools} == set(SCHEDULERS)
+    pipelines = [random_scene(seed) for seed in range(SINGLE + POOLS, SINGLE + POOLS + PIPELINES)]
+    assert {scene.stages for scene in pipelines} == {2, 3, 4, 5}
+    assert {scene.servers for scene in pipelines} == {1, 2}
+    assert {scene.scheduler for scene in pipelines} == set(SCHEDULERS)
+    assert {scene.hand_over_s for scene in pipelines} == {0.0, 0.003, 0.02}
 
 
 ONE_ROUND = Deployment(
@@ -131,11 +144,17 @@ ONE_ROUND = Deployment(
 PLAIN = ServingSystem("", "autoregressive", "fcfs", "none")
 
 
+@pytest.mark.parametrize("stages", [1, 4])
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
-def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: float) -> None:
-    """M/D/1: customers wait for load / (2 - 2 load) service times on average (Pollaczek and Khinchine)."""
+def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: float, stages: int) -> None:
+    """M/D/1: customers wait for load / (2 - 2 load) service times on average (Pollaczek and Khinchine).
+
+    Equal rounds wait nowhere but in front of the first stage of a pipeline, which serves each of them in the time of
+    one stage.
+    """
+    verifier = Endpoint("server", InteractionModel(0, 0, 0, 0.1 * stages), stages=stages)
     scenario = Scenario(
-        ONE_ROUND,
+        replace(ONE_ROUND, verifier=verifier),
         PLAIN,
         PositionRates((0.5,)),
         256,
@@ -153,19 +172,22 @@ def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: f
     queue_s = found.overall.queue_s
     assert queue_s
     assert queue_s.mean == pytest.approx(0.1 * load / (2 - 2 * load), rel=0.15)
+    verify_s = found.overall.verify_s
+    assert verify_s
+    assert verify_s.mean == pytest.approx(0.1 * stages)
 
 
 @pytest.mark.parametrize(("think_s", "leave", "away_s"), [(0.0, 0.0, 0.0), (2.0, 0.0, 0.0), (1.0, 0.25, 6.0)])
-@pytest.mark.parametrize("system", ["edge", "none"])
+@pytest.mark.parametrize(("system", "stages"), [("edge", 1), ("none", 1), ("edge", 3)])
 def test_devices_are_throughput_times_the_length_of_their_cycle(
-    think_s: float, leave: float, away_s: float, system: str
+    think_s: float, leave: float, away_s: float, system: str, stages: int
 ) -> None:
     """Little's law: devices = responses a second x (seconds of a response + pause); and busy = batches x their time."""
     scenario = Scenario(
         Deployment(
             "loop",
             Endpoint("device", InteractionModel(1e-4, 1e-8, 1e-7, 9e-3)),
-            Endpoint("server", InteractionModel(4e-5, 2e-8, 4e-6, 15e-3)),
+            Endpoint("server", InteractionModel(4e-5, 2e-8, 4e-6, 15e-3), stages=stages),
             Link(rtt_s=0.02),
         ),
         ServingSystem("", "fixed-k", "fcfs", system),  # type: ignore[arg-type]
@@ -188,7 +210,7 @@ def test_devices_are_throughput_times_the_length_of_their_cycle(
     assert responses_per_s * (response_s.mean + pause_s) == pytest.approx(24, rel=0.03)
     counted = result.batches["started_s"] >= 20
     batch_s = (result.batches["ended_s"] - result.batches["started_s"])[counted]
-    assert found.server.utilisation == pytest.approx(batch_s.sum() / 180, abs=0.002)
+    assert found.server.utilisation == pytest.approx(batch_s.sum() / stages / 180, abs=0.002)
 
 
 def single_rounds(requests: list[tuple[float, int]], servers: int, router: str) -> Scenario:

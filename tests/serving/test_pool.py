@@ -12,14 +12,14 @@ from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Endpoint
+from specbench_kit.deployments.base import Endpoint, HandOver, Link
 from specbench_kit.deployments.fields import find_profile
 from specbench_kit.deployments.loading import find
 from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.subject import find_subject
-from specbench_kit.serving.arrivals import Poisson
+from specbench_kit.serving.arrivals import Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule
@@ -293,6 +293,62 @@ def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
     assert two.deployment.verifier.latency == profile.latency()
 
 
+def test_batches_in_a_pipeline_of_cards_by_hand() -> None:
+    """Passes of 0.3 s and of 0.6 s through three stages, with 0.05 s between two stages.
+
+    The second batch enters when the first one has left stage 1, at 0.2 s, finds stage 2 busy from 0.25 to 0.45 s, and
+    stage 3 from 0.5 to 0.7 s.
+    """
+    verifier = Endpoint("cards", InteractionModel(0.1, 0, 0, 0), stages=3, hand_over=HandOver(0.05, per_pass=2))
+    scene = scenario(
+        "centralized",
+        devices=2,
+        deployment=replace(DEPLOYMENT, verifier=verifier, link=Link()),
+        arrivals=ReplayedArrivals((RequestArrival(0.0, 6, 1), RequestArrival(0.1, 3, 1))),
+        prompt_tokens=None,
+        output_tokens=None,
+        slo="1/s",
+        require_attainable_slo=False,
+    )
+    result = simulate(scene)
+    assert result.batches["started_s"] == pytest.approx([0.0, 0.2])
+    assert result.batches["ended_s"] == pytest.approx([3 * 0.2 + 2 * 0.05, 0.7 + 0.1])
+    figures = compute_metrics(replace(scene, warmup_s=0.0, duration_s=0.8), replace(result, end_s=0.8))
+    assert figures.server.utilisation == pytest.approx((0.7 + 0.6) / 3 / 0.8)
+    assert sum(figures.over_time.load) / len(figures.over_time.load) == pytest.approx((0.7 + 0.6) / 3 / 0.8)
+
+
+def test_cards_of_a_server_in_stages_share_its_layers() -> None:
+    """Four stages of two H100 take the step of two H100 and three transfers, and hold the KV that eight cards hold."""
+    (scene,) = built(deployment=("wisp-roofline",), servers=("2xh100,8xh100/pp4,8xh100",), slo=("1",))
+    two, pipeline, eight = scene.pool
+    assert pipeline.name == "2 (8xh100/pp4)"
+    verifier = pipeline.deployment.verifier
+    assert (verifier.stages, scene.depth(pipeline), scene.depth(two)) == (4, 4, 1)
+    assert verifier.device == "4 stages of 2 x NVIDIA H100 SXM 80 GB"
+    rows = ((5, 1000),) * 32
+    # 160 hidden states of 5120 numbers in 2 bytes, at 450 GB/s, and 10 us, for each of three transfers.
+    transfers_s = 3 * (10e-6 + 160 * 5120 * 2 / 450e9)
+    assert verifier.pass_s(rows) == pytest.approx(two.deployment.verifier.pass_s(rows) + transfers_s)
+    assert pipeline.memory == eight.memory
+    assert verifier.power_w == eight.deployment.verifier.power_w
+    assert verifier.price_per_hour == eight.deployment.verifier.price_per_hour
+    assert scene.limits(pipeline).requests == scene.limits(two).requests / 4
+    assert scene.limits(pipeline).kv_tokens == pipeline.memory.tokens / 4
+
+
+def test_kv_of_a_pipeline_is_enough_for_all_batches_under_way() -> None:
+    """Sessions outgrow the memory, so that some are evicted, but never one of a batch that is under way."""
+    verifier = replace(DEPLOYMENT.verifier, stages=3)
+    scene = scenario(
+        "wisp", devices=12, deployment=replace(DEPLOYMENT, verifier=verifier), memory=KvCapacity(600), slo="0.1/s"
+    )
+    result = simulate(scene)
+    assert result.evictions
+    assert result.peak_kv_tokens <= 600
+    finished_once(result)
+
+
 TENSOR_PARALLEL = "profiles/llama3.3-70b-a100-40-bf16-verifier-tp8-roofline.toml"
 LIBRARY = Path(find("adaspec-70b-8xa100").path).parent
 
@@ -312,6 +368,9 @@ def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
         ({"servers": ("nowhere,wisp",)}, "nowhere"),
         ({"servers": ("2xnothing",)}, "nothing"),
         ({"servers": ("7xh100",)}, "7 cards cannot share 32 heads evenly"),
+        ({"servers": ("6xh100/pp4",)}, "6 cards cannot be divided into 4 equal stages"),
+        ({"servers": ("6xh100/pp6",)}, "6 stages cannot share 32 layers evenly"),
+        ({"servers": ("6xh100/pp2",)}, "3 cards cannot share 32 heads evenly"),
         ({"servers": ("2xh100",), "system": ("adaspec",)}, "nothing says how long drafting takes there"),
         ({"servers": ("2xh100",), "deployment": ("specedge-server",)}, "does not say by a profile which model"),
     ],

@@ -14,7 +14,6 @@ from specbench_kit.studies.planning.candidates import Candidate, Market, pausing
 from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.search import Fleet
 from specbench_kit.traces.draft_limits import fit_spec
-from specbench_kit.traces.replay import prepare_for_replay, replay
 
 LONGER = 4
 """Factor on the length of prompts."""
@@ -103,6 +102,8 @@ def _harder(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource
     if trace is None:
         return None
     deployment = market.deployment(candidate.server, "edge")
+    from specbench_kit.traces.replay import prepare_for_replay, replay
+
     method = prepare_for_replay(parse_method(fit_spec(candidate.method, trace.header)), trace, deployment)
     by_task: dict[str, list[object]] = {}
     for record in replay(method, trace.header, trace, deployment=deployment):

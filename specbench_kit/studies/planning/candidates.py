@@ -11,6 +11,7 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.fields import endpoint_of
+from specbench_kit.deployments.in_stages import in_stages
 from specbench_kit.deployments.loading import Definition, find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.plan_summary import Configuration
@@ -43,12 +44,13 @@ BITS = {16: None, 8: 8.0, 4: 4.125}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One replica: `members` cards of one kind that hold the target with so many bits per weight."""
+    """One replica: `members` cards of one kind that hold the target with so many bits per weight, in equal `stages`."""
 
     device: Device
     members: int
     bits: int
     price: CardPrice
+    stages: int = 1
 
     @property
     def price_per_hour(self) -> float:
@@ -58,7 +60,8 @@ class Server:
     @property
     def label(self) -> str:
         """The replica in a few words."""
-        return f"{self.members} x {self.device.name}, {self.bits}-bit weights"
+        stages = f" in {self.stages} stages" if self.stages > 1 else ""
+        return f"{self.members} x {self.device.name}{stages}, {self.bits}-bit weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Candidate:
         return Configuration(
             server.device.name,
             server.members,
+            server.stages,
             server.bits,
             self.placement,
             self.method,
@@ -164,17 +168,21 @@ class Market:
         priced = [(device, price_of(device, prices, options.prices)) for device in devices]
         architecture = require_architecture(self.target)
         servers = [
-            Server(device, members, bits, price)
+            Server(device, members, bits, price, stages)
             for device, price in priced
             for members in options.cards
-            if architecture.heads % members == 0
+            for stages in options.stages
+            if members % stages == 0 == architecture.layers % stages and architecture.heads % (members // stages) == 0
             for bits in options.bits
+            # Stages are no faster than a card that holds the model: they are for models that no card holds.
+            if stages == 1 or self.kv_tokens(Server(device, 1, bits, price), "edge") < 1
         ]
         fitting = [server for server in servers if self.kv_tokens(server, "edge") >= 1]
         if not fitting:
             raise SkitError(
-                f"{options.target} fits on none of {', '.join(options.gpus)} with {_listed(options.cards)} cards that "
-                f"share its {architecture.heads} heads evenly and {_listed(options.bits)} bits: allow other --cards "
+                f"{options.target} fits on none of {', '.join(options.gpus)} with {_listed(options.cards)} cards in "
+                f"{_listed(options.stages)} stages that share its {architecture.layers} layers and "
+                f"{architecture.heads} heads evenly and {_listed(options.bits)} bits: allow other --cards or --stages, "
                 "or fewer --bits"
             )
         return fitting
@@ -183,8 +191,8 @@ class Market:
         """Yield all configurations of a place to draft, with the first scheduler."""
         methods = (PLAIN,) if placement == "none" else self.methods
         for server in self.servers():
-            if self.kv_tokens(server, placement) < 1:
-                continue
+            if self.kv_tokens(server, placement) < 1 or (placement == "server" and server.stages > 1):
+                continue  # what a pipeline's server drafts, and on which of its cards, nobody says
             for method in methods:
                 for max_batch in self.options.max_batch:
                     yield Candidate(server, placement, method, self.schedulers(placement)[0], max_batch)
@@ -218,7 +226,10 @@ class Market:
         key = server.label, placement
         if key not in self._deployments:
             base = self._base
-            verifier = endpoint_of(self.profile(server), server.device, server.price_per_hour)
+            profile = self.profile(server)
+            stage = endpoint_of(profile, server.device, server.price_per_hour)
+            shapes = require_architecture(self.target)
+            verifier = in_stages(stage, profile, shapes, server.device, server.stages)
             deployment = replace(base, name=server.label, verifier=verifier, colocated=None)
             if placement == "server":
                 drafter = endpoint_of(self.draft_profile(server), server.device)
@@ -257,12 +268,13 @@ class Market:
 
     def draft_profile(self, server: Server) -> Profile:
         # The draft model is small: it runs on one of the cards, in full precision.
-        return self._profile(replace(server, members=1), self.draft, "drafter")
+        return self._profile(replace(server, members=1, stages=1), self.draft, "drafter")
 
     def _profile(self, server: Server, subject: Subject, role: Literal["verifier", "drafter"]) -> Profile:
         key = server.label, role
         if key not in self._profiles:
-            self._profiles[key] = shared_profile(server.device, server.members, subject, role)
+            each = server.members // server.stages
+            self._profiles[key] = shared_profile(server.device, each, subject, role)
         return self._profiles[key]
 
     def _with_bits(self, subject: Subject, bits: int) -> Subject:
@@ -276,7 +288,7 @@ class Market:
         profiles = [self.profile(server)]
         if placement == "server":
             profiles.append(self.draft_profile(server))
-        return tokens_beside([_roofline(profile) for profile in profiles])
+        return tokens_beside([_roofline(profile) for profile in profiles], stages=server.stages)
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -2,7 +2,8 @@
 
 A server verifies batches of B rounds in T(B) seconds, one after the other. Each round of a device takes d seconds of
 drafting and link, waits for half of the batch under way, and takes T(B): its cycle lasts d + 1.5 T(B), and
-B (d + 1.5 T(B)) / T(B) devices are in such cycles. The estimate is the most devices for which responses with few
+B (d + 1.5 T(B)) / T(B) devices are in such cycles. A pipeline of p stages takes a batch every T(B) / p seconds, which
+stands for T(B) but in the round's own verification. The estimate is the most devices for which responses with few
 accepted tokens, as many as may not fall short, are still in time for the strictest class. The bound is what no
 scheduler beats: nobody waits, all responses are alike, and tokens go where they are promised.
 """
@@ -123,17 +124,23 @@ class Law:
         return self.responses.steps * deployment.drafter.latency.seconds(((1, 1),)) + deployment.link.rtt_s
 
     def cycle_s(self, batch: float, wait: float) -> float:
-        """Return the seconds of a round in batches of this size."""
-        return self.away_s + (wait if self._on_edge else 1.0) * self.batch_s(batch)
+        """Return the seconds of a round in batches of this size; it waits for `wait - 1` of those between batches."""
+        waited = wait - 1.0 if self._on_edge else 0.0
+        return self.away_s + (1.0 + waited / self._depth) * self.batch_s(batch)
+
+    @property
+    def _depth(self) -> int:
+        """Batches under way at a time."""
+        return self.scenario.depth(self.scenario.pool[0])
 
     def batch_s(self, batch: float) -> float:
         """Return the mean seconds of a batch, with its share of prompts."""
         deployment, responses = self.scenario.deployment, self.responses
         context = responses.prompt + responses.output / 2
         prompts = batch * responses.committed / responses.output
-        seconds = _seconds(
-            deployment.verifier.latency, batch, 1 + responses.submitted, context, prompts, responses.prompt
-        )
+        new = 1 + responses.submitted
+        seconds = _seconds(deployment.verifier.latency, batch, new, context, prompts, responses.prompt)
+        seconds += deployment.verifier.transfers_s(round(batch * new + prompts * responses.prompt))
         if self.scenario.system.drafting == "server":
             step_s = _seconds(
                 deployment.drafter.latency, batch, 1.0, context, prompts / responses.steps, responses.prompt
@@ -146,14 +153,14 @@ class Law:
         context = self.responses.prompt + self.responses.output
         if self.cycle_s(1.0, wait) > cycle_s:
             return 0.0
-        low, high = 1.0, float(self.scenario.max_batch)
+        low, high = 1.0, float(self.scenario.limits(self.scenario.pool[0]).requests)
         if self.cycle_s(high, wait) <= cycle_s:
             low = high
         for _ in range(HALVINGS if low < high else 0):
             middle = (low + high) / 2
             low, high = (middle, high) if self.cycle_s(middle, wait) <= cycle_s else (low, middle)
         # On a server, as many devices as are not in the batch wait for the next one.
-        devices = low * cycle_s / self.batch_s(low)
+        devices = low * self._depth * cycle_s / self.batch_s(low)
         think = self.scenario.arrivals
         responding_s = self.responses.output / self.responses.committed * cycle_s
         devices *= 1 + getattr(think, "think_s", 0.0) / responding_s

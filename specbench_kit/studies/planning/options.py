@@ -106,11 +106,20 @@ class PlanOptions:
     cards: Annotated[
         tuple[int, ...],
         Option(
-            "Numbers of cards that may hold one copy of the model (tensor parallel).",
+            "Numbers of cards that may hold one copy of the model.",
             SEARCH,
             parse=whole_numbers("--cards"),
         ),
     ] = (1, 2, 4, 8)
+    stages: Annotated[
+        tuple[int, ...],
+        Option(
+            "Numbers of pipeline stages that these cards may form where the model fits on none of them alone; the "
+            "cards of a stage share its layers (tensor parallel).",
+            SEARCH,
+            parse=whole_numbers("--stages"),
+        ),
+    ] = (1, 2, 4)
     bits: Annotated[
         tuple[int, ...],
         Option("Bits per weight to choose from: 16, 8, 4.", SEARCH, parse=whole_numbers("--bits")),

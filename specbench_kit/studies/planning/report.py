@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.plan_summary import FleetSummary, MovedAssumption, PlannedFleet, PlanSummary, ServedPoint
+from specbench_kit.metrics.plan_summary import (
+    Configuration,
+    FleetSummary,
+    MovedAssumption,
+    PlannedFleet,
+    PlanSummary,
+    ServedPoint,
+)
 from specbench_kit.metrics.serving_rows import GroupFigures, Interval
 from specbench_kit.reports.comparison.scene import legend, legend_in
 from specbench_kit.reports.document import (
@@ -82,7 +89,7 @@ def headline(summary: PlanSummary) -> str:
     plan = summary.plan
     cards = f"{plan.cards} {plan.title}"
     if plan.cards_per_replica > 1:
-        cards += f" (in {plan.replicas} groups of {plan.cards_per_replica})"
+        cards += f" (in {plan.replicas} groups of {plan.cards_per_replica}{_stages(plan)})"
     most = plan.most_price_per_hour
     span = (
         f"between {dollars(plan.least_price_per_hour)} and {dollars(most)}"
@@ -94,6 +101,11 @@ def headline(summary: PlanSummary) -> str:
         stated = summary.stated_acceptance
         how += f" as {code(stated)} states" if stated else f" by {code(plan.method)}"
     return f"Rent {cards}, about {dollars(plan.price_per_hour)} per hour ({span}), with {how}; {_rivals(summary)}."
+
+
+def _stages(replica: Configuration) -> str:
+    """Return how many stages a replica's cards form, if they are a pipeline."""
+    return f" in {replica.stages} stages" if replica.stages > 1 else ""
 
 
 def _rivals(summary: PlanSummary) -> str:
@@ -137,7 +149,7 @@ def fleet_table(summary: PlanSummary) -> Table:
             [
                 WAYS[way],
                 f"{fleet.cards} x {fleet.card}"
-                + (f" ({fleet.replicas} groups)" if fleet.cards_per_replica > 1 else ""),
+                + (f" ({fleet.replicas} groups{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
                 f"{fleet.weight_bits} bits",
                 code(fleet.method),
                 code(fleet.scheduler),
@@ -281,7 +293,7 @@ def _search(summary: PlanSummary) -> Blocks:
     )
     rows = [
         (
-            f"{row.cards_per_replica} x {row.card}",
+            f"{row.cards_per_replica} x {row.card}{_stages(row)}",
             f"{row.weight_bits} bits",
             WAYS[row.drafting],
             code(row.method),

@@ -67,11 +67,14 @@ def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
     for part in ("colocated", "sweep"):
         content.pop(part, None)
     save(folder / VERIFIER, market.profile(server))
-    content["verifier"] = {
-        "device": market.deployment(server, candidate.placement).verifier.device,
-        "profile": VERIFIER,
-        "price_per_hour": server.price_per_hour,
-    }
+    verifier = market.deployment(server, candidate.placement).verifier
+    content["verifier"] = {"device": verifier.device, "profile": VERIFIER, "price_per_hour": server.price_per_hour}
+    if server.stages > 1:
+        content["verifier"] |= {
+            "power_w": verifier.power_w,
+            "stages": server.stages,
+            "hand_over": asdict(verifier.hand_over),
+        }
     if candidate.placement == "server":
         save(folder / DRAFTER, market.draft_profile(server))
         content["drafter"] = {"device": server.device.title, "profile": DRAFTER, "placement": "server"}

@@ -11,8 +11,8 @@ from specbench_kit.core.specs import from_options
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import endpoint_of, parse_field
+from specbench_kit.deployments.in_stages import in_stages, require_even
 from specbench_kit.deployments.loading import Definition, find
-from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
@@ -37,14 +37,13 @@ from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
-from specbench_kit.serving.pool_spec import PoolServer, named_cards, parse_outage, parse_servers
+from specbench_kit.serving.pool_spec import NamedCards, PoolServer, named_cards, parse_outage, parse_servers
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredLimit, fit_spec, lowered_limit
-from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
 from specbench_kit.traces.trace import TraceFile
 
 NO_PAIR = PairHashes("", "")
@@ -136,6 +135,8 @@ class ScenarioBuilder:
         """Return the method prepared for a server if it decides for the whole batch, else None."""
         if not method.batch_aware:
             return None
+        from specbench_kit.deployments.placing import environment
+
         # A round must not last longer than one token at the highest promised speed.
         round_s = point.slo_scale / max(parse_slo(point.slo).speeds)
         # A method that decides for the batch drafts on the server, where no draft crosses the link.
@@ -164,6 +165,8 @@ class ScenarioBuilder:
             facts: JsonObject = {name: run[name] for name in ("uses", "seen_prompts") if name in run}
         else:
             run = trace.header.run
+            from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
+
             method = parse_method(fit_spec(series.method, trace.header))
             facts = describe_replayed(prepare_for_replay(method, trace, self.deployment(series)), trace)
         source = self.source(series)
@@ -205,7 +208,7 @@ class ScenarioBuilder:
         """Return how many servers a series has, or its servers if they are not equal.
 
         A named deployment gives its verifier and, where the server drafts, its drafter. Cards such as `4xh100` are one
-        server on which they share the model of the series' deployment.
+        server on which they share the model of the series' deployment; `8xh100/pp4` are four stages of two cards.
         """
         servers = parse_servers(series.servers)
         if isinstance(servers, int):
@@ -216,8 +219,8 @@ class ScenarioBuilder:
         model = _verified_model(self._definition(series))
         pool = []
         for number, name in enumerate(servers, 1):
-            if named_cards(name)[0]:
-                verifier, memory = self._on_cards(series, name)
+            if (cards := named_cards(name)) is not None:
+                verifier, memory = self._on_cards(series, name, cards)
                 pool.append(PoolServer(f"{number} ({name})", replace(own, verifier=verifier), memory))
                 continue
             other_model = _verified_model(self._definition_of(name))
@@ -233,8 +236,8 @@ class ScenarioBuilder:
             pool.append(PoolServer(f"{number} ({name})", deployment, memory))
         return tuple(pool)
 
-    def _on_cards(self, series: ServingSeries, name: str) -> tuple[Endpoint, KvCapacity]:
-        """Return the series' verifier on cards such as `4xh100`, which share its model, by the law of step times."""
+    def _on_cards(self, series: ServingSeries, name: str, cards: NamedCards) -> tuple[Endpoint, KvCapacity]:
+        """Return the series' verifier on cards that share its model, by the law of step times."""
         profile = verifier_profile(self._definition(series))
         require(
             profile is not None and bool(profile.model),
@@ -247,31 +250,30 @@ class ScenarioBuilder:
             "servers draft",
         )
         assert profile is not None
-        members, card_name = named_cards(name)
-        card = find_device(card_name)
+        card = find_device(cards.card)
         subject = (
             Subject(profile.model, profile.architecture)
             if profile.architecture
             else find_subject(profile.model, "target")
         )
-        heads = require_architecture(subject).heads
-        require(
-            heads % members == 0, f"--servers {name}: {members} cards cannot share {heads} heads evenly: try 1, 2, 4"
-        )
-        derived = shared_profile(card, members, subject, dtype=profile.dtype)
+        shapes = require_architecture(subject)
+        require_even(shapes, cards.members, cards.stages, f"--servers {name}")
+        derived = shared_profile(card, cards.members // cards.stages, subject, dtype=profile.dtype)
         prices = read_prices()
         known = [prices[title].price_per_hour for title in (card.name, *card.aliases) if title in prices]
-        verifier = endpoint_of(derived, card, members * (known[0] if known else 0.0))
-        return verifier, replace(self._memory_beside(derived)[0], lru=self.settings.eviction == "lru")
+        stage = endpoint_of(derived, card, cards.members * (known[0] if known else 0.0))
+        memory = self._memory_beside(derived, cards.stages)[0]
+        verifier = in_stages(stage, derived, shapes, card, cards.stages)
+        return verifier, replace(memory, lru=self.settings.eviction == "lru")
 
     def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
         """Return the room for KV, and where that number comes from."""
         return self._memory(self._definition(series))
 
     def _memory(self, definition: Definition) -> tuple[KvCapacity, str]:
-        return self._memory_beside(verifier_profile(definition))
+        return self._memory_beside(verifier_profile(definition), definition.build().verifier.stages)
 
-    def _memory_beside(self, profile: Profile | None) -> tuple[KvCapacity, str]:
+    def _memory_beside(self, profile: Profile | None, stages: int = 1) -> tuple[KvCapacity, str]:
         text = self.settings.kv_tokens
         roofline = None if profile is None else roofline_of(profile)
         context = UNLIMITED.context
@@ -287,8 +289,9 @@ class ScenarioBuilder:
             return UNLIMITED, "unlimited: the deployment names no profile of its verifier"
         if isinstance(roofline, str):
             return UNLIMITED, f"unlimited: {roofline}"
-        origin = f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
-        return kv_capacity(profile), origin
+        device = f"{stages} stages of {profile.device}" if stages > 1 else f"a {profile.device}"
+        origin = f"what {profile.model} in {profile.dtype} leaves free on {device}, less 10%"
+        return kv_capacity(profile, stages=stages), origin
 
     def _definition(self, series: ServingSeries) -> Definition:
         return self._definition_of(series.deployment)

@@ -5,7 +5,7 @@ what derived times may be, beside those of a grid.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isfinite
@@ -18,7 +18,6 @@ from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import corners, describe
-from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES, CapacityRange, FigureEnd, FigureRange, Figures, mean_of
 from specbench_kit.papers.comparison import compare_published
@@ -41,6 +40,8 @@ from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescri
 from specbench_kit.traces.draft_limits import LoweredLimit
 from specbench_kit.traces.trace import TraceFile
 
+FEW_DEVICE_S = 20_000.0
+"""Seconds of devices that take less than a second to simulate."""
 Window = tuple[float, float]
 """Start and end of a timeline, in simulated seconds."""
 
@@ -64,17 +65,23 @@ class NamedPreset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRun:
-    """A run of either command; `dataset` is recorded first if a series states no acceptance."""
+    """A run of either command; `dataset` is recorded first if a series states no acceptance.
+
+    `show` gets the result as soon as it is known: figures take longer than a small simulation.
+    """
 
     settings: ServingSettings
     dataset: LoadedDataset | None = None
     chosen: NamedPreset | None = None
     report: ProgressCallback
+    show: Callable[[ServingDescription, ServingSummary], None] = lambda *_: None
 
     def simulate(self, events: bool = False, window: Window | None = None) -> ServingOutcome:
         """Simulate a grid; store all `events`, and for a `window` a timeline of each series' first point."""
         parts, builder = self._begin("simulate", {"events": events, "window": window})
-        workers = Workers(self.settings.jobs, self.settings.backend, parts)
+        # To start processes takes longer than to simulate a few devices.
+        jobs = 1 if self.settings.device_s <= FEW_DEVICE_S else self.settings.jobs
+        workers = Workers(jobs, self.settings.backend, parts)
         folder = parts.folder
         # The last one of equal keys stays, so that reversed points leave each series' first.
         first_points = {point.series: point for point in reversed(self.settings.points())}
@@ -167,6 +174,7 @@ class ServingRun:
 
     def _require_predictors(self, series: Sequence[ServingSeries], builder: ScenarioBuilder) -> None:
         """Raise SkitError for methods that are to replay the recording and lack what they need of its pair."""
+        from specbench_kit.deployments.placing import environment
         from specbench_kit.traces.replay import identify_pair
 
         pair = identify_pair(self.settings.recording.target, self.settings.recording.draft)
@@ -181,8 +189,6 @@ class ServingRun:
         self, command: str, parts: KeptParts, builder: ScenarioBuilder, summary: ServingSummary
     ) -> ServingOutcome:
         """Write all files of the run; `deployment` in `run.json` is that of the first series."""
-        from specbench_kit.studies.serving.plots import write_reports
-
         folder = parts.folder
         preset = None
         if self.chosen:
@@ -204,10 +210,14 @@ class ServingRun:
             "deployment": describe(builder.deployment(series[0])),
             "deployments": {entry.deployment: describe(builder.deployment(entry)) for entry in series},
             **({"lowered_limits": lowered} if lowered else {}),
-            **provenance.collect(self.settings.argv),
+            **provenance.collect(self.settings.argv, arithmetic=self.dataset is None),
         }
+        description = ServingDescription.read(run)
+        self.show(description, summary)
+        from specbench_kit.studies.serving.plots import write_reports
+
         write_text(folder / "run.json", to_json(run))
-        write_reports(folder, ServingDescription.read(run), summary)
+        write_reports(folder, description, summary)
         write_text(folder / "summary.json", to_json(summary))  # last, because it marks a folder as whole
         parts.remove()
         return ServingOutcome(folder, run, summary)

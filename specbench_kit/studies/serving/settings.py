@@ -98,6 +98,11 @@ class ServingSettings(SimulationOptions):
         """True if a trace has to be recorded first."""
         return any(series.acceptance is None for series in self.series())
 
+    @property
+    def device_s(self) -> float:
+        """Simulated seconds of all devices in all points with all seeds."""
+        return self.seeds * self.duration_s * sum(point.devices for point in self.points())
+
     def series(self) -> list[ServingSeries]:
         """Return every series of the comparison, checked."""
         count = max(len(getattr(self, name)) for name in SERIES_OPTIONS)

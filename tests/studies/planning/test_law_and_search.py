@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.loading import load
+from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.planning import run, search
-from specbench_kit.studies.planning.candidates import Candidate, Market
+from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
 from specbench_kit.studies.planning.law import Estimate, Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes, parse_link
-from specbench_kit.studies.planning.search import Search, Trials, most_devices, rank
+from specbench_kit.studies.planning.search import Fleet, Search, Trials, most_devices, rank
 
 
 def options(promise: str, **others: object) -> PlanOptions:
@@ -85,6 +87,42 @@ def test_the_law_is_close_to_the_simulator_where_all_responses_are_alike() -> No
     served = most_devices(scenario, Search(market, lambda _: lambda *_: None, Workers()).trials(0), round(law.devices))
     assert 0.7 * served < law.devices < 1.4 * served
     assert served <= law.bound
+
+
+PIPELINES: dict[str, object] = {"target": "llama3.1-70b", "gpus": ("l40s",), "cards": (1, 4, 8), "stages": (1, 2, 4)}
+
+
+def test_pipelines_are_tried_for_models_that_no_card_holds() -> None:
+    market = Market(options("2", **PIPELINES))
+    found = {(server.members, server.stages) for server in market.servers() if server.bits == 16}
+    assert found == {(members, stages) for members in (4, 8) for stages in (1, 2, 4)}
+    assert {server.stages for server in market.servers() if server.bits == 4} == {1}
+    assert "4 x l40s in 2 stages, 16-bit weights" in {server.label for server in market.servers()}
+    assert all(candidate.server.stages == 1 for candidate in market.candidates("server"))
+
+
+@pytest.mark.parametrize("placement", ["edge", "none"])
+def test_the_law_of_a_pipeline_is_close_to_the_simulator(placement: Placement) -> None:
+    market = Market(options("1", output_tokens="30", bits=(16,), **PIPELINES))
+    server = next(server for server in market.servers() if (server.members, server.stages) == (4, 4))
+    method = "fixed-k:k=1" if placement == "edge" else "autoregressive"
+    scenario = market.scenario(Candidate(server, placement, method, "fcfs", 16))
+    law = Law(scenario, draw_responses(scenario), 0.05).estimate()
+    served = most_devices(scenario, Search(market, lambda _: lambda *_: None, Workers()).trials(0), round(law.devices))
+    assert 0.7 * served < law.devices < 1.4 * served
+    assert served <= law.bound
+
+
+def test_a_pipeline_is_what_its_written_deployment_says(tmp_path: Path) -> None:
+    market = Market(options("1", bits=(16,), **PIPELINES))
+    server = next(server for server in market.servers() if (server.members, server.stages) == (8, 4))
+    plan = Fleet(Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16), 1, 9, Interval(0.0), None)  # type: ignore[arg-type]
+    run.write_deployment(tmp_path, market, plan)
+    written = load(str(tmp_path / run.DEPLOYMENT))
+    assert written is not None
+    verifier = market.deployment(server, "edge").verifier
+    assert (verifier.stages, verifier.hand_over.per_pass) == (4, 3)
+    assert replace(written.verifier, origin="") == replace(verifier, origin="")
 
 
 def test_memory_bounds_what_a_replica_serves() -> None:
