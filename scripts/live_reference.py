@@ -1,9 +1,10 @@
-"""Produce results/reference/live: python scripts/live_reference.py [--only validation|links|pair] [--out FOLDER].
+"""Produce results/reference/live: python scripts/live_reference.py [--only PART] [--out FOLDER].
 
 Server and load run on one core each. Validation: a profile of the server over the network, then four schedulers below,
 at and above the knee, each compared with the simulator. Links: every round-based method over emulated links of 0, 20
 and 80 ms, compared with a modelled deployment of the same figures, in time and in speedup. Both are over the same
-baseline: the target decodes at the server, and its tokens are streamed. Pair: the same for methods on the known pair,
+baseline: the target decodes at the server, and its tokens are streamed. Ahead: the same for methods that draft while
+they wait, over 20 and 80 ms, in results/reference/live/ahead. Pair: the same for methods on the known pair,
 over 20, 40 and 80 ms, in results/reference/live/pair. Measurements stay in build/reference/live.
 """
 
@@ -90,6 +91,17 @@ SMOLLM2 = Links(
     max_new_tokens=32,
     profile_s=60,
     drafts_ahead=("specedge", "ssd"),
+)
+AHEAD = Links(
+    name="ahead",
+    target="smollm2",
+    pair="SmolLM2-135M with its bundled draft model, four answers of 32 tokens",
+    methods=("fixed-k:k=4", "pearl:k=4", "decoupled:k=4"),
+    rtt_s=(0.02, 0.08),
+    limit=4,
+    max_new_tokens=32,
+    profile_s=60,
+    drafts_ahead=("pearl:k=4", "decoupled:k=4"),
 )
 KNOWN_PAIR = Links(
     name="pair",
@@ -303,6 +315,7 @@ def main() -> None:
 PARTS = {
     "validation": lambda out: validation(out / "live"),
     "links": lambda out: links(out / "live", SMOLLM2),
+    "ahead": lambda out: links(out / "live" / "ahead", AHEAD),
     "pair": lambda out: links(out / "live" / "pair", KNOWN_PAIR),
 }
 

@@ -24,9 +24,8 @@ class Decoupled(Method):
     alone. Under sampling a chunk goes on only if its first token is the one that the target draws.
 
     DSI starts further target instances to verify chunks in parallel, where the server here verifies one after the
-    other, and lets the target decode on until a chunk arrives, where the server here waits for one whose first token is
-    right. The chunks in flight are modelled by a deployment: elsewhere a verdict is awaited before the next one is
-    sent.
+    other, and lets the target decode on until a chunk arrives, as a `skit serve` does: it verifies what it does not
+    have yet. Under a deployment the server waits for a chunk whose first token is right, which no real one can know.
     """
 
     k: int = 4
@@ -36,7 +35,7 @@ class Decoupled(Method):
     group = "overlapping"
     required_capability = Capability.TOKENS
     overlaps = True
-    needs = "a deployment"
+    needs = "a deployment or a skit serve"
     grid = MappingProxyType({"k": (2, 3, 4, 6), "in_flight": (2, 3, 4)})
     draft_limit = "k"
 

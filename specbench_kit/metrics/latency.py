@@ -77,10 +77,11 @@ def phases(rounds: RoundColumns) -> Metrics:
 
 
 def wasted_time(rounds: RoundColumns) -> Metrics:
-    """Return the drafting seconds spent on wasted tokens, each token at its round's mean drafting time.
+    """Return the drafting seconds spent on wasted tokens, each token at its round's mean drafting time, and the bytes.
 
     `wdt` counts drafted - accepted tokens, including those that were never sent; `wdt_paper` counts
-    (submitted - accepted)+ as WISP Eq. 8 does; `wdt_share` is wdt over all drafting seconds.
+    (submitted - accepted)+ as WISP Eq. 8 does; `wdt_share` is wdt over all drafting seconds. The bytes of drafts are
+    those of drafts to a server; no other run has them.
     """
     drafted = rounds["drafted"]
     accepted = rounds["accepted"]
@@ -91,7 +92,15 @@ def wasted_time(rounds: RoundColumns) -> Metrics:
         "wdt": finite_or_none(wdt),
         "wdt_paper": finite_or_none(float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum())),
         "wdt_share": ratio_of_sums(wdt, rounds.sum("draft_s")),
+        **_draft_bytes(rounds),
     }
+
+
+def _draft_bytes(rounds: RoundColumns) -> Metrics:
+    sent = rounds.sum("sent_bytes")
+    if not sent:
+        return {}
+    return {"draft_bytes": int(sent), "stale_bytes_share": ratio_of_sums(rounds.sum("stale_bytes"), sent)}
 
 
 SCALES = (0.8, 0.9, 1.0, 1.1, 1.2)

@@ -234,6 +234,13 @@ class MetricValues(Struct, kw_only=True):
             Traits(in_sweeps=True),
         ),
     ]
+    draft_bytes: Annotated[
+        int | None, Metric("count", "bytes of the drafts that were sent to a server, as they went over the wire")
+    ] = None
+    stale_bytes_share: Annotated[
+        float | None,
+        Metric("share", "bytes of drafts that the server dropped unverified, since its text came out otherwise, / all"),
+    ] = None
     makespan_s: Annotated[
         float | None,
         Metric(

@@ -35,6 +35,8 @@ from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.wire import Status, Up, text_hash
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.summary import request_metrics
 
 PATIENCE_S = 60
 METHOD = parse_method("decoupled:k=3,in_flight=4")
@@ -345,6 +347,11 @@ def test_what_was_sent_and_dropped_is_counted_and_costs_no_verification(wire: Wi
     # The bytes that followed a request's last verdict are in no round.
     assert sum(step.sent_bytes for step in rounds) <= wire.sent_bytes
     assert wire.most_unanswered <= 5, "no more than the server's credit"
+    assert len(wire.chunks) > 5 * len(REQUESTS), "an answer returns its credit"
+    found = request_metrics(RequestGroup(list(records.values())))
+    assert found["draft_bytes"] == sum(step.sent_bytes for step in rounds)
+    assert 0 < found["stale_bytes_share"] < 1
+    assert found["wdt_share"] > 0.5
     assert all(step.submitted <= 3 for step in rounds)
 
 

@@ -5,6 +5,7 @@ from offline_server import ANSWER, PROMPT, ask, device, offline, open_session, r
 
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.drafts import read_draft
 from specbench_kit.live.server.generation import (
     Generation,
@@ -239,11 +240,12 @@ def test_a_distribution_is_no_larger_than_the_server_takes() -> None:
 def test_a_draft_reaches_the_end_of_the_context_and_no_further() -> None:
     handler = offline()
     session = open_session(device(handler), "s")
-    room = handler.limits.context - len(PROMPT)
-    whole = read_draft(messages.Draft(tokens=[1] * room), session.text, Sampler(), handler.limits, 64)
+    base = len(PROMPT)
+    room = handler.limits.context - base
+    whole = read_draft(messages.Draft(base=base, tokens=[1] * room), session.text, Sampler(), handler.limits, 64)
     assert len(whole.tree) == 1 + room
     with pytest.raises(Refusal, match="CONTEXT_FULL"):
-        read_draft(messages.Draft(tokens=[1] * (room + 1)), session.text, Sampler(), handler.limits, 64)
+        read_draft(messages.Draft(base=base, tokens=[1] * (room + 1)), session.text, Sampler(), handler.limits, 64)
 
 
 def test_a_received_tree_hangs_below_the_last_token() -> None:
@@ -282,15 +284,16 @@ def test_a_silence_is_bounded_by_the_context_and_not_too_short() -> None:
     def opening(**more: int) -> messages.Open:
         return messages.Open(prompt=PROMPT, **{"silence_ms": 50, "max_tokens": 200, **more})
 
-    bound = read_silence_bound(opening(), 160, 64)
+    limits = ServerLimits(context=160)
+    bound = read_silence_bound(opening(), limits, 64)
     assert bound is not None
     assert (bound.silence_s, bound.end) == (0.05, 160)
-    shorter = read_silence_bound(opening(max_tokens=10), 160, 64)
+    shorter = read_silence_bound(opening(max_tokens=10), limits, 64)
     assert shorter is not None
     assert shorter.end == len(PROMPT) + 10
     for broken in ({"silence_ms": 49}, {"max_tokens": 0}):
         with pytest.raises(Refusal, match="BROKEN_DEADLINE"):
-            read_silence_bound(opening(**broken), 160, 64)
+            read_silence_bound(opening(**broken), limits, 64)
 
 
 def test_states_reach_at_most_to_the_token_before_the_last() -> None:

@@ -24,6 +24,10 @@ def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path)
     with serving(service) as (_, address):
         done = skit_here("bench", "--server", address, "--method", "fixed-k", *options, "--link", "rtt_s=0.001")
         refused = skit_here("bench", "--server", address, "--method", "specpipe", *options)
+        decoupled = ("bench", "--server", address, "--method", "decoupled:k=2")
+        ahead = skit_here(*decoupled, *options, "--link", "rtt_s=0.002")
+        silent = skit_here(*decoupled, *options, "--server-silence", 1)
+        flooding = skit_here("bench", "--server", address, "--method", "decoupled:k=2,in_flight=99", *options)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").glob("*-fixed-k-*")
     run, summary = (read_object(folder / f"{name}.json") for name in ("run", "summary"))
@@ -31,6 +35,13 @@ def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path)
     assert (run["server"]["scheduler"], run["shaped_link"]["rtt_s"]) == ("fcfs", 0.001)
     assert "SHAPED LINK" in (folder / "report.md").read_text(encoding="utf-8")
     assert "cannot be behind a wire" in error_line(refused)
+    assert ahead.returncode == 0, ahead.stderr
+    (folder,) = (tmp_path / "out").glob("*-decoupled-*")
+    summary = read_object(folder / "summary.json")
+    assert summary["lossless"]["identical"] == 2
+    assert summary["overall"]["draft_bytes"] > 0
+    assert "the server never waits for its drafts: leave out --server-silence" in error_line(silent)
+    assert "takes 16 drafts ahead of their verdicts: give in_flight=16 or less" in error_line(flooding)
 
 
 def test_methods_that_cannot_have_their_target_on_a_server_are_left_out_of_groups(
