@@ -165,7 +165,8 @@ def inline(text: str) -> str:
 
 def _mark(mark: re.Match[str]) -> str:
     if mark["code"] is not None:
-        return f"<code>{escape(mark['code'])}</code>"
+        # A method's options may be cut into lines between them, and nowhere else.
+        return f"<code>{escape(mark['code']).replace(',', ',<wbr>')}</code>"
     if mark["bold"] is not None:
         return f"<strong>{inline(mark['bold'])}</strong>"
     if not SAFE_URL.match(mark["url"]):

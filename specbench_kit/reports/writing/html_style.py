@@ -80,6 +80,7 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
   .facts th {{ width: 6.5rem; }} .words td:last-child {{ min-width: 16rem; }}
   .words td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
   .numbers td.text {{ min-width: 8rem; }}
+  .numbers tr > :first-child code {{ white-space: normal; }}
 }}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
 figure {{ margin: 0; padding: .5rem; border: 1px solid var(--line); border-radius: 6px; min-width: 0; }}

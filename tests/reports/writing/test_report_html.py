@@ -193,3 +193,7 @@ def test_a_drawing_follows_the_colours_of_its_page(comparison):
         assert all(value.startswith(f"{picture.name.replace('_', '-')}-") for value in identifiers)
         links = [value[1:] for name, value in checker.attributes if name == "xlink:href"]
         assert set(links) <= set(identifiers)
+
+
+def test_options_of_a_method_are_cut_between_them_alone() -> None:
+    assert inline("`wisp:a=1,b=<2`, and more") == "<code>wisp:a=1,<wbr>b=&lt;2</code>, and more"
