@@ -288,17 +288,26 @@ def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
         runner = loaded.runner(max(scene.batch_sizes), scene.context + 64, None)
         kv_bytes = runner.executor.kv_bytes(max(scene.batch_sizes), scene.context + 64)
         curves = list(_times(loaded, runner, scene, end_s))
-        rows += [_beside(subject, kind, shape, measured_s) for kind, shape, measured_s in curves]
         memory[subject.name] = {
             "weights_predicted_bytes": needed,
             "kv_predicted_bytes": kv_bytes,
             "peak_used_bytes": torch.cuda.max_memory_allocated(device) - before,
         }
-        found.append(_curve_line(subject.name, rows))
         if name == scene.shapes[0]:
             memory["out_of_memory_survived"] = survived = _survives_full_memory(loaded, runner, device)
             found.append("a full card: " + ("decoding went on after it" if survived else "decoding did NOT go on"))
-        del loaded, runner
+        del runner
+        torch.cuda.empty_cache()
+        if kv_bytes * 1.1 < free_bytes(device):
+            runner = loaded.runner(max(scene.batch_sizes), scene.context + 64, None, INVARIANT.partition("+")[0])
+            curves += [
+                ("invariant", shape, seconds)
+                for kind, shape, seconds in _times(loaded, runner, scene, end_s, counts=(1,), steps=())
+            ]
+            del runner
+        rows += [_beside(subject, kind, shape, measured_s) for kind, shape, measured_s in curves]
+        found.append(_curve_line(subject.name, rows))
+        del loaded
         torch.cuda.empty_cache()
         _write_table(out / "curves.csv", rows)
         (out / "memory.json").write_text(json.dumps(memory, indent=2) + "\n")
@@ -306,7 +315,12 @@ def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
 
 
 def _times(
-    loaded: LoadedModel, runner: Runner, scene: Scene, end_s: float
+    loaded: LoadedModel,
+    runner: Runner,
+    scene: Scene,
+    end_s: float,
+    counts: Sequence[int] = NEW_TOKENS,
+    steps: Sequence[int] = STEPS,
 ) -> Iterator[tuple[str, tuple[int, int, int], float]]:
     """Yield what was timed: `verify` or `draft`; requests, new or drafted tokens of each, and context; seconds."""
     clock = measuring_clock(runner.device)
@@ -335,12 +349,12 @@ def _times(
                 slots.append(runner.acquire())
                 runner.forward([Append(slots[-1], tokens(scene.context))])
                 runner.commit(slots[-1], range(scene.context))
-            for count in NEW_TOKENS:
+            for count in counts:
                 rows = [Append(slot, tokens(count), keep=count) for slot in slots]
                 if perf_counter() < end_s:
                     seconds = timed(lambda rows=rows: runner.forward(rows).argmax())
                     yield "verify", (batch_size, count, scene.context), seconds
-            for count in STEPS:
+            for count in steps:
                 if perf_counter() < end_s:
                     seconds = timed(lambda count=count: _draft(runner, slots, count))
                     yield "draft", (batch_size, count, scene.context), seconds
@@ -387,17 +401,19 @@ def _known_times(subject: Subject) -> Mapping[str, Callable[[Sequence[Row]], flo
 
 
 def _curve_line(name: str, rows: Sequence[Mapping[str, object]]) -> str:
-    """Return a sentence on what a verification takes beside a plain step, at every batch size."""
+    """Return a sentence on what a verification and an invariant step take beside a plain step, at every batch size."""
     times = {
-        (row["requests"], row["tokens"]): float(str(row["measured_ms"]))
+        (row["kind"], row["requests"], row["tokens"]): float(str(row["measured_ms"]))
         for row in rows
-        if row["model"] == name and row["kind"] == "verify"
+        if row["model"] == name
     }
-    parts = [
-        f"batch {requests}: {times[requests, 1]:.2f} ms a step, 5 tokens {times[requests, 5] / times[requests, 1]:.2f}x"
-        for requests, tokens in times
-        if tokens == 5
-    ]
+    parts = []
+    for kind, requests, tokens in times:
+        if (kind, tokens) == ("verify", 5):
+            step_ms = times["verify", requests, 1]
+            part = f"batch {requests}: {step_ms:.2f} ms a step, 5 tokens {times[kind, requests, 5] / step_ms:.2f}x"
+            invariant_ms = times.get(("invariant", requests, 1))
+            parts.append(part + (f", invariant {invariant_ms / step_ms:.2f}x" if invariant_ms else ""))
     return f"{name}: " + ("; ".join(parts) or "nothing was timed")
 
 

@@ -69,7 +69,7 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
     curves = table(out / "curves.csv")
     assert {(row["kind"], row["requests"], row["tokens"]) for row in curves} == {
         (kind, batch, str(count))
-        for kind, counts in (("verify", gpu_check.NEW_TOKENS), ("draft", gpu_check.STEPS))
+        for kind, counts in (("verify", gpu_check.NEW_TOKENS), ("draft", gpu_check.STEPS), ("invariant", [1]))
         for batch in ("1", "2")
         for count in counts
     }
