@@ -381,7 +381,7 @@ MANY = make_requests(random_prompts([5, 9, 17] * 6, VOCABULARY), 30)
 
 
 def test_drafts_that_were_in_flight_when_the_connection_broke_lose_nothing(
-    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Any], wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every tenth draft finds its stream broken; the server goes on and keeps the session."""
     sent = 0
@@ -400,6 +400,8 @@ def test_drafts_that_were_in_flight_when_the_connection_broke_lose_nothing(
         connection = Connection(address, CALLER, Link(rtt_s=0.005))
         assert outputs(decode_remotely(METHOD, connection, REQUESTS, batch_size=2, models=models)) == PLAIN
     assert connection.reconnections >= 1
+    chunks = [(*text, *tokens) for text, tokens in wire.chunks]
+    assert len(set(chunks)) < len(chunks), "a chunk in flight is sent again"
 
 
 def test_a_server_that_forgot_the_session_is_given_it_again() -> None:
