@@ -41,8 +41,6 @@ MOST_ROUNDS_AT_FIRST = 1 << 22
 """Rounds per second of a device for which there is room from the start, and for how many in all."""
 GROWTH = 4
 """How many times as many rows as are written a table has room for."""
-IDLE_REFERENCES = 3
-"""Counted references of a spare table: that of the list, that of a variable, and that of counting."""
 PROMPT = -1
 """Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
 
@@ -78,12 +76,23 @@ _spare: list[Floats | None] = [None] * len(TABLES)
 """The last tables of this process: their pages, which take as long to clear as a third of a simulation, are reused."""
 
 
+def _references(tables: Sequence[Floats | None], number: int) -> int:
+    """Return how many references there are to a table, those of the list and of this function included."""
+    table = tables[number]
+    return sys.getrefcount(table)
+
+
+IDLE_REFERENCES = _references([np.empty((1, 0))], 0)
+"""References to a table that only a list holds, which are not as many in every version of Python."""
+
+
 def _empty_table(number: int, rows: int) -> Floats:
     """Return a table with room for so many rows: the spare one if no result looks into it, and it is large enough."""
     # Every view of a table, and every core that writes to it, refers to it as well.
-    spare = _spare[number]
-    if spare is not None and sys.getrefcount(spare) == IDLE_REFERENCES and spare.shape[1] >= rows:
-        return spare
+    if _references(_spare, number) == IDLE_REFERENCES:
+        spare = _spare[number]
+        if spare is not None and spare.shape[1] >= rows:
+            return spare
     table = np.empty((len(TABLES[number]), rows))
     if rows <= MOST_ROUNDS_AT_FIRST:
         _spare[number] = table
