@@ -47,7 +47,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402  # the kit of this checkout comes before one that is installed
 
 from specbench_kit.api import bench  # noqa: E402
-from specbench_kit.core.errors import SkitError  # noqa: E402
+from specbench_kit.core.errors import MethodError, SkitError  # noqa: E402
 from specbench_kit.decoding.card_clock import measuring_clock  # noqa: E402
 from specbench_kit.decoding.kernel_latency import KernelModel  # noqa: E402
 from specbench_kit.decoding.latency import Row  # noqa: E402
@@ -137,10 +137,11 @@ def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
     for (executor, batch_size, temperature), verdicts_of in zip(CONDITIONS, decoding, strict=True):
         said = f"executor {executor}, batch {batch_size}, temperature {temperature:g}"
         try:
-            verdicts = verdicts_of()
+            verdicts, problem = verdicts_of()
         except Exception as error:  # the other conditions are still worth their time
             failed.append(f"{said}: {error!r}")
             continue
+        failed += [f"{said}: {problem}"] if problem else []
         condition = {"executor": executor, "batch_size": batch_size, "temperature": temperature}
         rows += [verdict | condition for verdict in verdicts]
         tally = Counter(str(verdict["verdict"]) for verdict in verdicts)
@@ -154,26 +155,36 @@ def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
     return found
 
 
-def decode_under(scene: Scene, condition: tuple[str, int, float], seconds: float) -> list[dict[str, object]]:
-    """Decode with every method under one condition, for as long as is planned, and return the verdicts."""
+def decode_under(
+    scene: Scene, condition: tuple[str, int, float], seconds: float
+) -> tuple[list[dict[str, object]], str]:
+    """Decode with every method under one condition, for as long as is planned.
+
+    Return the verdicts, and what was wrong with methods whose policies failed.
+    """
     executor, batch_size, temperature = condition
     if scene.apart:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(CONDITIONS)))
+    problem = ""
     with TemporaryDirectory() as folder:
-        result = bench(
-            scene.methods,
-            target=scene.target,
-            draft=scene.draft,
-            device=scene.device,
-            executor=executor,
-            batch_size=batch_size,
-            temperature=temperature,
-            limit=scene.prompts,
-            max_new_tokens=scene.tokens,
-            minutes=seconds / 60,
-            out=folder,
-        )
-        return [_verdict(run) for run in result.folders]
+        try:
+            bench(
+                scene.methods,
+                target=scene.target,
+                draft=scene.draft,
+                device=scene.device,
+                executor=executor,
+                batch_size=batch_size,
+                temperature=temperature,
+                limit=scene.prompts,
+                max_new_tokens=scene.tokens,
+                minutes=seconds / 60,
+                out=folder,
+            )
+        except MethodError as error:
+            problem = str(error)
+        runs = sorted(file.parent for file in Path(folder).glob("*/requests.jsonl"))
+        return [_verdict(run) for run in runs], problem
 
 
 def _verdict(run: Path) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import to_builtins
 
 from specbench_kit.api.result import Result, Study
-from specbench_kit.core.errors import require
+from specbench_kit.core.errors import MethodError, require
 from specbench_kit.core.option import from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.without_effect import flag_of, refuse_without_effect
@@ -103,7 +103,11 @@ def bench(
     with Campaign(settings, prompts, _silent) as campaign:
         for note in [*campaign.bench.measured.notes, *campaign.notes]:
             (tell or _silent)(note)
-        campaign.run(progress or _silent)
+        try:
+            campaign.run(progress or _silent)
+        except MethodError:
+            campaign.conclude()  # the other methods went on, and have their reports
+            raise
         return _result(campaign.conclude(), campaign.bench.left_out)
 
 
