@@ -5,6 +5,7 @@ other scenes, and all scenes where csrc/core.cpp was not compiled.
 """
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from ctypes import c_double, c_int64
 from dataclasses import dataclass, fields
@@ -35,8 +36,13 @@ SCHEDULERS: tuple[type[Scheduler], ...] = (Fcfs, Edf, Static, PrefillFirst, Wisp
 """In the order of their numbers in core.cpp."""
 TABLES = (ROUND_COLUMNS, RESPONSE_COLUMNS, BATCH_COLUMNS)
 FEWEST_ROWS = 1000
+ROUNDS_PER_S = 4
+MOST_ROUNDS_AT_FIRST = 1 << 22
+"""Rounds per second of a device for which there is room from the start, and for how many in all."""
 GROWTH = 4
 """How many times as many rows as are written a table has room for."""
+IDLE_REFERENCES = 3
+"""Counted references of a spare table: that of the list, that of a variable, and that of counting."""
 PROMPT = -1
 """Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
 
@@ -66,6 +72,22 @@ class CoreFigures:
     idle_waiting_s: float
     idle_since_s: float
     unanswered: list[int]
+
+
+_spare: list[Floats | None] = [None] * len(TABLES)
+"""The last tables of this process: their pages, which take as long to clear as a third of a simulation, are reused."""
+
+
+def _empty_table(number: int, rows: int) -> Floats:
+    """Return a table with room for so many rows: the spare one if no result looks into it, and it is large enough."""
+    # Every view of a table, and every core that writes to it, refers to it as well.
+    spare = _spare[number]
+    if spare is not None and sys.getrefcount(spare) == IDLE_REFERENCES and spare.shape[1] >= rows:
+        return spare
+    table = np.empty((len(TABLES[number]), rows))
+    if rows <= MOST_ROUNDS_AT_FIRST:
+        _spare[number] = table
+    return table
 
 
 class CoreLibrary(Protocol):
@@ -98,6 +120,8 @@ class NativeCore:
         self._library = library
         self._server = server
         self._devices = devices
+        # Memory that is not written to costs nothing, but a table that grows is copied.
+        first_rows = min(round(ROUNDS_PER_S * scenario.devices * scenario.duration_s), MOST_ROUNDS_AT_FIRST)
         self._tables = tables = [np.empty((len(names), 0)) for names in TABLES]
         self._handed_out: list[Floats | None] = [None] * len(TABLES)
         table = devices.table
@@ -128,15 +152,12 @@ class NativeCore:
             return seconds, server.overhead.free_s
 
         def make_room(number: int, rows: int) -> tuple[int, int]:
-            """Return the new number of rows of a table that is full, or was handed out, and its address.
-
-            Memory that is not written to costs nothing.
-            """
-            room = GROWTH * rows + FEWEST_ROWS
-            larger = np.empty((len(TABLES[number]), room))
+            """Return the new number of rows of a table that is full, or was handed out, and its address."""
+            room = GROWTH * rows + FEWEST_ROWS if rows or number else first_rows + FEWEST_ROWS
+            larger = _empty_table(number, room)
             larger[:, :rows] = tables[number][:, :rows]
             tables[number] = larger
-            return room, larger.ctypes.data
+            return larger.shape[1], larger.ctypes.data
 
         # None of these functions knows `self`: the garbage collector does not see what the core holds, so that a circle
         # through it would stay in memory with all tables.

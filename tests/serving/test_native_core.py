@@ -116,6 +116,27 @@ def test_a_compiled_run_that_is_looked_at_goes_on(system: str) -> None:
     assert all(equal_results(one, other) for one, other in results)
 
 
+def test_memory_is_used_again_only_when_no_result_looks_into_it() -> None:
+    scenes = [scenario("wisp", devices=devices) for devices in (20, 12, 16)]
+    expected = [simulate(scene, native=False) for scene in scenes]
+    kept = simulate(scenes[0])
+    part = kept.rounds["sent_s"][3:9]
+    assert equal_results(simulate(scenes[1]), expected[1])
+    assert equal_results(kept, expected[0])
+    rounds = native_core._spare[0]
+    kept = simulate(scenes[2])  # its own memory, since a part of the first result is still held
+    assert equal_results(kept, expected[2])
+    assert np.array_equal(part, expected[0].rounds["sent_s"][3:9])
+    spare = native_core._spare[0]
+    assert spare is not None
+    assert spare is not rounds
+    address = spare.ctypes.data
+    del spare, kept, rounds
+    again = simulate(scenes[1])
+    assert again.rounds["client"].ctypes.data == address
+    assert equal_results(again, expected[1])
+
+
 def test_a_response_that_is_too_long_is_the_same_error() -> None:
     requests = (RequestArrival(1.0, 50, 20), RequestArrival(2.0, 4000, 20))
     scene = scenario("wisp", 2, arrivals=ReplayedArrivals(requests), memory=KvCapacity(900))

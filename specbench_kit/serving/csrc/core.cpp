@@ -24,7 +24,17 @@ struct Settings {
   double kv_tokens, kv_capacity, longest_response, idle_s, options[6];
 };
 
-enum Purpose { kRequest, kResponse, kRound, kUp, kDown };
+enum Purpose { kRequest, kResponse, kRound, kUp, kDown, kPurposes };
+
+// The columns that native_core.py puts together.
+enum PerDevice { kRttS, kJitterS, kUpBytes, kDownBytes, kDraftBytes, kSpeed, kHalfRttS, kPrior, kMean, kSlo, kColumns };
+
+// What never changes of a device, side by side, since every round reads most of it.
+struct alignas(64) Constants {
+  double columns[kColumns];
+  uint64_t streams[kPurposes];
+  int64_t kind;
+};
 
 // The columns `FIELDS` of round_table.py.
 enum Field {
@@ -51,6 +61,7 @@ enum Field {
   kFields
 };
 constexpr int kRecorded = 6;
+constexpr size_t kAhead = 2;  // How many requests before its turn a device of a batch is asked for.
 
 template <class T>
 std::vector<T> copied(PyObject* object) {
@@ -127,7 +138,7 @@ struct Requests {
 
 enum class Place : uint8_t { kElsewhere, kBlocked, kWaiting, kInBatch };
 
-struct Device {
+struct alignas(64) Device {
   double row[kFields] = {};
   double start_s = 0, first_s = kInfinity, sent_s = 0, arrives_s = kInfinity, requested_s = 0;
   double submitted = 0, accepted = 0;  // Running sums, for the expected tokens.
@@ -136,6 +147,22 @@ struct Device {
   int64_t draft_cached = 0, kv_tokens = 0, kv_since = 0, enqueued = 0;
   Place place = Place::kElsewhere;
 };
+
+// A message on its way to the server: earliest first, and at one moment the lowest device first.
+struct Arrival {
+  double at_s;
+  int64_t client;
+};
+constexpr auto arrives_later = [](const Arrival& one, const Arrival& other) {
+  return one.at_s > other.at_s || (one.at_s == other.at_s && one.client > other.client);
+};
+
+// Asks for all of an object that is needed soon: what devices do next is at random places of memory.
+template <class T>
+void prefetch(const T& object) {
+  const char* first = reinterpret_cast<const char*>(&object);
+  for (size_t offset = 0; offset < sizeof(T); offset += 64) __builtin_prefetch(first + offset, 1);
+}
 
 // A table in memory of numpy's, column after column; Python makes room when it is full.
 struct Table {
@@ -162,9 +189,6 @@ class Core {
  public:
   Core(const Settings& settings, PyObject* const* values)
       : settings_(settings),
-        streams_(copied<uint64_t>(values[1])),
-        per_device_(copied<double>(values[2])),
-        kinds_(copied<int64_t>(values[3])),
         draft_s_(values[5]),
         isolated_s_(values[6]),
         request_(values[7]),
@@ -182,6 +206,16 @@ class Core {
     }
     const size_t count = size_t(settings.devices);
     devices_.resize(count);
+    constants_.resize(count);
+    const auto streams = copied<uint64_t>(values[1]);  // [purposes, devices]
+    const auto columns = copied<double>(values[2]);    // [columns, devices]
+    const auto kinds = copied<int64_t>(values[3]);
+    for (size_t client = 0; client < count; client++) {
+      Constants& constants = constants_[client];
+      for (size_t i = 0; i < kColumns; i++) constants.columns[i] = columns[i * count + client];
+      for (size_t i = 0; i < kPurposes; i++) constants.streams[i] = streams[i * count + client];
+      constants.kind = kinds[client];
+    }
     server_ = {std::vector<Waiting>(count), settings.idle_s,
                settings.additive != 0,      settings.max_requests,
                settings.kv_tokens,          [this](const BatchSums& sums) { return estimated(sums); }};
@@ -247,12 +281,10 @@ class Core {
     return number ^ (number >> 31);
   }
   double uniform(Purpose purpose, size_t client, int64_t count) const {
-    const uint64_t stream = streams_[size_t(purpose) * devices_.size() + client];
+    const uint64_t stream = constants_[client].streams[purpose];
     return double(mixed(stream + uint64_t(count) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53;
   }
-  // The columns that native_core.py puts together.
-  enum PerDevice { kRttS, kJitterS, kUpBytes, kDownBytes, kDraftBytes, kSpeed, kHalfRttS, kPrior, kMean, kSlo };
-  double of(PerDevice column, size_t client) const { return per_device_[size_t(column) * devices_.size() + client]; }
+  double of(PerDevice column, size_t client) const { return constants_[client].columns[column]; }
 
   double message_s(Purpose purpose, size_t client, double size) const {
     double seconds = of(kRttS, client) / 2 + size / of(purpose == kUp ? kUpBytes : kDownBytes, client);
@@ -297,7 +329,7 @@ class Core {
     row[kBegins] = begins, row[kEarliestS] = -kInfinity, row[kGapS] = 0.0;
     row[kCommitted] = row[kEnds] = row[kDownS] = 0.0;
     if (begins) begin_response(client);
-    const Source& source = sources_[size_t(kinds_[client])];
+    const Source& source = sources_[size_t(constants_[client].kind)];
     const double drawn = uniform(kRound, client, device.generated);
     int64_t index = device.cursor;
     if (source.cumulative.empty()) {
@@ -347,7 +379,7 @@ class Core {
     double* row = device.row;
     double draft_s = 0, draft_bytes = 0;
     int64_t sent = begins ? device.prompt : 0;
-    const int64_t kind = kinds_[client];
+    const int64_t kind = constants_[client].kind;
     if (settings_.on_edge) {
       draft_s = draft_s_(kind, steps, device.context - device.draft_cached, device.draft_cached);
       if (begins) draft_s += draft_s_(kind, -1, device.prompt, 0);
@@ -380,15 +412,15 @@ class Core {
     device.sent_s = free_s + row[kDraftS];
     device.arrives_s = device.sent_s + row[kUpS];
     if (device.arrives_s < kInfinity) {
-      on_their_way_.push_back({device.arrives_s, int64_t(client), int32_t(client), 0});
-      std::push_heap(on_their_way_.begin(), on_their_way_.end(), later);
+      on_their_way_.push_back({device.arrives_s, int64_t(client)});
+      std::push_heap(on_their_way_.begin(), on_their_way_.end(), arrives_later);
     }
   }
 
   double free_after(size_t client, double answered_s, double sent_s) {
     const double* row = devices_[client].row;
     if (!settings_.on_edge || row[kProactive] == 0) return answered_s;
-    const double step_s = draft_s_(kinds_[client], 1, 1, int64_t(row[kContext] + row[kCommitted]));
+    const double step_s = draft_s_(constants_[client].kind, 1, 1, int64_t(row[kContext] + row[kCommitted]));
     const double begun = std::min(std::ceil((answered_s - sent_s) / step_s), row[kProactive]);
     return std::max(answered_s, sent_s + begun * step_s);
   }
@@ -451,16 +483,21 @@ class Core {
 
   double next_s() const {
     if (!batch_.empty()) return ended_s_;
-    const double arrives_s = on_their_way_.empty() ? kInfinity : on_their_way_.front().key;
+    const double arrives_s = on_their_way_.empty() ? kInfinity : on_their_way_.front().at_s;
     return std::max(std::min(arrives_s, retry_s_), free_s_);
   }
 
   void receive(double until_s, bool before) {
     while (!on_their_way_.empty() &&
-           (before ? on_their_way_.front().key < until_s : on_their_way_.front().key <= until_s)) {
+           (before ? on_their_way_.front().at_s < until_s : on_their_way_.front().at_s <= until_s)) {
       const size_t client = size_t(on_their_way_.front().client);
-      std::pop_heap(on_their_way_.begin(), on_their_way_.end(), later);
+      std::pop_heap(on_their_way_.begin(), on_their_way_.end(), arrives_later);
       on_their_way_.pop_back();
+      // The next one, and those of whom one is the next but one.
+      for (size_t i = 0; i < std::min<size_t>(3, on_their_way_.size()); i++) {
+        prefetch(devices_[size_t(on_their_way_[i].client)]);
+        prefetch(server_.rounds[size_t(on_their_way_[i].client)]);
+      }
       arrive(client);
     }
   }
@@ -563,7 +600,12 @@ class Core {
     const double number = double(batches_.rows - 1);
     const auto batch = std::move(batch_);
     batch_.clear();
-    for (const int32_t client : batch) {
+    for (size_t i = 0; i < batch.size(); i++) {
+      if (i + kAhead < batch.size()) {
+        prefetch(devices_[size_t(batch[i + kAhead])]);
+        prefetch(constants_[size_t(batch[i + kAhead])]);
+      }
+      const int32_t client = batch[i];
       Device& device = devices_[client];
       const double sent_s = device.sent_s, start_s = device.start_s, slo = of(kSlo, client);
       conclude(client);
@@ -619,17 +661,15 @@ class Core {
   }
 
   const Settings settings_;
-  const std::vector<uint64_t> streams_;   // [purposes, devices]
-  const std::vector<double> per_device_;  // [columns, devices]
-  const std::vector<int64_t> kinds_;
   std::vector<Source> sources_;
   Remembered draft_s_, isolated_s_;
   PyObject *request_, *batch_s_, *estimated_s_, *too_long_, *make_room_;
   std::vector<Requests> requests_;
   std::vector<Device> devices_;
+  std::vector<Constants> constants_;
   Server server_;
   std::unique_ptr<Queue> queue_;
-  std::vector<Entry> on_their_way_;  // A heap of messages: earliest first, and at one moment the lowest device first.
+  std::vector<Arrival> on_their_way_;  // A heap.
   std::deque<int32_t> blocked_;
   std::vector<int32_t> batch_;
   Table rounds_{0, 17}, responses_{1, 8}, batches_{2, 7};
