@@ -114,13 +114,14 @@ class SearchCounts(Struct):
 
 
 class CardPrice(Struct):
-    """The rent of a card, where and when it was read, and its power."""
+    """The rent of a card, where and when it was read, and its power with where that comes from."""
 
     price_per_hour: float
     date: str
     product: str
     source: str
     power_w: float
+    power_source: str = ""
 
 
 class PlanSummary(Struct):

@@ -19,7 +19,8 @@ _FILE = Path(__file__).with_name("devices.toml")
 class Device(Struct, frozen=True, forbid_unknown_fields=True):
     """Dense peaks in FLOP/s by dtype, bandwidth in bytes/s, memory in bytes.
 
-    The card of a CPU is that of one core. `power_w` is the largest power draw that its maker states, 0 if unknown.
+    The card of a CPU is that of one core. `power_w` is the largest power draw that its maker states, 0 if unknown,
+    entered on the day `power_date`.
     `reported` are the names by which a driver reports exactly this device.
     """
 
@@ -32,10 +33,18 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
     aliases: tuple[str, ...] = ()
     note: str = ""
     power_w: Amount = 0.0
+    power_date: str = ""
 
     def __post_init__(self) -> None:
         if not self.peak_flops or self.peak_flops.keys() - BYTES.keys():
             raise ValueError(f"peak_flops must be a table of FLOP/s for some of {', '.join(BYTES)}")
+
+    @property
+    def power_source(self) -> str:
+        """Where the power comes from; empty if it is unknown."""
+        if not self.power_w:
+            return ""
+        return f"the maker's data sheet, entered on {self.power_date}" if self.power_date else "the card's own file"
 
     @property
     def is_cpu(self) -> bool:

@@ -58,14 +58,12 @@ def assumptions(market: Market, fleet: Fleet) -> Iterator[Assumption]:
     )
     if on_edge:
         deployment = scenario.deployment
+        on_average = " on average" if scenario.network.trace else ""
         yield Assumption(
             "round trip",
-            f"{1e3 * deployment.link.rtt_s:g} ms",
-            f"{1e3 * SLOWER * deployment.link.rtt_s:g} ms",
-            replace(
-                scenario,
-                deployment=replace(deployment, link=replace(deployment.link, rtt_s=SLOWER * deployment.link.rtt_s)),
-            ),
+            f"{1e3 * deployment.link.rtt_s:.4g} ms{on_average}",
+            f"{1e3 * SLOWER * deployment.link.rtt_s:.4g} ms{on_average}",
+            _with_longer_round_trips(scenario),
             epsilon,
         )
         step_s = deployment.drafter.latency.seconds(((1, 1),))
@@ -80,6 +78,15 @@ def assumptions(market: Market, fleet: Fleet) -> Iterator[Assumption]:
         yield Assumption(
             "late responses", f"{epsilon:.0%} of responses may fall short", f"{STRICTER:.0%} may", scenario, STRICTER
         )
+
+
+def _with_longer_round_trips(scenario: Scenario) -> Scenario:
+    link = scenario.deployment.link
+    network = scenario.network
+    if (trace := network.trace) is not None:
+        network = replace(network, trace=replace(trace, rtt_s=SLOWER * trace.rtt_s))
+    deployment = replace(scenario.deployment, link=replace(link, rtt_s=SLOWER * link.rtt_s))
+    return replace(scenario, deployment=deployment, network=network)
 
 
 def _with_slower_drafter(deployment: Deployment) -> Deployment:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from specbench_kit.serving.acceptance_spec import parse_acceptance, parse_rates
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import KvCapacity, tokens_beside
+from specbench_kit.serving.network import NO_DELAYS, Network, read_link_trace
 from specbench_kit.serving.round_sources import RoundSource
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import SloMix, parse_slo
@@ -137,13 +139,20 @@ class Market:
 
     @cached_property
     def definition(self) -> Definition:
-        """The deployment of the drafting devices, with the link that was asked for."""
-        link_s = self.options.link_s
-        return find(self.options.deployment).replace({} if link_s is None else {"link.rtt_s": link_s})
+        """The deployment of the drafting devices, with the round trip that was asked for."""
+        link = self.options.link
+        return find(self.options.deployment).replace({"link.rtt_s": link} if isinstance(link, float) else {})
+
+    @cached_property
+    def network(self) -> Network:
+        """The link between devices and server, if it was recorded."""
+        link = self.options.link
+        return Network(trace=read_link_trace(link)) if isinstance(link, Path) else NO_DELAYS
 
     @cached_property
     def _base(self) -> Deployment:
-        return self.definition.build()
+        deployment = self.definition.build()
+        return replace(deployment, link=self.network.link(deployment.link))
 
     @cached_property
     def target(self) -> Subject:
@@ -260,6 +269,7 @@ class Market:
             max_batch=candidate.max_batch,
             duration_s=options.duration_s,
             warmup_s=options.warmup_s,
+            network=self.network,
         )
 
     def profile(self, server: Server) -> Profile:

@@ -25,15 +25,22 @@ METHODS = (
     "threshold:threshold=0.7,max_draft=8",
 )
 SCHEDULERS = ("wisp-promise", "edf:by=promise", "fcfs")
+LINK_FILES = (".csv", ".jsonl")
 _TIME = re.compile(r"(\d+\.?\d*|\.\d+)\s*(ms|s)?")
 
 
-def parse_link(text: str) -> float:
-    """Return the seconds in a round trip such as 40ms or 0.04s."""
+def parse_link(text: str) -> float | Path:
+    """Return the seconds in a round trip such as 40ms or 0.04s, or the path of a recorded link."""
     match = _TIME.fullmatch(text.strip())
-    if match is None:
-        raise SkitError(f"--link takes a round trip such as 40ms or 0.04s, not '{text}'")
-    return float(match[1]) * (1e-3 if match[2] == "ms" else 1.0)
+    if match is not None:
+        return float(match[1]) * (1e-3 if match[2] == "ms" else 1.0)
+    path = Path(text).expanduser()
+    if path.suffix in LINK_FILES:
+        return path
+    raise SkitError(
+        f"--link takes a round trip such as 40ms or 0.04s, or a {' or '.join(LINK_FILES)} file of a recorded link, "
+        f"not '{text}'"
+    )
 
 
 def parse_classes(text: str) -> tuple[tuple[float, float], ...]:
@@ -91,9 +98,14 @@ class PlanOptions:
             parse=parse_classes,
         ),
     ]
-    link_s: Annotated[
-        float | None,
-        Option("Round trip between device and server, such as 40ms.", DEPLOYMENT, flag="link", parse=parse_link),
+    link: Annotated[
+        float | Path | None,
+        Option(
+            "Round trip between device and server, such as 40ms, or a recorded link (.csv or .jsonl, as --link-trace "
+            "of skit simulate takes it).",
+            DEPLOYMENT,
+            parse=parse_link,
+        ),
     ] = None
     gpus: Annotated[
         tuple[str, ...],

@@ -311,7 +311,7 @@ def _search(summary: PlanSummary) -> Blocks:
 
 
 def _prices(summary: PlanSummary) -> Blocks:
-    columns = ("card", "$ per hour", "read on", "product", "source", Column("power (W)", "count"))
+    columns = ("card", "$ per hour", "read on", "product", "source", Column("power (W)", "count"), "power from")
     rows = [
         (
             name,
@@ -320,6 +320,7 @@ def _prices(summary: PlanSummary) -> Blocks:
             price.product,
             price.source,
             price.power_w or None,
+            price.power_source or None,
         )
         for name, price in summary.prices.items()
     ]

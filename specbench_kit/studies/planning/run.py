@@ -56,6 +56,7 @@ from specbench_kit.studies.serving.seeds import estimate
 DEPLOYMENT = "deployment.toml"
 VERIFIER = "verifier.toml"
 DRAFTER = "drafter.toml"
+LINK = "link"
 
 
 def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
@@ -81,6 +82,8 @@ def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
     elif cards.names_a_file(str(content["drafter"].get("profile", ""))):
         shutil.copyfile(market.definition.path.parent / content["drafter"]["profile"], folder / DRAFTER)
         content["drafter"] = {**content["drafter"], "profile": DRAFTER}
+    if isinstance(link := market.options.link, Path):
+        shutil.copyfile(link, folder / f"{LINK}{link.suffix}")
     write_text(folder / DEPLOYMENT, tomli_w.dumps(content))
     return shlex.join(["skit", "simulate", *check_arguments(Path(DEPLOYMENT), market, plan)])
 
@@ -103,6 +106,8 @@ def check_arguments(deployment: Path, market: Market, plan: Fleet) -> list[str]:
             "--arrivals",
             f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g},exponential=true",
         ]
+    if isinstance(options.link, Path):
+        arguments += ["--link-trace", str(deployment.with_name(f"{LINK}{options.link.suffix}"))]
     for name, text in (("--prompt-tokens", options.prompt_tokens), ("--output-tokens", options.output_tokens)):
         arguments += [name, text] if text is not None else []
     return arguments
@@ -183,6 +188,7 @@ class PlanRun:
                     server.price.product,
                     server.price.source,
                     server.device.power_w,
+                    server.device.power_source,
                 )
                 for server in market.servers()
             },

@@ -9,10 +9,12 @@ import pytest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.serving_rows import Interval
+from specbench_kit.profilers.devices import bundled_devices
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.planning import run, search
+from specbench_kit.studies.planning.assumptions import assumptions
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
 from specbench_kit.studies.planning.law import Estimate, Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes, parse_link
@@ -23,7 +25,7 @@ def options(promise: str, **others: object) -> PlanOptions:
     given: dict[str, object] = {
         "devices": 300,
         "classes": parse_classes(promise),
-        "link_s": 0.04,
+        "link": 0.04,
         "gpus": ("l40s", "h100"),
         "cards": (1, 2),
         "bits": (16, 4),
@@ -41,6 +43,36 @@ def test_link_and_classes_are_read_as_they_are_said() -> None:
     assert parse_classes("4:0.5,8:0.5") == ((4.0, 0.5), (8.0, 0.5))
     assert parse_classes("6") == ((6.0, 1.0),)
     assert options("4:0.5,8:0.5").slo == "4/s:0.5,8/s:0.5"
+
+
+def test_a_recorded_link_stands_for_the_round_trip(tmp_path: Path) -> None:
+    """The law counts with the mean of the recording, simulations follow it, and the plan keeps a copy."""
+    path = tmp_path / "home.csv"
+    path.write_text("0.02\n0.06\n0.04\n", encoding="utf-8")
+    market = Market(options("4", link=parse_link(str(path))))
+    candidate = rank(market, "edge")[0].candidate
+    scenario = market.scenario(candidate)
+    assert scenario.deployment.link.rtt_s == pytest.approx(0.04)
+    assert scenario.network.trace is not None
+    (moved,) = (entry for entry in assumptions(market, planned(candidate)) if entry.name == "round trip")
+    assert (moved.assumed, moved.moved) == ("40 ms on average", "80 ms on average")
+    assert moved.scenario.network.trace is not None
+    assert moved.scenario.network.trace.rtt_s == pytest.approx([0.04, 0.12, 0.08])
+    check = run.write_deployment(tmp_path, market, planned(candidate))
+    assert "--link-trace link.csv" in check
+    assert (tmp_path / "link.csv").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+    with pytest.raises(SkitError, match="cannot read the link trace"):
+        rank(Market(options("4", link=tmp_path / "none.csv")), "edge")
+
+
+def test_every_power_says_where_it_comes_from() -> None:
+    for device in bundled_devices().values():
+        assert bool(device.power_w) == bool(device.power_date) == bool(device.power_source)
+
+
+def planned(candidate: Candidate) -> Fleet:
+    """Return a fleet of one replica that was not judged."""
+    return Fleet(candidate, 1, 9, Interval(0.0), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["4:0.5,8:0.6", "4:0.5,4:0.5", "0", "-1", "fast", "4:1.5,8:-0.5", "4:x"])
@@ -73,7 +105,7 @@ def test_by_the_law_a_stricter_promise_never_serves_more_devices() -> None:
 
 def test_by_the_law_a_longer_link_and_longer_prompts_never_serve_more_devices() -> None:
     base = estimates("4")
-    for others in ({"link_s": 0.2}, {"prompt_tokens": "800"}):
+    for others in ({"link": 0.2}, {"prompt_tokens": "800"}):
         moved = estimates("4", **others)
         assert all(law.devices <= base[label].devices * 1.0001 for label, law in moved.items())
 
@@ -116,8 +148,7 @@ def test_the_law_of_a_pipeline_is_close_to_the_simulator(placement: Placement) -
 def test_a_pipeline_is_what_its_written_deployment_says(tmp_path: Path) -> None:
     market = Market(options("1", bits=(16,), **PIPELINES))
     server = next(server for server in market.servers() if (server.members, server.stages) == (8, 4))
-    plan = Fleet(Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16), 1, 9, Interval(0.0), None)  # type: ignore[arg-type]
-    run.write_deployment(tmp_path, market, plan)
+    run.write_deployment(tmp_path, market, planned(Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16)))
     written = load(str(tmp_path / run.DEPLOYMENT))
     assert written is not None
     verifier = market.deployment(server, "edge").verifier

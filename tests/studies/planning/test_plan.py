@@ -34,7 +34,7 @@ def planned(folder: Path, promise: str) -> PlanOutcome:
     options = PlanOptions(
         devices=90,
         classes=parse_classes(promise),
-        link_s=0.04,
+        link=0.04,
         gpus=("l40s", str(folder / "worse.toml")),
         cards=(1,),
         bits=(4,),
