@@ -149,8 +149,11 @@ class TraceFile:
                     if column.null_count or (name not in TEXT and column.flatten().null_count):
                         raise ValueError(f"column {name} holds null")
                 before = rows - batch.num_rows
+                content = {
+                    name: _values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                }
                 for index in range(min(batch.num_rows, self._count - before)):
-                    yield self._request(batch, index)
+                    yield self._request(content, index)
                 if rows >= self._count:
                     break
             if rows < self._count:  # a changed byte in a page's header can hide rows
@@ -158,22 +161,18 @@ class TraceFile:
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 
-    def _request(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
-        plain = {name: batch.column(name)[index].as_py() for name in PLAIN if name in batch.schema.names}
+    def _request(self, content: Mapping[str, "_Texts | _Lists"], index: int) -> RequestTrace:
+        plain: dict[str, Any] = {name: content[name].plain(index) for name in PLAIN if name in content}
         shape = (len(plain["output_ids"]), self.header.max_draft)
 
         def matrix(name: str) -> NDArray[Any]:
-            values: NDArray[Any] = batch.column(name)[index].values.to_numpy(zero_copy_only=False)
+            values: NDArray[Any] = content[name].part(index)
             return values.reshape(shape)
 
         statistics = np.empty((*shape, 0), np.float32)
         if DRAFT_STATISTICS not in self.header.lacks:
             statistics = np.stack([matrix(name) for name in STATISTICS], axis=-1)
-        trees = {
-            name: batch.column(column)[index].values.to_numpy(zero_copy_only=False)
-            for column, name in CANDIDATE_COLUMNS.items()
-            if column in batch.schema.names
-        }
+        trees = {name: content[column].part(index) for column, name in CANDIDATE_COLUMNS.items() if column in content}
         trace = RequestTrace(
             **plain, drafted=matrix("drafted"), statistics=statistics, candidates=CandidateColumns(**trees)
         )
@@ -202,6 +201,48 @@ class TraceFile:
         return entry
 
 
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """A column of texts."""
+
+    texts: list[str]
+
+    def plain(self, index: int) -> str:
+        """Return the text of one request."""
+        return self.texts[index]
+
+    def part(self, index: int) -> Any:
+        """Refuse, since texts are no numbers."""
+        raise ValueError("a column of lists holds texts")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """A column of lists: the values of all of them, an array of numbers or a list of texts, and where each begins."""
+
+    values: Any
+    bounds: list[int]
+
+    def part(self, index: int) -> Any:
+        """Return the values of one request."""
+        return self.values[self.bounds[index] : self.bounds[index + 1]]
+
+    def plain(self, index: int) -> list[Any]:
+        """Return the values of one request as a list."""
+        part = self.part(index)
+        return part if isinstance(part, list) else part.tolist()
+
+
+def _values(name: str, column: "pyarrow.Array[Any]") -> _Texts | _Lists:
+    """Return a column's content: taken apart once for all requests of a batch, which is faster than for each."""
+    if name in TEXT:
+        return _Texts(column.to_pylist())
+    flat = column.flatten()
+    values = flat.to_pylist() if name == "sources" else flat.to_numpy(zero_copy_only=False)
+    offsets = column.offsets.to_numpy()
+    return _Lists(values, (offsets - offsets[0]).tolist())
+
+
 def _fault(trace: RequestTrace, header: TraceHeader) -> str:
     """Return what cannot be true of a recorded request, or an empty text."""
     length = len(trace.prompt_ids) + len(trace.output_ids)
@@ -209,7 +250,8 @@ def _fault(trace: RequestTrace, header: TraceHeader) -> str:
         return "has no prompt or no output"
     if trace.finish_reason not in ("eos", "length"):
         return f"finished for the reason '{trace.finish_reason}', not eos or length"
-    if min(*trace.prompt_ids, *trace.output_ids, *trace.continuation, trace.drafted.min() - NO_TOKEN) < 0:
+    least = min(min(trace.prompt_ids), min(trace.output_ids), min(trace.continuation, default=0))
+    if min(least, trace.drafted.min() - NO_TOKEN) < 0:
         return "holds a negative token"
     if (trace.drafted[:, :-1] < np.minimum(trace.drafted[:, 1:], 0)).any():
         return "has a draft that goes on after its end"
