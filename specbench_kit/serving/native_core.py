@@ -41,8 +41,6 @@ MOST_ROUNDS_AT_FIRST = 1 << 22
 """Rounds per second of a device for which there is room from the start, and for how many in all."""
 GROWTH = 4
 """How many times as many rows as are written a table has room for."""
-IDLE_REFERENCES = 3
-"""Counted references of a spare table: that of the list, that of a variable, and that of counting."""
 PROMPT = -1
 """Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
 
