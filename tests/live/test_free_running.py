@@ -271,8 +271,8 @@ def test_a_device_that_was_away_is_told_what_it_missed_and_sends_again_what_was_
     assert device.read(1) == [(0, "OK", 7, [], ANSWER[1])]
 
 
-def test_nobody_decodes_for_a_device_that_is_away_or_does_not_read() -> None:
-    with controlled(credit=4) as device:
+def test_nobody_decodes_for_a_device_that_is_away() -> None:
+    with controlled() as device:
         device.open()
         device.connection.close()
         sessions = device.service.handler.sessions
