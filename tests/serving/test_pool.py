@@ -291,6 +291,14 @@ def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
     assert one.deployment.drafter == scene.deployment.drafter
     profile = shared_profile(find_device("h100"), 2, find_subject("qwen3-32b", "target"), dtype="bfloat16")
     assert two.deployment.verifier.latency == profile.latency()
+    settings = ServingSettings(
+        recording=BenchSettings(methods=("autoregressive",)),
+        acceptance=("iid:alpha=0.8",),
+        deployment=("wisp-roofline",),
+        servers=("2xh100,1xh100",),
+    )
+    memory, origin = ScenarioBuilder(settings).least_memory(settings.series()[0])
+    assert (memory, origin) == (one.memory, "on server 2 (1xh100), of all servers the least")
 
 
 def test_batches_in_a_pipeline_of_cards_by_hand() -> None:

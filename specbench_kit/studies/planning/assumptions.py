@@ -76,7 +76,11 @@ def assumptions(market: Market, fleet: Fleet) -> Iterator[Assumption]:
         )
     if epsilon > STRICTER:
         yield Assumption(
-            "late responses", f"{epsilon:.0%} of responses may fall short", f"{STRICTER:.0%} may", scenario, STRICTER
+            "late responses",
+            f"{epsilon:.0%} of responses may fall short",
+            f"{STRICTER:.0%} of them",
+            scenario,
+            STRICTER,
         )
 
 

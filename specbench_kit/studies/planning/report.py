@@ -89,12 +89,13 @@ def headline(summary: PlanSummary) -> str:
     plan = summary.plan
     cards = f"{plan.cards} {plan.title}"
     if plan.cards_per_replica > 1:
-        cards += f" (in {plan.replicas} groups of {plan.cards_per_replica}{_stages(plan)})"
+        cards += f" (in {_groups(plan)} of {plan.cards_per_replica}{_stages(plan)})"
     most = plan.most_price_per_hour
+    least = dollars(plan.least_price_per_hour)
     span = (
-        f"between {dollars(plan.least_price_per_hour)} and {dollars(most)}"
+        ("throughout its range" if least == dollars(most) else f"between {least} and {dollars(most)}")
         if most
-        else (f"from {dollars(plan.least_price_per_hour)} up, and it may fail: see the range")
+        else (f"from {least} up, and it may fail: see the range")
     )
     how = f"weights in {plan.weight_bits} bits and {WAYS[plan.drafting]}"
     if plan.drafting != "none":
@@ -106,6 +107,10 @@ def headline(summary: PlanSummary) -> str:
 def _stages(replica: Configuration) -> str:
     """Return how many stages a replica's cards form, if they are a pipeline."""
     return f" in {replica.stages} stages" if replica.stages > 1 else ""
+
+
+def _groups(fleet: FleetSummary) -> str:
+    return "1 group" if fleet.replicas == 1 else f"{fleet.replicas} groups"
 
 
 def _rivals(summary: PlanSummary) -> str:
@@ -120,7 +125,8 @@ def _rivals(summary: PlanSummary) -> str:
         else:
             doubt = ", within that range" if _in_range(fleet, plan) else ""
             ratio = times(fleet.price_per_hour / plan.price_per_hour)
-            parts.append(f"{WAYS[way]} would cost {ratio} as much{doubt}")
+            cost = "as much" if fleet.price_per_hour == plan.price_per_hour else f"{ratio} as much"
+            parts.append(f"{WAYS[way]} would cost {cost}{doubt}")
     return "; ".join(reversed(parts))
 
 
@@ -149,7 +155,7 @@ def fleet_table(summary: PlanSummary) -> Table:
             [
                 WAYS[way],
                 f"{fleet.cards} x {fleet.card}"
-                + (f" ({fleet.replicas} groups{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
+                + (f" ({_groups(fleet)}{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
                 f"{fleet.weight_bits} bits",
                 code(fleet.method),
                 code(fleet.scheduler),
@@ -282,7 +288,7 @@ def _range(summary: PlanSummary) -> Blocks:
 
 def _search(summary: PlanSummary) -> Blocks:
     lines = [
-        f"{WAYS[way]}: {counts.candidates:,} configurations by the law, {counts.simulated} simulated; of the "
+        f"{WAYS[way]}: {counts.candidates:,} ranked by the law, {counts.simulated} simulated; of the "
         f"kinds of replicas that were not, {counts.ruled_out} cannot be cheaper by the law's bound, and "
         f"{counts.unlikely} are too dear by its estimate"
         for way, counts in summary.searched.items()

@@ -270,6 +270,14 @@ class ScenarioBuilder:
         """Return the room for KV, and where that number comes from."""
         return self._memory(self._definition(series))
 
+    def least_memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
+        """Return the room for KV on the server of a series that has the least, and where that number comes from."""
+        servers = self._servers(series)
+        if isinstance(servers, int):
+            return self.memory(series)
+        least = min(servers, key=lambda server: server.memory.tokens)
+        return least.memory, f"on server {least.name}, of all servers the least"
+
     def _memory(self, definition: Definition) -> tuple[KvCapacity, str]:
         return self._memory_beside(verifier_profile(definition), definition.build().verifier.stages)
 

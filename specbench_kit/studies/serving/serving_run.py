@@ -225,7 +225,7 @@ class ServingRun:
 
 def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObject:
     typical = builder.source(series).typical
-    memory, origin = builder.memory(series)
+    memory, origin = builder.least_memory(series)
     system = series.serves
     return {
         "label": series.label,
