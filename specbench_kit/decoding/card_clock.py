@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from specbench_kit.decoding.clock import MeasuringClock, Phase, monotonic_s
+from specbench_kit.core.counted_time import counted_s, uncounted_s
+from specbench_kit.decoding.clock import MeasuringClock, Phase
 
 
 def measuring_clock(
@@ -48,6 +49,8 @@ class CardClock(MeasuringClock):
         self._others = others
         self._events: list[torch.cuda.Event] = []
         """Events that were made so far, of which the first `_marks` were recorded since the last settlement."""
+        self._uncounted_s: list[float] = []
+        """The seconds that had been left out when each of them was recorded: on the card they have passed."""
         self._marks = 0
         self._first_s = 0.0
         """When the first of them was recorded; the card had nothing to do then."""
@@ -80,11 +83,13 @@ class CardClock(MeasuringClock):
         if number == len(self._events):
             self._events.append(torch.cuda.Event(enable_timing=True))
         if not number:
-            self._first_s = monotonic_s()
+            self._first_s = counted_s()
+            self._uncounted_s.clear()
         stream = torch.cuda.current_stream(self._device)
         for other in self._others:
             stream.wait_stream(torch.cuda.current_stream(other))
         self._events[number].record(stream)
+        self._uncounted_s.append(uncounted_s())
         self._marks += 1
         if self._entered and number:
             phase = self._entered[-1][0]
@@ -96,8 +101,11 @@ class CardClock(MeasuringClock):
         if not self._marks:
             return
         self._events[self._marks - 1].synchronize()
-        first = self._events[0]
-        times_s = [self._first_s + first.elapsed_time(event) / 1000 for event in self._events[: self._marks]]
+        first, uncounted_before_s = self._events[0], self._uncounted_s[0]
+        times_s = [
+            self._first_s + first.elapsed_time(event) / 1000 - (uncounted_s - uncounted_before_s)
+            for event, uncounted_s in zip(self._events, self._uncounted_s, strict=False)
+        ]
         for phase, label, end in self._spans:
             self._phases[phase] += times_s[end] - times_s[end - 1]
             if self.timeline is not None and self._resumed_s is not None:
@@ -121,4 +129,4 @@ class CardClock(MeasuringClock):
 
     def _read_synchronised_s(self) -> float:
         self._settle()
-        return monotonic_s()
+        return counted_s()

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 
+from specbench_kit.core.counted_time import counted_s, uncounted_s
 from specbench_kit.decoding.records import TimeKind
 from specbench_kit.decoding.timeline import Timeline, TimelineMarker
 
@@ -86,6 +87,10 @@ class Clock(Protocol):
     def processor_time(self) -> ProcessorTime | None:
         """The time spent inside `running`; None if the clock is modelled."""
 
+    @property
+    def uncounted_s(self) -> float:
+        """The seconds inside `running` that were left out, since something was prepared in them."""
+
 
 def _recent_durations() -> defaultdict[Phase, deque[float]]:
     return defaultdict(lambda: deque(maxlen=RECENT))
@@ -96,6 +101,7 @@ class ModelledClock(TimelineMarker):
 
     time_kind: TimeKind = "modelled"
     processor_time = None
+    uncounted_s = 0.0
 
     def __init__(self, started_s: float = 0.0) -> None:
         self._now_s = started_s
@@ -134,14 +140,19 @@ class ModelledClock(TimelineMarker):
 
 
 class MeasuringClock(TimelineMarker):
-    """This machine's time, which passes only inside `running`; a phase inside a phase suspends the outer one."""
+    """This machine's time, which passes only inside `running`; a phase inside a phase suspends the outer one.
+
+    What is prepared once while the clock runs, such as a graph that is captured, is left out: see `not_counted`.
+    """
 
     time_kind: TimeKind = "measured"
 
     def __init__(self, device: torch.device, started_s: float = 0.0) -> None:
         self._device = device
-        self._read_s = perf_counter if device.type != "cuda" else self._read_synchronised_s
+        self._read_s = counted_s if device.type != "cuda" else self._read_synchronised_s
         self.processor_time: ProcessorTime = ProcessorTime(0.0, 0.0, 0.0)
+        self.uncounted_s = 0.0
+        """Seconds inside `running` that were left out."""
         self._elapsed_s = started_s
         self._resumed_s: float | None = None
         self._phases: defaultdict[Phase, float] = defaultdict(float)
@@ -158,17 +169,19 @@ class MeasuringClock(TimelineMarker):
     def running(self) -> Iterator[None]:
         """Let time pass inside; the clock stands still outside."""
         before = read_processor_time()
-        self._resumed_s = before.wall_s
+        uncounted_before_s = uncounted_s()
+        self._resumed_s = counted_s()
         try:
             yield
         finally:
             self._elapsed_s += self._read_s() - self._resumed_s
             self._resumed_s = None
+            self.uncounted_s += uncounted_s() - uncounted_before_s
             self.processor_time = self.processor_time.plus(read_processor_time().since(before))
 
     def now_s(self) -> float:
         """Return the seconds that have passed while running."""
-        return self._elapsed_s + (perf_counter() - self._resumed_s if self._resumed_s is not None else 0.0)
+        return self._elapsed_s + (counted_s() - self._resumed_s if self._resumed_s is not None else 0.0)
 
     def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase."""
@@ -237,7 +250,7 @@ class MeasuringClock(TimelineMarker):
     def _read_synchronised_s(self) -> float:
         # Kernels run on after their launch: without this wait their time would be charged to a later phase.
         torch.cuda.synchronize(self._device)
-        return perf_counter()
+        return counted_s()
 
 
 class _PhaseContext(AbstractContextManager[None]):

@@ -5,8 +5,10 @@ from time import sleep
 
 import pytest
 import torch
-from emulated_card import Machine, emulated_cards
+from emulated_card import Machine, emulated_cards, streams
 
+from specbench_kit.core import counted_time
+from specbench_kit.core.counted_time import counted_s, not_counted
 from specbench_kit.decoding.card_clock import CardClock, measuring_clock
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.timeline import Timeline
@@ -51,6 +53,50 @@ def test_phases_are_charged_and_the_host_waits_once(machine: Machine) -> None:
     assert [span.label for span in clock.timeline.spans] == ["policy", "draft", "policy", "verify"]
     assert all(0 <= span.start_s < span.end_s <= clock.now_s() for span in clock.timeline.spans)
     assert clock.take() == {}
+
+
+AGES_S = 1000.0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.usefixtures("machine")
+def test_what_is_prepared_once_does_not_count(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = measuring_clock(torch.device(device))
+    clock.timeline = Timeline()
+    with clock.running():
+        with clock.phase("draft"):
+            pass
+        with clock.phase("verify"):
+            sleep(PAUSE_S)
+            with not_counted():
+                skip_ages(monkeypatch)
+            sleep(PAUSE_S)
+        with clock.phase("commit"):
+            pass
+        seconds = clock.take()
+    assert 2 * PAUSE_S <= seconds["verify"] < AGES_S
+    assert max(seconds["draft"], seconds["commit"]) < AGES_S
+    assert clock.typical_s("verify") == seconds["verify"]
+    assert sum(seconds.values()) <= clock.now_s() < AGES_S
+    assert all(0 <= span.start_s < span.end_s <= clock.now_s() for span in clock.timeline.spans)
+    assert clock.uncounted_s >= AGES_S
+
+
+def test_time_stands_still_for_everybody_while_something_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    before_s = counted_s()
+    with not_counted():
+        still_s = counted_s()
+        with not_counted():
+            skip_ages(monkeypatch)
+        assert counted_s() == still_s
+    assert before_s <= still_s <= counted_s() < before_s + AGES_S
+
+
+def skip_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a very long time pass on the host and on all cards."""
+    now_s, now_on_card_s = counted_time.perf_counter, streams.perf_counter
+    monkeypatch.setattr(counted_time, "perf_counter", lambda: now_s() + AGES_S)
+    monkeypatch.setattr(streams, "perf_counter", lambda: now_on_card_s() + AGES_S)
 
 
 def test_a_phase_that_is_resumed_lasts_from_its_beginning(machine: Machine) -> None:

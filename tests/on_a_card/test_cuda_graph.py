@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated_card import Machine, emulated_cards
+from emulated_card import Machine, emulated_cards, graphs, streams
 from nightly import nightly_except
 from tiny_models import (
     clear_prompts,
@@ -21,6 +21,7 @@ from tiny_models import (
     tiny_llama,
 )
 
+from specbench_kit.core import counted_time
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.decoding.sampling import Sampler
@@ -157,6 +158,57 @@ def test_all_forwards_of_a_text_are_computed_in_one_way(monkeypatch: pytest.Monk
         parts.append(runner.forward([Append(slots[1], part, keep=len(part))])[0].float().clone())
         runner.commit(slots[1], range(len(part)))
     torch.testing.assert_close(whole.cpu(), torch.cat(parts).cpu(), atol=0.02, rtol=0.02)
+
+
+def test_a_prompt_is_one_graph_in_any_slot(machine: Machine) -> None:
+    """It is computed kernel by kernel where tokens stand before it, or where it is longer than graphs are."""
+    runner = make_runner(tiny_llama().to("cuda"), SLOTS, 900, "cuda-graph")
+    reference = make_runner(tiny_llama(), SLOTS, 900, "transformers")
+    prompts = random_prompts([100, 70, 128, 9, 600, 120], 64)
+    for each in (runner, reference):
+        for _ in prompts:
+            each.acquire()
+    launches = []
+    for slot in (0, 1, 2):
+        with machine.counts.during() as counts:
+            forward = runner.forward([Append(slot, prompts[slot])])
+            found = forward.argmax()
+        assert found == reference.forward([Append(slot, prompts[slot])]).argmax()
+        launches.append(counts.launches)
+    assert launches[1:] == [0, 0], "all three are graphs of 128 tokens, and the first one captures it"
+    for each in (runner, reference):
+        for slot in (0, 1, 2):
+            each.commit(slot, range(len(prompts[slot])))
+    rows = [Append(slot, [7, 8], keep=2) for slot in (0, 1, 2)]
+    rows += [Append(slot, prompts[slot]) for slot in (4, 3, 5)]
+    mixed, expected = runner.forward(rows), reference.forward(rows)
+    assert mixed.argmax() == expected.argmax()
+    assert [part.shape[0] for part in (mixed[number] for number in range(6))] == [2, 2, 2, 1, 1, 1]
+    torch.testing.assert_close(mixed.logits.cpu(), expected.logits, atol=1e-4, rtol=1e-4)
+    for each in (runner, reference):
+        each.commit(5, range(120))
+    rows = [Append(5, prompts[0]), Append(3, [1], keep=1)]
+    torch.testing.assert_close(runner.forward(rows).logits.cpu(), reference.forward(rows).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_captures_take_is_no_time_of_a_method(requests_: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H100 a batch's first rounds took up to ten times as long as the same ones later."""
+    ages_s, begin, captured = 1000.0, graphs.Graph.capture_begin, []
+
+    def slow(graph: graphs.Graph, *arguments: object, **options: object) -> None:
+        for module in (counted_time, streams):
+            now_s = module.perf_counter
+            monkeypatch.setattr(module, "perf_counter", lambda now_s=now_s: now_s() + ages_s)
+        captured.append(graph)
+        begin(graph, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(graphs.Graph, "capture_begin", slow)
+    records = decode(parse_method("specedge:depth=3,budget=8,beams=4"), runners("cuda", "cuda-graph"), requests_)
+    assert len(captured) > 3
+    for record in records.values():
+        assert 0 < record.e2e_s < ages_s
+        assert all(0 <= round_.draft_s + round_.verify_s < ages_s for round_ in record.rounds)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8])

@@ -174,8 +174,6 @@ class Executor(ABC):
 
     reads_blocks = False
     """True if the executor holds the blocks of a GGUF file as they are."""
-    captures = 0
-    """How many graphs were captured so far; a forward that captures one takes far longer than the next of its shape."""
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.slots = slots

@@ -14,11 +14,19 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from specbench_kit.core.gc_paused import gc_paused
-from specbench_kit.models.executors.base import Forward, Row, executors
+from specbench_kit.models.executors.base import Forward, Padding, Row, executors
 from specbench_kit.models.executors.graph_forward import CardDecoder, GraphComputations, GraphMemory, is_computable
 from specbench_kit.models.executors.graph_inputs import NODES, Details, GraphInputs, Shape, pending_in, power_of_two
-from specbench_kit.models.executors.graph_work import COLUMNS, CapturedGraph, GraphForward, GraphLibrary, Table, Work
+from specbench_kit.models.executors.graph_work import (
+    COLUMNS,
+    CapturedGraph,
+    GraphForward,
+    GraphLibrary,
+    Table,
+    Work,
+    preparing,
+    recording,
+)
 from specbench_kit.models.executors.kv import BAND, KVStore
 from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
@@ -29,6 +37,8 @@ CAPTURED = {"gemma", "glm4", "granite", "helium", "llama", "mistral", "olmo2", "
 ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Kinds of position embedding that do not look at the positions on the host."""
 LEAST_LENGTH = 128
+MOST_PROMPT = 512
+"""The longest prompt that a graph computes. A longer one keeps a card busy for longer than its launches take."""
 MOST_STEPS = 8
 """The longest chain in one graph; longer ones are several graphs, each a power of two."""
 
@@ -47,9 +57,10 @@ class GraphKey(NamedTuple):
 class CudaGraphExecutor(TransformersExecutor):
     """Replays CUDA graphs of a model on a GPU, one per shape, and keeps drafted chains on the card.
 
-    Forwards of up to 64 new tokens per request are padded to the next larger shape and replayed; longer ones, and
-    trees of more than 256 nodes, are computed as the executor `transformers` does. A forward whose result may become
-    the input of the next one is put off until somebody needs the result: a chain is then one graph.
+    Forwards of up to 64 new tokens per request are padded to the next larger shape and replayed, and so are prompts of
+    up to 512, each by itself. What is longer, and trees of more than 256 nodes, is launched kernel by kernel. A forward
+    whose result may become the input of the next one is put off until somebody needs the result: a chain is then one
+    graph. Capturing a graph takes no time that clocks count.
     """
 
     priority = 1
@@ -97,7 +108,9 @@ class CudaGraphExecutor(TransformersExecutor):
             self._chain.steps += 1
             return GraphForward(self._chain, rows, self._chain.steps - 1)
         self._end_chain()
-        if not all(map(_is_captured, rows)):
+        if not (all(map(_is_captured, rows)) or (len(rows) == 1 and self._is_prompt(rows[0], layers))):
+            if len(rows) > 1:
+                return self._apart(rows, layers)
             self._move_kv()
             return super().forward(rows, layers)
         work = Work(self, rows, layers, self.details, self.has_chains)
@@ -106,6 +119,28 @@ class CudaGraphExecutor(TransformersExecutor):
         else:
             self.launch(work)
         return GraphForward(work, rows, 0)
+
+    def _apart(self, rows: Sequence[Row], layers: Sequence[int]) -> Forward:
+        """Compute the rows that fit into a graph together, and each of the others by itself."""
+        together = [number for number, row in enumerate(rows) if _is_captured(row)]
+        groups = [*([together] if together else []), *([n] for n in range(len(rows)) if n not in together)]
+        logits: dict[int, Tensor] = {}
+        hidden: dict[int, dict[int, Tensor]] = {}
+        padding: dict[int, Padding] = {}
+        for members in groups:
+            part = self.forward([rows[member] for member in members], layers)
+            for index, member in enumerate(members):
+                logits[member] = part[index]
+                hidden[member] = {layer: part.states(index, [layer]) for layer in layers}
+                padding[member] = part.padding[index]
+        order = range(len(rows))
+        states = {layer: [hidden[number][layer] for number in order] for layer in layers}
+        return Forward([logits[n] for n in order], states, padding=[padding[n] for n in order])
+
+    def _is_prompt(self, row: Row, layers: Sequence[int]) -> bool:
+        """Return whether a row is a prompt of which a graph computes what follows it."""
+        begins = row.keep == 1 and row.parents is None and not row.start and not layers
+        return begins and self.has_chains and self._decoder is not None and len(row.tokens) <= MOST_PROMPT
 
     @cached_property
     def _decoder(self) -> CardDecoder | None:
@@ -137,8 +172,9 @@ class CudaGraphExecutor(TransformersExecutor):
         self._move_kv()
         if not work.started:
             work.shape = self._shape(work)
-            steps = _power_below(work.steps) if work.starts_chain else 0
-            self._replay(work, GraphKey(work.shape, tuple(work.layers), steps, details=work.details), self._link(work))
+            steps = _power_below(work.steps) if work.starts_chain and work.shape.length else 0
+            shape = work.shape if work.shape.length else work.shape._replace(first=0)
+            self._replay(work, GraphKey(shape, tuple(work.layers), steps, details=work.details), self._link(work))
         while work.started < work.steps:
             assert work.shape is not None
             steps = _power_below(work.steps - work.started)
@@ -146,7 +182,7 @@ class CudaGraphExecutor(TransformersExecutor):
             self._replay(work, GraphKey(shape, steps=steps, goes_on=True, details=work.details))
 
     @property
-    def captures(self) -> int:  # type: ignore[override]
+    def captures(self) -> int:
         """Return how many graphs of forwards were captured."""
         return self._graphs.captures
 
@@ -186,7 +222,7 @@ class CudaGraphExecutor(TransformersExecutor):
         with torch.inference_mode(), torch.cuda.device(self.device):
             if found is None:
                 graph = torch.cuda.CUDAGraph()
-                with gc_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                with preparing(self.device), recording(graph):
                     inputs.move(self.store)
                 found = self._movers[count] = graph, inputs
             found[0].replay()
@@ -212,6 +248,8 @@ class CudaGraphExecutor(TransformersExecutor):
     def _compute(self, key: GraphKey, inputs: GraphInputs | None) -> tuple[Tensor, dict[int, Tensor]]:
         if inputs is None:
             return self._computations.steps(key.shape, key.steps, key.details)
+        if not key.shape.length:
+            return self._computations.prompt(inputs, key.details)
         if key.steps:
             return self._computations.chain(inputs, key.steps, key.details)
         return self._computations.forward(inputs, key.layers, key.details)
@@ -247,6 +285,8 @@ class CudaGraphExecutor(TransformersExecutor):
 
     def _shape(self, work: Work) -> Shape:
         slots = [row.slot for row in work.rows]
+        if not _is_captured(work.rows[0]):
+            return Shape(slots[0], 1, padded_width(1, len(work.rows[0].tokens)), 0)
         rows = min(power_of_two(max(slots) - min(slots) + 1), self.slots)
         first = min(min(slots), self.slots - rows)
         width = padded_width(rows, max(len(row.tokens) for row in work.rows))
@@ -278,7 +318,7 @@ def padded_width(rows: int, tokens: int) -> int:
 
 
 def _is_captured(row: Row) -> bool:
-    """Return whether graphs exist that are wide enough for a row."""
+    """Return whether graphs that are wide enough for a row exist in any case; see also `_is_prompt`."""
     return len(row.tokens) <= COLUMNS and len(row.parents or ()) <= NODES
 
 

@@ -50,11 +50,19 @@ class CardDecoder:
         self._output = model.lm_head
 
     def __call__(
-        self, tokens: Tensor, places: Tensor, mask: Tensor, kv: KV, layers: Sequence[int] = (), first: int = 0
+        self,
+        tokens: Tensor,
+        places: Tensor,
+        mask: Tensor,
+        kv: KV,
+        layers: Sequence[int] = (),
+        first: int = 0,
+        last: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Return logits [rows, width - first, vocabulary], and hidden states by layer, numbered as transformers does.
 
-        `first` is the first token whose logits are needed.
+        `first` is the first token whose logits are needed; with `last` [rows] those of one token of each row are
+        computed, [rows, 1, vocabulary].
         """
         hidden = embedding(tokens, self._embedding)
         cosines, sines = (table[:, :, None] for table in self._rotary(hidden, places))
@@ -70,7 +78,10 @@ class CardDecoder:
             if index + 1 in layers:
                 states[index + 1] = hidden
         hidden = states[len(self._layers)] = _normed(hidden, self._norm)
-        return self._output(hidden[:, first:]), {layer: states[layer] for layer in layers}
+        kept = hidden[:, first:]
+        if last is not None:
+            kept = hidden.gather(1, last[:, None, None].expand(-1, -1, hidden.shape[-1]))
+        return self._output(kept), {layer: states[layer] for layer in layers}
 
 
 class _Layer:
@@ -173,6 +184,20 @@ class StaticKV(Cache):
         return self._shape.length - self._shape.width
 
 
+class PromptKV:
+    """Writes the KV of a prompt into the slot that a number on the card names; the prompt attends to itself alone."""
+
+    def __init__(self, store: KVStore, cells: Tensor, slot: Tensor) -> None:
+        self._store = store
+        self._cells = cells
+        self._slot = slot[:, None]
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        for kept, new in zip(self._store.layers[layer_idx], (key_states, value_states), strict=True):
+            kept[self._slot, :, self._cells] = new.permute(0, 2, 1, 3)
+        return key_states, value_states
+
+
 class GraphMemory:
     """The tensors of one executor that its graphs share.
 
@@ -217,6 +242,10 @@ class GraphMemory:
         """Return the mask [rows, 1, width, length] of tokens that attend to all before them and to themselves."""
         return self._additive(self._keys[:length] <= cells[..., None])
 
+    def prompt_mask(self, width: int) -> Tensor:
+        """Return the mask [1, 1, width, width] of a prompt, of which every token attends to those before it."""
+        return self._additive(torch.ones((1, width, width), dtype=torch.bool, device=self._keys.device).tril())
+
     def tree_mask(self, inputs: GraphInputs) -> Tensor:
         """Return the mask [rows, 1, width, length] of tokens that attend to their prefix and their ancestors."""
         assert inputs.ancestors is not None
@@ -226,9 +255,18 @@ class GraphMemory:
         is_ancestor = inputs.ancestors.gather(2, cells).bool() & (node < shape.nodes)[:, None]
         return self._additive(is_ancestor | (node < 0)[:, None])
 
-    def write(self, shape: Shape, columns: Tensor | slice, logits: Tensor, tokens: Tensor, details: Details) -> Tensor:
+    def write(
+        self,
+        shape: Shape,
+        columns: Tensor | slice,
+        logits: Tensor,
+        tokens: Tensor,
+        details: Details,
+        slot: Tensor | None = None,
+    ) -> Tensor:
         """Write what follows from logits [rows, columns, vocabulary] after some tokens [rows, columns] to the board.
 
+        It goes to the rows of the shape, or to the first column of the one slot that is given as a number on the card.
         Return the most likely next tokens [rows, columns].
         """
         largest, best = logits.max(-1)  # NaN if any is
@@ -237,7 +275,11 @@ class GraphMemory:
         if details.temperature:
             packed = torch.cat((packed, describe(logits, details).double()), -1)
             board = self.details
-        board = board[shape.first : shape.first + shape.rows, :, : packed.shape[-1]]
+        board = board[..., : packed.shape[-1]]
+        if slot is not None:
+            board[slot, 0] = packed[:, 0]
+            return best
+        board = board[shape.first : shape.first + shape.rows]
         if isinstance(columns, slice):
             board[:, columns] = packed
         else:
@@ -291,6 +333,23 @@ class GraphComputations:
             return logits[None], {}
         further, _ = self.steps(shape, steps - 1, details)
         return torch.cat((logits[None], further)), {}
+
+    def prompt(self, inputs: GraphInputs, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a prompt from its inputs: the logits after its last token, from where a chain may go on."""
+        assert self._decoder is not None
+        inputs.copy()
+        memory = self._memory
+        tokens = memory.tokens(inputs)
+        last = inputs.last[:, None]
+        mask = memory.prompt_mask(inputs.shape.width)
+        kv = PromptKV(memory.store, inputs.cells, inputs.slot)
+        logits, _ = self._decoder(tokens, inputs.places, mask, kv, last=inputs.last)
+        logits = logits[..., : self._vocabulary]
+        best = memory.write(inputs.shape, slice(1), logits, tokens.gather(1, last), details, inputs.slot)
+        memory.token[inputs.slot] = best[:, 0]
+        memory.cell[inputs.slot] = (inputs.cells.gather(1, last)[:, 0] + 1).clamp(max=memory.trash)
+        memory.column.fill_(1)
+        return logits.transpose(0, 1), {}
 
     def steps(self, shape: Shape, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute steps of a chain from the token and the cell of every slot, and leave those of the next step."""

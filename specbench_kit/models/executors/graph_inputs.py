@@ -21,7 +21,8 @@ class Shape(NamedTuple):
     """The shape of a captured forward.
 
     It computes `width` new tokens in each of the slots `first`, `first + 1`, ..., `first + rows - 1`, which attend to
-    at most `length` keys. `nodes` is the size of trees, 0 if all rows are chains.
+    at most `length` keys. `nodes` is the size of trees, 0 if all rows are chains. With length 0 it is one prompt in
+    any slot, which attends to nothing that was computed before.
     """
 
     first: int
@@ -44,10 +45,10 @@ class GraphInputs:
         self._trash = trash
         rows = shape.rows
         width = shape.width
-        self._host = torch.zeros((rows, 3 * width + 2), dtype=torch.int64, pin_memory=True)
-        self._card = torch.zeros((rows, 3 * width + 2), dtype=torch.int64, device=device)
+        self._host = torch.zeros((rows, 3 * width + 3), dtype=torch.int64, pin_memory=True)
+        self._card = torch.zeros((rows, 3 * width + 3), dtype=torch.int64, device=device)
         self.tokens, self.cells, self.places = (self._card[:, i * width : (i + 1) * width] for i in range(3))
-        self.last, self.prefixes = self._card[:, 3 * width], self._card[:, 3 * width + 1]
+        self.last, self.prefixes, self.slot = (self._card[:, 3 * width + i] for i in range(3))
         self._numbers = self._host.numpy()
         self.was_read = torch.cuda.Event()
         """Happens when the card has read what was written last."""
@@ -67,11 +68,12 @@ class GraphInputs:
             self._host_ancestors.zero_()
         for row, tokens in zip(rows, linked, strict=True):
             count = len(tokens)
-            line = numbers[row.slot - self.shape.first]
+            line = numbers[row.slot - self.shape.first if self.shape.length else 0]
             line[:count] = tokens
             line[width : width + count] = line[2 * width : 2 * width + count] = range(row.start, row.start + count)
             line[3 * width] = count - 1
             line[3 * width + 1] = row.start if row.parents is None else row.prefix
+            line[3 * width + 2] = row.slot
             if self._host_ancestors is not None:
                 self._fill_tree(row, line)
 

@@ -4,7 +4,8 @@ Also here: CUDA graphs by shape: each is captured when its shape first occurs, a
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench_kit.core.counted_time import not_counted
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.models.executors.base import Candidates, Forward, Padding, Row, Statistics
 from specbench_kit.models.executors.graph_inputs import (
@@ -83,6 +85,29 @@ class CapturedGraph:
         return results
 
 
+@contextmanager
+def preparing(device: torch.device) -> Iterator[None]:
+    """Do on a card what a server would have done before its first request: its time does not count."""
+    torch.cuda.synchronize(device)
+    with not_counted():
+        yield
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, pool: tuple[int, int] | None = None) -> Iterator[None]:
+    """Capture what is launched inside; `pool` is memory that graphs share."""
+    # Garbage may hold graphs and pinned memory, and freeing those would end the capture, and the process with it.
+    # Other threads may ask for memory meanwhile.
+    capture = torch.cuda.graph(
+        graph,
+        pool=pool,  # type: ignore[arg-type]  # a handle that torch names by a new type
+        capture_error_mode="thread_local",
+    )
+    with gc_paused(), capture:
+        yield
+
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -116,22 +141,16 @@ class GraphLibrary(Generic[Key]):
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         self.captures += 1
-        before = [tensor.clone() for tensor in self._state]
-        # Libraries set themselves up in the first run of a shape, which a capture does not allow. What this run writes
-        # into KV, the replay writes once more.
-        compute()
-        for tensor, content in zip(self._state, before, strict=True):
-            tensor.copy_(content)
-        graph = torch.cuda.CUDAGraph()
-        # Garbage may hold graphs and pinned memory, and freeing those would end the capture, and the process with it.
-        # Other threads may ask for memory meanwhile.
-        capture = torch.cuda.graph(
-            graph,
-            pool=self._pool,  # type: ignore[arg-type]  # a handle that torch names by a new type
-            capture_error_mode="thread_local",
-        )
-        with gc_paused(), capture:
-            logits, hidden = compute()
+        with preparing(self._state[0].device):
+            before = [tensor.clone() for tensor in self._state]
+            # Libraries set themselves up in the first run of a shape, which a capture does not allow. What this run
+            # writes into KV, the replay writes once more.
+            compute()
+            for tensor, content in zip(self._state, before, strict=True):
+                tensor.copy_(content)
+            graph = torch.cuda.CUDAGraph()
+            with recording(graph, self._pool):
+                logits, hidden = compute()
         captured = self._graphs[key] = CapturedGraph(graph, logits, hidden, inputs)
         return captured
 

@@ -6,7 +6,7 @@ from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import cautions
-from specbench_kit.reports.writing.formatting import count, significant, times
+from specbench_kit.reports.writing.formatting import count, seconds, significant, times
 from specbench_kit.runs.document import (
     DatasetDescription,
     HardwareDescription,
@@ -17,6 +17,7 @@ from specbench_kit.runs.document import (
     RunDocument,
     TraceReference,
 )
+from specbench_kit.runs.machine.limits import MachineReadings
 
 
 def speedup_note(run: RunDocument, summary: RunSummary) -> str:
@@ -65,9 +66,18 @@ def overlap_note(run: RunDocument) -> str:
 
 
 def warm_up(runs: Sequence[RunDocument]) -> list[tuple[str, str]]:
-    """Return what was decoded before the measurement, as a row of a table of facts."""
+    """Return what is no part of the measurement, as a row of a table of facts."""
     rounds = sum(sum(run.warm_up.rounds) for run in runs)
-    return [("warm-up", f"{count(rounds)} rounds, excluded from all numbers")] if rounds else []
+    machine = [block for number, run in enumerate(runs) for block in run.machine if not _is_told(block, runs[:number])]
+    captured_s = sum(lane.uncounted_s for block in machine for lane in block.lanes.values())
+    parts = [f"{count(rounds)} rounds"] if rounds else []
+    parts += [f"{seconds(captured_s)} in which a GPU's graphs were captured"] if captured_s else []
+    return [("warm-up", f"{' and '.join(parts)}, excluded from all numbers")] if parts else []
+
+
+def _is_told(block: MachineReadings, runs: Sequence[RunDocument]) -> bool:
+    """Return whether a run has the same readings: methods that took turns have theirs in common."""
+    return any(block == other for run in runs for other in run.machine)
 
 
 def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:

@@ -29,10 +29,11 @@ WIDEST_CONTROL = 1.5
 
 
 class LaneReadings(Struct):
-    """The readings of one lane; null where nothing can be said."""
+    """The readings of one lane; null where nothing can be said. `uncounted_s` are seconds that its clock left out."""
 
     cpu_share: float | None = None
     spread: float | None = None
+    uncounted_s: float = 0.0
 
 
 class ControlReading(Struct):

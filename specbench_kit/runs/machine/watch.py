@@ -28,11 +28,13 @@ class LaneTimes:
     """The times of one lane: of all its work, and of each kind of repeated step.
 
     `children_s` are the processor seconds of the processes that worked for it; None if they run on another machine.
+    `uncounted_s` are seconds of its work that the run's clock left out.
     """
 
     effort: ProcessorTime
     steps: Sequence[Sequence[float]] = field(default=())
     children_s: float | None = 0.0
+    uncounted_s: float = 0.0
 
     def describe(self, device: torch.device) -> dict[str, object]:
         """Return the readings for JSON. On a GPU `cpu_share` is null: its thread may wait for the device."""
@@ -41,6 +43,7 @@ class LaneTimes:
         if device.type == "cpu" and self.children_s is not None and self.effort.wall_s:
             share = (self.effort.thread_s + self.children_s) / self.effort.wall_s
         readings = {"others_s": self.children_s, "cpu_share": share, "spread": spread, "steps": count}
+        readings |= {"uncounted_s": self.uncounted_s}
         return {**self.effort._asdict(), **readings}
 
 

@@ -116,7 +116,8 @@ class MachineMonitor:
             worker_s = [lane.worker_s for lane in lanes if lane.worker_s is not None]
             observed = len(worker_s) == len(lanes)
             steps = same_steps(self._records.get(name, ()))
-            times[name] = LaneTimes(spent, steps, sum(worker_s) if observed else None)
+            uncounted_s = sum(lane.engine.clock.uncounted_s for lane in lanes)
+            times[name] = LaneTimes(spent, steps, sum(worker_s) if observed else None, uncounted_s)
         return self._watch.end(times)
 
 
