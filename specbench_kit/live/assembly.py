@@ -1,24 +1,22 @@
-"""Builds the decoding engine of a method whose target is behind a network.
+"""Builds the decoding engine of a method whose target is behind a network."""
 
-Also here: a drafter that can tell whether a remote verifier has answered, so that drafting stops when it has.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.card_clock import measuring_clock
-from specbench_kit.decoding.clock import Clock, MeasuringClock
-from specbench_kit.decoding.distributions import DraftForward
-from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import DecodingSetup, Loop
-from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
-from specbench_kit.live.free_running import FreeRunningDrafter, FreeRunningPolicy, FreeRunningVerifier
+from specbench_kit.live.free_running import (
+    AnswerPollingDrafter,
+    FreeRunningDrafter,
+    FreeRunningPolicy,
+    FreeRunningVerifier,
+)
 from specbench_kit.live.streaming import StreamedLoop, TokenStream
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
@@ -70,40 +68,3 @@ def require_rounds(method: Method) -> None:
 def streamed_engine(stream: TokenStream, setup: DecodingSetup) -> Loop:
     """Return the engine of a server that decodes by itself, timed by this machine's clock."""
     return StreamedLoop(stream, MeasuringClock(torch.device("cpu"), setup.started_s), setup)
-
-
-class AnswerPollingDrafter:
-    """Wraps a drafter for methods that draft while they wait; `answered` polls whether an answer has arrived."""
-
-    def __init__(self, drafter: Drafter, answered: Callable[[], bool]) -> None:
-        self._drafter = drafter
-        self._answered = answered
-
-    @property
-    def clock(self) -> Clock:
-        return self._drafter.clock
-
-    @property
-    def drafts(self) -> list[Draft]:
-        return self._drafter.drafts
-
-    def awaits_answer(self, draft: Draft) -> bool:
-        return not self._answered()
-
-    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        return self._drafter.begin(sessions)
-
-    def room(self, draft: Draft) -> int:
-        return self._drafter.room(draft)
-
-    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        return self._drafter.extend(drafts)
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        return self._drafter.expand(frontier)
-
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        self._drafter.commit(draft, path, root, states)
-
-    def release(self, session: Session) -> None:
-        self._drafter.release(session)

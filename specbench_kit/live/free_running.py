@@ -3,10 +3,12 @@
 The device drafts on as if every token were accepted, and sends each chunk with a hash of the text before it. The server
 verifies a chunk that fits its text when its turn comes, drops any other, and decodes by itself meanwhile. A verdict
 that differs from the chain ends the chain: what was drafted behind it is rolled back, and drafting begins anew.
+
+Also here: a drafter that can tell whether a remote verifier has answered, so that drafting stops when it has.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from threading import Event
@@ -289,12 +291,12 @@ def _read_verdict(draft: Draft, answer: messages.Verdict, _: float, chunk: _Sent
     )
 
 
-class FreeRunningDrafter:
-    """Wraps a drafter so that what it drafts is offered to the server at once."""
+class AnswerPollingDrafter:
+    """Wraps a drafter for methods that draft while they wait; `answered` polls whether an answer has arrived."""
 
-    def __init__(self, drafter: Drafter, verifier: FreeRunningVerifier) -> None:
+    def __init__(self, drafter: Drafter, answered: Callable[[], bool]) -> None:
         self._drafter = drafter
-        self._verifier = verifier
+        self._answered = answered
 
     @property
     def clock(self) -> Clock:
@@ -305,7 +307,7 @@ class FreeRunningDrafter:
         return self._drafter.drafts
 
     def awaits_answer(self, draft: Draft) -> bool:
-        return self._verifier.awaits_answer(draft)
+        return not self._answered()
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         return self._drafter.begin(sessions)
@@ -314,10 +316,7 @@ class FreeRunningDrafter:
         return self._drafter.room(draft)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        grown = self._drafter.extend(drafts)
-        for draft in grown:
-            self._verifier.offer(draft)
-        return grown
+        return self._drafter.extend(drafts)
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         return self._drafter.expand(frontier)
@@ -327,6 +326,23 @@ class FreeRunningDrafter:
 
     def release(self, session: Session) -> None:
         self._drafter.release(session)
+
+
+class FreeRunningDrafter(AnswerPollingDrafter):
+    """Wraps a drafter so that what it drafts is offered to the server at once."""
+
+    def __init__(self, drafter: Drafter, verifier: FreeRunningVerifier) -> None:
+        super().__init__(drafter, verifier.answer_arrived)
+        self._verifier = verifier
+
+    def awaits_answer(self, draft: Draft) -> bool:
+        return self._verifier.awaits_answer(draft)
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        grown = super().extend(drafts)
+        for draft in grown:
+            self._verifier.offer(draft)
+        return grown
 
 
 class FreeRunningPolicy(Policy):

@@ -293,6 +293,20 @@ DEFAULT_CONTEXT = 2048
 """The context length, in tokens, of an engine that does not state it."""
 
 
+@dataclass(frozen=True, slots=True)
+class VerifierSetup:
+    """What the engine of one method asks of its verifier.
+
+    Verdicts bring the hidden states of `layers`. With `ahead`, drafts are sent before the verdicts on earlier ones.
+    """
+
+    sampler: Sampler
+    seed: int
+    clock: MeasuringClock
+    layers: Sequence[int] = ()
+    ahead: SendsAhead | None = None
+
+
 class VerificationServer(Protocol):
     """A server that verifies for a benchmark."""
 
@@ -309,18 +323,8 @@ class VerificationServer(Protocol):
     def require_verifiable(self, method: Method, sampler: Sampler) -> None:
         """Raise SkitError if the server cannot verify what a method drafts."""
 
-    def verifier(
-        self,
-        sampler: Sampler,
-        seed: int,
-        clock: MeasuringClock,
-        layers: Sequence[int] = (),
-        ahead: SendsAhead | None = None,
-    ) -> RemoteVerifier:
-        """Return a verifier for the engine of one method, whose verdicts bring the hidden states of `layers`.
-
-        With `ahead`, it sends drafts before the verdicts on earlier ones.
-        """
+    def verifier(self, setup: VerifierSetup) -> RemoteVerifier:
+        """Return a verifier for the engine of one method."""
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         """Return the responses that the server decodes by itself, with a method of its offer or plainly."""
@@ -385,17 +389,11 @@ class SkitServer:
         if self.address.silence_s:
             raise SkitError(f"{name}: the server never waits for its drafts: leave out --server-silence")
 
-    def verifier(
-        self,
-        sampler: Sampler,
-        seed: int,
-        clock: MeasuringClock,
-        layers: Sequence[int] = (),
-        ahead: SendsAhead | None = None,
-    ) -> RemoteVerifier:
-        if ahead is not None:
-            return FreeRunningVerifier(self.connection, sampler, seed, clock, ahead.chunk)
-        return WireVerifier(self.connection, sampler, seed, clock, layers, silence_s=self.address.silence_s)
+    def verifier(self, setup: VerifierSetup) -> RemoteVerifier:
+        common = (self.connection, setup.sampler, setup.seed, setup.clock)
+        if setup.ahead is not None:
+            return FreeRunningVerifier(*common, setup.ahead.chunk)
+        return WireVerifier(*common, setup.layers, silence_s=self.address.silence_s)
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         return WireStream(self.connection, sampler, seed, method)
@@ -463,16 +461,9 @@ class EngineServer:
                 "that drafts the likeliest tokens, such as prompt-lookup, or leave out --temperature"
             )
 
-    def verifier(
-        self,
-        sampler: Sampler,
-        seed: int,
-        clock: MeasuringClock,
-        layers: Sequence[int] = (),
-        ahead: SendsAhead | None = None,
-    ) -> RemoteVerifier:
-        self._require_sampling(sampler)
-        return EngineVerifier(self.engine, sampler, seed, clock)
+    def verifier(self, setup: VerifierSetup) -> RemoteVerifier:
+        self._require_sampling(setup.sampler)
+        return EngineVerifier(self.engine, setup.sampler, setup.seed, setup.clock)
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
         self._require_sampling(sampler)

@@ -20,7 +20,7 @@ from specbench_kit.live.engines.base import engines
 from specbench_kit.live.engines.http import ShapedTransport
 from specbench_kit.live.pair import TargetDescription
 from specbench_kit.live.server_address import ServerAddress
-from specbench_kit.live.servers import EngineServer
+from specbench_kit.live.servers import EngineServer, VerifierSetup
 from specbench_kit.methods.spec import parse_method
 
 RTT_S = 0.04
@@ -39,7 +39,7 @@ def decode_over(server: EngineServer, spec: str, batch_size: int = 1) -> dict[st
     loop = remote_engine(
         parse_method(spec),
         {"draft": draft_runner(batch_size)},
-        lambda clock: server.verifier(GREEDY, 0, clock),
+        lambda clock: server.verifier(VerifierSetup(GREEDY, 0, clock)),
         DecodingSetup(batch_size=batch_size, capacity=CAPACITY),
     )
     return run(loop, REQUESTS)

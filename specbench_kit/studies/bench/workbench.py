@@ -115,11 +115,15 @@ class Workbench:
         if server is not None and method.pipeline is None and not method.uses_drafter:
             return self._streamed(server, "", started_s)
         if server is not None:
+            from specbench_kit.live.servers import VerifierSetup
+
             return remote_engine(
                 method,
                 self.runners,
                 lambda clock: server.verifier(
-                    self.sampler, settings.seed, clock, method.drafting.layers(self.runners), method.ahead
+                    VerifierSetup(
+                        self.sampler, settings.seed, clock, method.drafting.layers(self.runners), method.ahead
+                    )
                 ),
                 self._setup(started_s).within(self._remote_capacity(server)),
             )
