@@ -5,17 +5,15 @@ import runpy
 import subprocess
 import sys
 from base64 import b64decode
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from breaking_method import add_breaking_in
 from command_line import TinyPair, read_object, read_rows, write_rows
 from trace_builders import made_requests, write_trace
 
 import specbench_kit.api as skit
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.drafter import Drafter
-from specbench_kit.methods.base import Method, Policy, methods
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -65,28 +63,10 @@ def test_a_notebook_shows_the_table_as_text_that_is_no_markup(result: skit.Resul
     assert b"<svg " in b64decode(svg)
 
 
-@dataclass(frozen=True)
-class Breaking(Method):
-    """Reads the probability of a token that it never drafted, for the request "3"."""
-
-    source = "test"
-
-    def policy(self) -> Policy:
-        return _BreakingPolicy()
-
-
-class _BreakingPolicy(Policy):
-    def draft(self, drafter: Drafter) -> None:
-        for draft in drafter.drafts:
-            if draft.request_id == "3":
-                draft.tree.probability(0)
-        drafter.extend(drafter.drafts)
-
-
 def test_methods_that_went_on_without_another_have_their_reports(
     tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(methods, "_entries", dict(methods.all()) | {"breaking": Breaking})
+    add_breaking_in(monkeypatch)
     rows = [{"id": str(number), "prompt": f"Who is {number}?"} for number in range(6)]
     asked = write_rows(tmp_path / "ask.jsonl", *rows)
     options = {"target": str(tiny.target), "draft": str(tiny.draft), "max_new_tokens": 4, "out": tmp_path / "out"}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
-from specbench_kit.core.errors import MethodError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
@@ -59,7 +58,10 @@ class Campaign:
         return f"{len(self.bench.lanes)} methods, {missing} answers to decode. Estimated time: up to {span}"
 
     def run(self, report: Callable[[Progress], None]) -> None:
-        """Decode what is missing until --minutes are over, one dataset after the other; progress counts over all."""
+        """Decode what is missing until --minutes are over, one dataset after the other; progress counts over all.
+
+        Raise MethodError for policies that failed, after all that others do.
+        """
         limit = TimeLimit(self.bench.settings.minutes)
         planned = sum(benchmark.planned for benchmark in self.benchmarks)
         before = 0
@@ -67,15 +69,10 @@ class Campaign:
         def report_total(progress: Progress) -> None:
             report(replace(progress, done=before + progress.done, planned=planned))
 
-        broken: list[MethodError] = []
         for benchmark in self.benchmarks:
-            try:
-                benchmark.run(report_total, limit)
-            except MethodError as error:  # the next dataset is still worth its time
-                broken.append(error)
+            benchmark.run(report_total, limit)
             before += benchmark.planned
-        if broken:
-            raise broken[0]
+        self.bench.require_whole()
 
     def conclude(self) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial."""

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.methods.predictor_based import predictor_notes
 from specbench_kit.runs.directory import RunDirectory
@@ -32,13 +32,14 @@ KEPT = "finished requests are kept, --resume continues with the others"
 class ProcessOutcome:
     """What a process says at its end: has it decoded anything, and which runs has it concluded?
 
-    The last process concludes, and one that met a problem.
+    The last process concludes, and one that met a problem. A method whose policy is `broken` ends nothing else.
     """
 
     has_worked: bool = False
     folders: tuple[Path, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
+    broken: str | None = None
 
     def conclusions(self) -> list[Conclusion]:
         """Read the runs that were concluded."""
@@ -63,13 +64,15 @@ def decode_in_processes(
     if settings.minutes is not None:
         settings = replace(settings, minutes=settings.minutes / settings.processes)
     outcome = ProcessOutcome()
+    broken = None
     is_noted = False
     for number in range(settings.processes):
         outcome = _decode_in_one(settings, datasets, ProcessTurn(number, is_noted), tell, report)
+        broken = broken or outcome.broken
         if outcome.problem is not None:
             break
         is_noted |= outcome.has_worked
-    return outcome
+    return replace(outcome, problem=outcome.problem or broken)
 
 
 def _decode_in_one(
@@ -140,14 +143,16 @@ def _decode(
             measured = campaign.bench.measured.notes
             send([*predictor_notes(campaign.bench.methods.values()), *measured, *campaign.notes])
         has_worked = not all(benchmark.is_done for benchmark in campaign.benchmarks)
-        problem = None
+        problem = broken = None
         try:
             campaign.run(send)
         except KeyboardInterrupt:
             problem = f"interrupted; {KEPT}"
+        except MethodError as error:
+            broken = str(error)
         except SkitError as error:
             problem = str(error)
         if problem is None and turn.number < settings.processes - 1:
-            return ProcessOutcome(has_worked)
+            return ProcessOutcome(has_worked, broken=broken)
         folders = tuple(conclusion.directory.path for conclusion in campaign.conclude())
-        return ProcessOutcome(has_worked, folders, campaign.bench.left_out, problem)
+        return ProcessOutcome(has_worked, folders, campaign.bench.left_out, problem, broken)

@@ -109,30 +109,18 @@ def run_in_turns(
     requests_per_turn: int,
     limit: TimeLimit = NO_LIMIT,
     is_decided: Callable[[], bool] = lambda: False,
+    *,
+    broken: dict[str, MethodError],
 ) -> Iterator[tuple[MethodLane, RequestRecord]]:
     """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`.
 
     Every lane has one turn before the `limit` ends them, and ends the turn in which the limit started, so that a run
     which is resumed gets on with all methods. Before each turn it is asked whether more is to be decoded. A lane whose
-    policy fails ends, and the error is raised when the others have ended.
+    policy fails ends, and its name is added to `broken`, if it is not there, with the error.
     """
-    broken: dict[str, MethodError] = {}
-    yield from _turns(lanes, requests_per_turn, limit, is_decided, broken)
-    if broken:
-        went_on = "; the other methods went on" if len(broken) < len(lanes) else ""
-        raise MethodError("; ".join(map(str, broken.values())) + went_on)
-
-
-def _turns(
-    lanes: Sequence[MethodLane],
-    requests: int,
-    limit: TimeLimit,
-    is_decided: Callable[[], bool],
-    broken: dict[str, MethodError],
-) -> Iterator[tuple[MethodLane, RequestRecord]]:
-    """Yield every lane's records, and note those that are `broken`."""
+    ended: set[str] = set()
     for turn in count():
-        left = [lane for lane in lanes if not lane.done and lane.name not in broken]
+        left = [lane for lane in lanes if not lane.done and lane.name not in ended]
         if not left or is_decided():
             return
         may_end = turn > 0 and limit.has_started
@@ -140,15 +128,16 @@ def _turns(
         for lane in map(lanes.__getitem__, turn_order(len(lanes), turn)):
             if may_end and limit.is_over:
                 return
-            if lane.name in broken:
+            if lane.name in ended:
                 continue
             try:
-                for record in lane.turn(requests):
+                for record in lane.turn(requests_per_turn):
                     gets_on = True
                     yield lane, record
             except MethodError as error:
-                broken[lane.name] = error
-        if broken and not gets_on:
+                ended.add(lane.name)
+                broken.setdefault(lane.name, error)
+        if ended and not gets_on:
             return  # what is left waits for answers of a broken lane
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from specbench_kit.core.errors import MethodError, SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.clock import ProcessorTime
 from specbench_kit.decoding.loop import Loop
@@ -244,7 +244,7 @@ class Benchmark:
         """Decode everything that is missing, the methods in turns, and all of it again for each repeat.
 
         The `limit` starts with the first request that no earlier run has decoded, so that each resumption gets on.
-        Raise MethodError for a policy that failed, after all other methods have ended.
+        A method whose policy fails ends alone, and is noted in the workbench's `broken`.
         """
         planned = self.planned
         done = self.done
@@ -257,7 +257,7 @@ class Benchmark:
         server_only = ServerOnly(self.bench)
         self._warm_up(server_only)
         control = self._make_control()
-        broken: list[MethodError] = []
+        broken = self.bench.broken
         with self._monitored(control) as monitor:
             for repeat in self._repeats:
                 if repeat != self._repeats[0] and limit.is_over:
@@ -272,26 +272,21 @@ class Benchmark:
                     turns.append(control.lane(plain, self._control_script(repeat)))
                 decision = self._make_decision()
                 is_decided = decision.is_made if decision else lambda: False
-                try:
-                    for lane, record in run_in_turns(turns, self.settings.batch_size, limit, is_decided):
-                        if lane.name == CONTROL:
-                            continue
-                        if decision is not None and lane.name in self._stores:
-                            decision.keep(lane.name, record)
-                        if record.key not in earlier.get(lane.name, ()):
-                            limit.start()
-                        done += lane.name in self._stores
-                        report(Progress(lane.name, done, planned, lane.tokens_per_s))
-                except MethodError as error:
-                    broken.append(error)
+                for lane, record in run_in_turns(turns, self.settings.batch_size, limit, is_decided, broken=broken):
+                    if lane.name == CONTROL:
+                        continue
+                    if decision is not None and lane.name in self._stores:
+                        decision.keep(lane.name, record)
+                    if record.key not in earlier.get(lane.name, ()):
+                        limit.start()
+                    done += lane.name in self._stores
+                    report(Progress(lane.name, done, planned, lane.tokens_per_s))
                 self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
                 if decision is not None and decision.was_made:
                     self._end_decided(decision.share)
             for spec, counts in server_only.counts.items():
                 if spec in self.runs:
                     self.runs[spec].amend(server_only=counts)
-        if broken:
-            raise broken[0]
 
     def _make_decision(self) -> Decision | None:
         """Return what ends the benchmark once it is decided; None if all prompts are to be decoded."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import MethodError, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import RESERVED, LoadedDataset
 from specbench_kit.datasets.loading import leave_out
@@ -84,6 +84,14 @@ class Workbench:
             else LocalOutputJudge(self.pair, self.runners["target"])
         )
         self.stages = self._start_stages() if settings.launch == "processes" else None
+        self.broken: dict[str, MethodError] = {}
+        """The first error of each method whose policy failed; the others went on."""
+
+    def require_whole(self) -> None:
+        """Raise MethodError for all policies that failed."""
+        if self.broken:
+            went_on = "; the other methods went on" if len(self.broken) < len(self.lanes) else ""
+            raise MethodError("; ".join(map(str, self.broken.values())) + went_on)
 
     @property
     def sampler(self) -> Sampler:

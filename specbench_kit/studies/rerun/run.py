@@ -133,6 +133,7 @@ def _decode(
         (runs,), _ = open_runs(settings, bench, [dataset])
         benchmark = Benchmark(settings, dataset, bench, runs)
         benchmark.run(report)
+        bench.require_whole()
         return benchmark.conclude()[0]
     finally:
         bench.close()

@@ -1,6 +1,7 @@
 """A benchmark in several processes: what each adds, what a killed one leaves, and what cannot go with them."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from breaking_method import add_breaking, add_breaking_in
 from command_line import TinyPair, write_rows
 from test_bench_run import no_report, settings
 
@@ -109,6 +111,38 @@ def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_pa
     assert len(run.document.resumptions) == 1, "the first process had nothing to do, and notes nothing"
     assert conclusion.summary.partial is False
     assert "Each prompt was timed in 2 processes; intervals and verdicts cover" in (run.path / "report.md").read_text()
+
+
+@dataclass(frozen=True)
+class WithBreaking:
+    """Prompts that bring a method whose policy fails into the process which reads them."""
+
+    dataset: LoadedDataset
+
+    def __reduce__(self) -> tuple[Callable[..., LoadedDataset], tuple[object, ...]]:
+        return with_breaking, (self.dataset,)
+
+
+def with_breaking(dataset: LoadedDataset) -> LoadedDataset:
+    """Return the prompts in a process that knows the method from now on."""
+    add_breaking()
+    return dataset
+
+
+def test_a_method_whose_policy_fails_costs_no_process_its_work(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_breaking_in(monkeypatch)
+    asked = replace(options(tiny, tmp_path), methods=("breaking", "fixed-k:k=2"))
+    told: Any = WithBreaking(prompts(tmp_path))
+    outcome = decode_in_processes(asked, [told], print, no_report)
+    assert re.match("Breaking: .*root, which was not drafted.*; the other methods went on$", str(outcome.problem))
+    records = {
+        conclusion.directory.run["method"]: [record.key for record in conclusion.directory.records()]
+        for conclusion in outcome.conclusions()
+    }
+    assert records["fixed-k:k=2"] == [(f"q{number}", process) for process in range(2) for number in range(PROMPTS)]
+    assert records["breaking"] == [(f"q{number}", process) for process in range(2) for number in range(3)]
 
 
 @pytest.mark.nightly

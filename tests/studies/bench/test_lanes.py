@@ -1,11 +1,12 @@
 """Methods take turns: each answers everything, in bounded bursts, and after its references."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import pytest
+from breaking_method import add_breaking_in
 from tiny_models import disturbed, make_runner, tiny_llama
 
 from specbench_kit.core.errors import MethodError
@@ -14,7 +15,6 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.deployments.assembly import live_engine
-from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
@@ -51,8 +51,11 @@ def make_lane(
     return MethodLane(spec, engine, script, tokenizer.decode, [sink], references), stored
 
 
-def order(*lanes: MethodLane, turn: int) -> list[tuple[str, str]]:
-    return [(lane.name, record.request_id) for lane, record in run_in_turns(lanes, turn)]
+def order(*lanes: MethodLane, turn: int, broken: dict[str, MethodError] | None = None) -> list[tuple[str, str]]:
+    noted = {} if broken is None else broken
+    names = [(lane.name, record.request_id) for lane, record in run_in_turns(lanes, turn, broken=noted)]
+    assert broken is not None or not noted
+    return names
 
 
 def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokenizer: Any) -> None:
@@ -145,45 +148,27 @@ def test_the_turn_in_which_a_limit_begins_is_ended(runners: Runners, tokenizer: 
     lanes = [make_lane(spec, runners, tokenizer, PROMPTS)[0] for spec in ("autoregressive", "fixed-k")]
     limit = TimeLimit(1e-9)
     seen = []
-    for lane, record in run_in_turns(lanes, 1, limit):
+    for lane, record in run_in_turns(lanes, 1, limit, broken={}):
         seen.append((lane.name, record.request_id))
         if len(seen) == 3:  # the first record of the second turn is new
             limit.start()
     assert sorted(seen) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
 
 
-@dataclass(frozen=True)
-class Breaking(Method):
-    """Reads the probability of a token that it never drafted, from its third round on."""
-
-    source = "test"
-
-    def policy(self) -> Policy:
-        return _BreakingPolicy()
-
-
-class _BreakingPolicy(Policy):
-    rounds = 0
-
-    def draft(self, drafter: Any) -> None:
-        self.rounds += 1
-        for draft in drafter.drafts if self.rounds > 2 else ():
-            draft.tree.probability(0)
-        drafter.extend(drafter.drafts)
-
-
 def test_a_method_whose_policy_fails_ends_alone_and_is_named_at_the_end(
     runners: Runners, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(methods, "_entries", dict(methods.all()) | {"breaking": Breaking})
-    broken, stored = make_lane("breaking", runners, tokenizer, PROMPTS)
+    add_breaking_in(monkeypatch)
+    broken: dict[str, MethodError] = {}
+    breaking, stored = make_lane("breaking:request=0", runners, tokenizer, PROMPTS)
     chains, records = make_lane("fixed-k", runners, tokenizer, PROMPTS)
-    with pytest.raises(MethodError, match=r"^Breaking: .*root, which was not drafted.*; the other methods went on$"):
-        order(broken, chains, turn=2)
+    order(breaking, chains, turn=2, broken=broken)
+    assert re.match("Breaking.*: .*root, which was not drafted", str(broken.pop("breaking:request=0")))
+    assert not broken
     assert stored == {}
     assert list(records) == ["q0", "q1", "q2", "q3", "q4"]
     waiting, _ = make_lane("oracle", runners, tokenizer, PROMPTS, references=stored)
-    again, _ = make_lane("breaking", runners, tokenizer, PROMPTS)
-    with pytest.raises(MethodError, match="which was not drafted"):
-        order(again, waiting, turn=2)
+    again, _ = make_lane("breaking:request=0", runners, tokenizer, PROMPTS)
+    order(again, waiting, turn=2, broken=broken)
+    assert list(broken) == ["breaking:request=0"]
     assert not waiting.done, "nobody gave the references that it waits for"
