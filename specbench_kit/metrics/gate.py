@@ -113,7 +113,8 @@ TOO_MANY = 100_000
 class Resolution:
     """Of the fastest rival that no difference is shown to: the `smallest` share by which it would have been shown.
 
-    `needed` prompts would show the difference that was seen, None if that is out of reach.
+    `needed` prompts would show the difference that was seen, None if that is out of reach; `by_process` if it would not
+    be without what lasts as long as a process.
     """
 
     rival: str
@@ -121,6 +122,7 @@ class Resolution:
     seen: float
     units: int
     needed: int | None
+    by_process: bool = False
 
 
 def resolution(rows: Iterable[tuple[str, MethodRow]]) -> Resolution | None:
@@ -140,9 +142,14 @@ def resolution(rows: Iterable[tuple[str, MethodRow]]) -> Resolution | None:
     units = row.relative_speed_units
     # More prompts make the first part smaller alone.
     left = seen**2 - over_processes**2
-    is_reachable = left > 0 and over_prompts**2 < left * TOO_MANY / units
-    needed = ceil(units * over_prompts**2 / left) if is_reachable else None
-    return Resolution(label, exp(hypot(over_prompts, over_processes)) - 1, exp(seen) - 1, units, needed)
+
+    def reaches(squared: float) -> bool:
+        return squared > 0 and over_prompts**2 < squared * TOO_MANY / units
+
+    needed = ceil(units * over_prompts**2 / left) if reaches(left) else None
+    by_process = needed is None and reaches(seen**2)
+    smallest = exp(hypot(over_prompts, over_processes)) - 1
+    return Resolution(label, smallest, exp(seen) - 1, units, needed, by_process)
 
 
 BOUNDS = {"low": 0, "high": 1}

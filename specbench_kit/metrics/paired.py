@@ -42,7 +42,7 @@ class PairedSpeed:
 
     `ratio` is that of the summed times and `typical` that of a typical unit, which verdicts go by. `raw` if they are
     of times alone, because a side has no baseline. `win_share` is the share of prompts on which the side is faster; a
-    prompt with equal times counts half. The `spread` over processes, where there are several, widens every interval.
+    prompt with equal times counts half. The `spread` over processes widens every interval of measured times.
     """
 
     ratio: Ratio
@@ -88,17 +88,21 @@ class PairedSpeed:
         return BY_PROMPT if {shown, in_all} == {FASTER, SLOWER} else shown
 
 
-def process_spread(sides: Sequence[Side], units: Units, processes: int) -> ProcessSpread | None:
+def process_spread(sides: Sequence[Side], units: Units, processes: int, *, is_measured: bool) -> ProcessSpread | None:
     """Return how far apart processes, which number the repeats, are in the speeds of a table's methods.
 
-    A baseline is one of the methods. None for one process, or too few prompts that all processes have timed.
+    A baseline is one of the methods. Of one process, or too few prompts that all processes have timed, it is assumed.
+    None for modelled times, which no process changes.
     """
-    if processes < 2 or len(sides) < 2:
+    if not is_measured or len(sides) < 2:
         return None
     # Baselines that differ were decoded by commands of their own, in their own processes.
     apart = any(side.baseline != sides[0].baseline for side in sides)
     methods = [side for side in sides if not apart or side.own != side.baseline]
-    return ProcessSpread.of(np.array([_by_process(side, units, processes) for side in methods]), apart=apart)
+    seen = None
+    if processes > 1:
+        seen = ProcessSpread.of(np.array([_by_process(side, units, processes) for side in methods]), apart=apart)
+    return seen or ProcessSpread.assumed(len(methods), apart=apart)
 
 
 def _by_process(side: Side, units: Units, processes: int) -> Array:
@@ -147,7 +151,7 @@ def _compare(
     )
     if ratio is None:
         return None
-    logs = unit_logs(numerators, denominators, keys, units, in_processes=spread is not None)
+    logs = unit_logs(numerators, denominators, keys, units, in_processes=spread is not None and spread.is_seen)
     typical = Typical.of(logs[np.isfinite(logs)])
     assert typical is not None, "requests with times are units with a ratio"
     prompts = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in keys))}

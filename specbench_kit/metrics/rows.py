@@ -222,11 +222,14 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
 
 
 def _process_spread(entries: Sequence[TableEntry], sides: Mapping[str, Side], units: Units) -> ProcessSpread | None:
-    """Return the spread over processes; None unless all methods were repeated in equally many of them."""
+    """Return the spread over processes, assumed unless all methods were repeated in equally many of them."""
     processes = {entry.processes for entry in entries}
-    if len(processes) > 1:
-        return None
-    return paired.process_spread([sides[entry.label] for entry in entries], units, processes.pop())
+    return paired.process_spread(
+        [sides[entry.label] for entry in entries],
+        units,
+        processes.pop() if len(processes) == 1 else 1,
+        is_measured=any(entry.records and entry.records[0].time_kind == "measured" for entry in entries),
+    )
 
 
 def _add_relative_speed(
@@ -245,6 +248,7 @@ def _add_relative_speed(
         row |= {
             "process_error": speed.spread.standard_error,
             "process_half_width": speed.spread.half_width(limit),
+            "process_seen": speed.spread.is_seen,
         }
     row["intervals"] |= {
         "relative_speed": speed.interval(limit),
@@ -266,7 +270,7 @@ def _family(
     is_paired = all(side.baseline for side in own)
     places = [position for position, entry in enumerate(entries) if entry.label == reference.label]
     return TypicalFamily(
-        np.column_stack([_speeds(side, units, is_paired=is_paired, in_processes=spread is not None) for side in own]),
+        np.column_stack([_speeds(side, units, is_paired=is_paired, in_processes=_is_seen(spread)) for side in own]),
         _seconds([side.baseline for side in own], units) if is_paired else np.ones(1 + max(units.values())),
         [position for position, entry in enumerate(entries) if entry.label in reference.candidates],
         [bool(entry.baseline) and is_paired for entry in entries],
@@ -275,6 +279,10 @@ def _family(
         1 - (1 - LEVEL) / max(entry.looks for entry in entries),
         spread,
     )
+
+
+def _is_seen(spread: ProcessSpread | None) -> bool:
+    return spread is not None and spread.is_seen
 
 
 def _speeds(side: Side, units: Units, *, is_paired: bool, in_processes: bool) -> Array:

@@ -178,8 +178,9 @@ class MethodRow(MetricValues, kw_only=True):
     `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others, and where nothing was
     checked. The lists `..._at_ends` hold a ratio at each end of the range of derived times. The
     `typical_relative_speed` has an upper bound, a standard error, and the number of standard errors beyond which the
-    table shows a difference. Of a run in several processes, what these add to any ratio of two methods has a standard
-    error and, in the table, a half width of the ratio's logarithm.
+    table shows a difference. What processes add to any ratio of two methods' measured times has a standard error and,
+    in the table, a half width of the ratio's logarithm; `process_seen` if several processes have shown it, where one is
+    taken to differ by so much.
     """
 
     lossless: OutputCounts | None = None
@@ -196,6 +197,7 @@ class MethodRow(MetricValues, kw_only=True):
     typical_relative_speed_limit: float | None = None
     process_error: float | None = None
     process_half_width: float | None = None
+    process_seen: bool = False
     speedup_at_ends: list[float] | None = None
     relative_speed_at_ends: list[float] | None = None
 

@@ -140,7 +140,7 @@ def student(level: float, freedom: float) -> float:
 
 
 @cache
-def range_of_equals(level: float, methods: int, freedom: int) -> float:
+def range_of_equals(level: float, methods: int, freedom: float) -> float:
     """Return the standard errors within which the largest difference between equal methods lies with this probability.
 
     It is Tukey's studentized range, in standard errors of a difference: that of two methods is Student's t.

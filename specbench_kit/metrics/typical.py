@@ -10,7 +10,7 @@ method in all of its requests: more prompts do not show it, and only further pro
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, erfc, exp, log, sqrt
+from math import ceil, erfc, exp, inf, log, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -119,6 +119,13 @@ def limit_of_one(units: int, level: float = LEVEL) -> float:
     return (units * (units + 1) / 4 - outside) / spread_of_ranks(units)
 
 
+LASTING = 0.005
+"""Standard deviation of the share by which one process makes a method faster or slower in all of its requests.
+
+It is about what one method under eight names shows in single runs on quiet machines (`benchmarks/same_method.py`).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessSpread:
     """The variance of one method's logarithmic speed over processes, beyond what all methods share.
@@ -126,11 +133,11 @@ class ProcessSpread:
     It is the mean square of method x process in a mixed model with fixed methods and random processes, which is the
     error of a comparison of two methods there. All methods give it together: with the methods of a table there are
     `freedom` degrees of freedom, where two methods alone have one less than there are processes. `methods` is the
-    number of those that a table compares with each other.
+    number of those that a table compares with each other. One process shows nothing of it, so that it is `assumed`.
     """
 
     variance: float
-    freedom: int
+    freedom: float
     processes: int
     methods: int = 2
 
@@ -151,6 +158,17 @@ class ProcessSpread:
         if not apart:
             residuals -= residuals.mean(axis=0)
         return cls(float((residuals**2).sum()) / freedom, freedom, processes, max(2, methods - (not apart)))
+
+    @classmethod
+    def assumed(cls, methods: int, *, apart: bool = False) -> "ProcessSpread":
+        """Return the spread that one process is taken to have, which it cannot show."""
+        # Methods that ran apart differ by what both processes did to them, and to their baselines.
+        return cls(LASTING**2 * (1 + apart), inf, 1, max(2, methods - (not apart)))
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether several processes have shown it."""
+        return self.processes > 1
 
     def half_width(self, limit: float | None = None) -> float:
         """Return half the width of the interval of two methods' logarithmic ratio, by default a 95 % interval.

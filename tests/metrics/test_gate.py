@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import RequestRecord, TimeKind
 from specbench_kit.metrics.comparability import MethodSeries
 from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.gate import SlowerGate
@@ -19,10 +19,10 @@ def gate(text: str) -> SlowerGate:
     return found
 
 
-def compared(old_s: Sequence[float], new_s: Sequence[float]) -> Comparison:
+def compared(old_s: Sequence[float], new_s: Sequence[float], time_kind: TimeKind = "measured") -> Comparison:
     """Return a comparison of two runs of one method, whose baseline took a second for every prompt."""
     entries = [
-        TableEntry(label, _records(seconds), _records([1.0] * len(seconds)))
+        TableEntry(label, _records(seconds, time_kind), _records([1.0] * len(seconds), time_kind))
         for label, seconds in (("wisp", old_s), ("wisp #2", new_s))
     ]
     units = {str(number): number for number in range(len(old_s))}
@@ -31,8 +31,10 @@ def compared(old_s: Sequence[float], new_s: Sequence[float]) -> Comparison:
     return Comparison(series, [ComparisonTable("overall", "all requests", rows)], "wisp")
 
 
-def _records(seconds: Sequence[float]) -> list[RequestRecord]:
-    return [RequestRecord(str(n), "", [1], [2], e2e_s=float(value)) for n, value in enumerate(seconds)]
+def _records(seconds: Sequence[float], time_kind: TimeKind) -> list[RequestRecord]:
+    return [
+        RequestRecord(str(n), "", [1], [2], e2e_s=float(value), time_kind=time_kind) for n, value in enumerate(seconds)
+    ]
 
 
 def drawn(seed: int, prompts: int, loss: float, noise: float = 0.05) -> Comparison:
@@ -68,9 +70,9 @@ def test_the_number_of_prompts_that_it_names_is_enough() -> None:
 
 
 def test_modelled_time_tells_at_once() -> None:
-    same = gate("slower by 5%").judge(compared([0.5] * 8, [0.5] * 8))
+    same = gate("slower by 5%").judge(compared([0.5] * 8, [0.5] * 8, "modelled"))
     assert (same.failed, same.too_small) == ([], [])
-    (line,) = gate("slower by 5%").judge(compared([0.5] * 8, [0.55] * 8)).failed
+    (line,) = gate("slower by 5%").judge(compared([0.5] * 8, [0.55] * 8, "modelled")).failed
     assert line == "wisp #2: 0.9091 of the reference's speed, 0.9091 at most (slower by 5%)"
 
 

@@ -1,5 +1,7 @@
 """Intervals that cover how far apart processes are."""
 
+from math import exp, sqrt
+
 import numpy as np
 import pytest
 from scipy.stats import t as students_t
@@ -76,8 +78,8 @@ def test_a_method_that_is_faster_in_some_processes_only_is_not_called_faster() -
     moved = Side.of(records(constant(0.97, 0.96, 1.02) * noise), plain)
     steady = Side.of(records(constant(0.7, 0.7, 0.7) * noise[::-1]), plain)
     sides = [Side.of(plain, plain), moved, steady]
-    spread = process_spread(sides, UNITS, 3)
-    assert process_spread(sides, UNITS, 1) is None
+    spread = process_spread(sides, UNITS, 3, is_measured=True)
+    assert process_spread(sides, UNITS, 3, is_measured=False) is None
     verdicts = [speed.verdict() if speed else "" for speed in (speedup(moved, UNITS), speedup(moved, UNITS, spread))]
     assert verdicts == [FASTER, NO_DIFFERENCE]
     by_far = relative_speed(steady, moved, UNITS, spread)
@@ -90,7 +92,7 @@ def test_requests_that_no_method_has_finished_count_for_nothing() -> None:
     plain = records(constant(1, 1))
     own = Side.of(records(constant(0.9, 0.8)), plain)
     known = {name: number for name, number in UNITS.items() if number < 6}
-    spread = process_spread([Side.of(plain, plain), own], known, 2)
+    spread = process_spread([Side.of(plain, plain), own], known, 2, is_measured=True)
     assert spread is not None
     assert spread.variance == pytest.approx(4 * (np.log(0.9 / 0.8) / 4) ** 2)
 
@@ -98,7 +100,7 @@ def test_requests_that_no_method_has_finished_count_for_nothing() -> None:
 def test_baselines_of_their_own_are_of_other_processes() -> None:
     ratios = constant(1, 1.1, 1.21)
     sides = [Side.of(records(0.5 * ratios * scale), records(scale * constant(1, 1, 1))) for scale in (1.0, 1.5)]
-    spread = process_spread(sides, UNITS, 3)
+    spread = process_spread(sides, UNITS, 3, is_measured=True)
     assert spread is not None
     assert spread.variance == pytest.approx(np.log(1.1) ** 2), "shared, it would be none"
 
@@ -106,7 +108,7 @@ def test_baselines_of_their_own_are_of_other_processes() -> None:
 def test_prompts_that_all_agree_are_widened_too() -> None:
     plain = records(constant(1, 1, 1))
     own = Side.of(records(constant(0.9, 0.9, 1.1)), plain)
-    spread = process_spread([Side.of(plain, plain), own], UNITS, 3)
+    spread = process_spread([Side.of(plain, plain), own], UNITS, 3, is_measured=True)
     speed = speedup(own, UNITS, spread)
     assert speed is not None
     assert speed.typical.is_constant
@@ -127,11 +129,34 @@ def test_the_fastest_of_many_methods_has_to_be_faster_by_more() -> None:
     assert spread.half_width() == pytest.approx(students_t.ppf(0.975, 32) * spread.standard_error)
 
 
+def test_one_process_is_taken_to_differ_by_half_a_percent() -> None:
+    plain = records(constant(1))
+    sides = {share: Side.of(records(constant(1 - share)), plain) for share in (0.01, 0.02, 0.05)}
+    verdicts = {}
+    for share, own in sides.items():
+        spread = process_spread([Side.of(plain, plain), own], UNITS, 1, is_measured=True)
+        assert spread is not None
+        assert not spread.is_seen
+        assert spread.standard_error == pytest.approx(sqrt(2) * 0.005)
+        speed = speedup(own, UNITS, spread)
+        assert speed is not None
+        verdicts[share] = speed.verdict()
+        assert speed.typical_interval() == pytest.approx(
+            [speed.typical.value * exp(sign * 1.96 * sqrt(2) * 0.005) for sign in (-1, 1)], rel=1e-4
+        )
+    assert verdicts == {0.01: NO_DIFFERENCE, 0.02: FASTER, 0.05: FASTER}
+    # Of eight methods beside a baseline the two that are furthest apart differ by Tukey's 4.286 standard errors of one.
+    many = ProcessSpread.assumed(9)
+    assert many.half_width(2.0) == pytest.approx(0.04286 / 2, rel=1e-3)
+    apart = ProcessSpread.assumed(2, apart=True)
+    assert apart.standard_error == pytest.approx(0.01), "each has a baseline of its own process"
+
+
 def test_processes_are_averaged_and_repeats_in_one_are_not() -> None:
     """Of three passes one is slower by a half: a mean says so, and a median leaves it out."""
     plain = records(constant(1, 1, 1))
     own = Side.of(records(constant(1, 1, 1.5)), plain)
-    alone, spread = speedup(own, UNITS), process_spread([Side.of(plain, plain), own], UNITS, 3)
+    alone, spread = speedup(own, UNITS), process_spread([Side.of(plain, plain), own], UNITS, 3, is_measured=True)
     together = speedup(own, UNITS, spread)
     assert alone is not None
     assert together is not None

@@ -111,7 +111,7 @@ def power_words(comparison: Comparison) -> str:
     if found is None:
         return ""
     words = f"These {found.units} prompts show differences from {share(found.smallest)} on in four of five cases"
-    if found.needed is None and any(row.process_error for row in rivals.values()):
+    if found.needed is None and found.by_process:
         return (
             f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for more prompts alone, since"
             " processes differ: more processes may tell them apart."
@@ -125,9 +125,9 @@ def power_words(comparison: Comparison) -> str:
 
 
 def process_words(comparison: Comparison) -> str:
-    """Return whether intervals of measured times cover what lasts as long as a process; empty for modelled times."""
-    is_covered = any(row.process_error is not None for row in comparison.overall.values())
-    return wording.process_words([run.fields for run in comparison.runs], is_covered)
+    """Return what intervals of measured times cover of what lasts as long as a process; empty for modelled times."""
+    is_seen = any(row.process_seen for row in comparison.overall.values())
+    return wording.process_words([run.fields for run in comparison.runs], is_seen)
 
 
 def _partial_runs(comparison: Comparison) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
+from specbench_kit.metrics.typical import LASTING
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import cautions
@@ -28,19 +29,19 @@ def speedup_note(run: RunDocument, summary: RunSummary) -> str:
     return f"Both sides sampled their own outputs, so the speedup also reflects their difference in length ({lengths})."
 
 
-def process_words(runs: Sequence[RunDocument], is_covered: bool) -> str:
-    """Return whether intervals of measured times cover what lasts as long as a process; empty for modelled times."""
+def process_words(runs: Sequence[RunDocument], is_seen: bool) -> str:
+    """Return what intervals of measured times cover of what lasts as long as a process; empty for modelled times."""
     if any(run.time_kind != "measured" for run in runs):
         return ""
     lasting = "what lasts as long as a process, such as where its memory lies"
     processes = min(run.config.processes for run in runs)
-    if is_covered:
+    if is_seen:
         return f"Each prompt was timed in {processes} processes; intervals and verdicts cover {lasting}."
-    uncovered = f"Intervals and verdicts do not cover {lasting}"
+    assumed = f"Intervals and verdicts take {lasting}, to change a method's speed by {LASTING:.1%}"
     if processes > 1:
-        return f"{uncovered}: too few prompts were timed by all methods in as many processes."
+        return f"{assumed}: too few prompts were timed by all methods in as many processes."
     can_repeat = all(run.server is None and run.imported is None for run in runs)
-    return f"{uncovered}; {code('skit bench --processes 3')} measures it." if can_repeat else f"{uncovered}."
+    return f"{assumed}; {code('skit bench --processes 3')} measures it." if can_repeat else f"{assumed}."
 
 
 def process_note(run: RunDocument, summary: RunSummary) -> str:
