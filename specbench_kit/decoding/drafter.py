@@ -91,3 +91,6 @@ class Drafter(DraftSource, Protocol):
 
     def awaits_answer(self, draft: Draft) -> bool:
         """Return whether the verdict on the draft that was sent has not arrived yet."""
+
+    def has_reached_server(self, draft: Draft, node: int) -> bool:
+        """Return whether a node, sent when it was drafted, was at the server when its last verification ended."""

@@ -91,9 +91,13 @@ class Link:
     loss: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     retry_s: Amount = 0.0
 
+    def nominal_s(self, tokens: int, bytes_per_s: float, more_bytes: float = 0.0) -> float:
+        """Return the seconds of one message without jitter and loss."""
+        return self.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
+
     def message_s(self, tokens: int, bytes_per_s: float, random: Random, more_bytes: float = 0.0) -> float:
         """Return the seconds of one message of token ids and `more_bytes`."""
-        seconds = self.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
+        seconds = self.nominal_s(tokens, bytes_per_s, more_bytes)
         if self.jitter_s:
             seconds = max(0.0, seconds + self.jitter_s * (2 * random.random() - 1))
         while self.loss and random.random() < self.loss:

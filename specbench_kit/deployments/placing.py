@@ -144,6 +144,10 @@ class TimedDrafter:
         """Return whether the drafting device is free before the answer arrives."""
         return self._timelines.awaits_answer(draft)
 
+    def has_reached_server(self, draft: Draft, node: int) -> bool:
+        """Return whether a node, sent when it was drafted, was at the server when its last verification ended."""
+        return self._timelines.has_reached_server(draft, node)
+
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
         drafts = self._drafter.begin(sessions)

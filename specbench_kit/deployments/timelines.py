@@ -185,6 +185,19 @@ class Timelines:
         request = self._requests[draft.request_id]
         return request.ready_s < request.answer_s
 
+    def has_reached_server(self, draft: Draft, node: int) -> bool:
+        """Return whether a node, sent when it was drafted, was at the server when its last verification ended.
+
+        A message takes its time without jitter and loss here, which it is charged with.
+        """
+        request = self._requests[draft.request_id]
+        drafted_s = request.forwarded_s.get(draft.tree.parents[node])
+        if drafted_s is None:
+            return False
+        link = self._link if self._on_edge else None
+        crossing_s = link.nominal_s(node, link.up_bytes_per_s, node * link.draft_bytes) if link else 0.0
+        return drafted_s + crossing_s <= self._verified_s
+
     def verified(self, verdict: Verdict) -> None:
         """Let the time pass until the answer has arrived."""
         request = self._requests[verdict.draft.request_id]

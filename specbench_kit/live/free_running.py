@@ -309,6 +309,9 @@ class AnswerPollingDrafter:
     def awaits_answer(self, draft: Draft) -> bool:
         return not self._answered()
 
+    def has_reached_server(self, draft: Draft, node: int) -> bool:
+        return False  # the server alone knows
+
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         return self._drafter.begin(sessions)
 

@@ -115,6 +115,9 @@ class ArmDrafter:
     def awaits_answer(self, draft: "Draft") -> bool:
         return self.drafter.awaits_answer(draft)
 
+    def has_reached_server(self, draft: "Draft", node: int) -> bool:
+        return self.drafter.has_reached_server(draft, node)
+
     def room(self, draft: "Draft") -> int:
         return min(self.drafter.room(draft), self.longest - draft.tree.last)
 

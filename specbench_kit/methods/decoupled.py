@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Capability, Environment, Method, Policy, SendsAhead, methods
-from specbench_kit.methods.pearl import PearlPolicy
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.verification import Verdict
 
 
 @methods.register("decoupled")
@@ -18,14 +18,16 @@ class Decoupled(Method):
     """Draft without waiting for verdicts, and send every `k` tokens as soon as they are drafted.
 
     Up to `in_flight` chunks are drafted beyond what is verified, so that a link is crossed while others are verified.
-    The server verifies a chunk if the text that it was drafted for is the one that it has, and drops it otherwise: what
-    follows a wrong token costs it nothing. After a wrong token the server computes the next one by itself at once,
-    while the device, which hears of it later, drafts anew. Where every token is wrong, this is as fast as the server
-    alone. Under sampling a chunk goes on only if its first token is the one that the target draws.
+    The server never waits: when it is free it verifies the next chunk that was drafted for the text that it has, if one
+    has arrived, and otherwise computes the next token by itself. What follows a wrong token costs it nothing, and where
+    every token is wrong, it is as fast as the server alone. The device hears of a wrong token later, and then drafts
+    anew. Under sampling a chunk goes on only if its first token is the one that the target draws.
+
+    Under a deployment a drafter that begins each round anew, such as prompt-lookup, has nothing on its way, so that the
+    server decodes alone.
 
     DSI starts further target instances to verify chunks in parallel, where the server here verifies one after the
-    other, and lets the target decode on until a chunk arrives, as a `skit serve` does: it verifies what it does not
-    have yet. Under a deployment the server waits for a chunk whose first token is right, which no real one can know.
+    other, and lets the target decode on until a chunk arrives, as here.
     """
 
     k: int = 4
@@ -59,22 +61,38 @@ class Decoupled(Method):
         return _DecoupledPolicy(self.k, self.in_flight)
 
 
-class _DecoupledPolicy(PearlPolicy):
+class _DecoupledPolicy(Policy):
     def __init__(self, k: int, in_flight: int) -> None:
-        super().__init__(k, pre_verify=True)
+        self.k = k
         self.longest = k * in_flight
+        self.begun: dict[str, int] = {}
+        """By request, how many tokens stood before what is being drafted when drafting began anew."""
+        self.arrived: dict[str, int] = {}
+        """By request, the last node of the chunk that the server has when this round begins; 0 without one."""
 
     def draft(self, drafter: "Drafter") -> None:
-        super().draft(drafter)
         for draft in drafter.drafts:
-            draft.tree.sent_early = True
+            tree = draft.tree
+            if not tree.inherited:
+                self.begun[draft.request_id] = draft.context_length
+            end = self.k - (draft.context_length - self.begun[draft.request_id]) % self.k
+            is_there = end <= tree.last and drafter.has_reached_server(draft, end)
+            self.arrived[draft.request_id] = end if is_there else 0
+            tree.sent_early = True
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        # The first of a chunk's `k` tokens is the root by now; what lies behind the others is of later chunks.
-        return [list(range(1, min(self.k, len(draft.tree)))) for draft in drafts]
+        return [list(range(1, 1 + self.arrived[draft.request_id])) for draft in drafts]
 
     def overlap(self, drafter: "Drafter") -> None:
-        self.first_ahead = {draft.request_id: min(self.k, len(draft.tree)) for draft in drafter.drafts}
         live = list(drafter.drafts)
         while live := [draft for draft in live if draft.tree.last < self.longest and drafter.awaits_answer(draft)]:
             live = drafter.extend(live)
+
+    def next_root(self, verdict: "Verdict") -> int | None:
+        tree = verdict.draft.tree
+        node = len(verdict.path) + 1
+        return node if node < len(tree) and tree.tokens[node] == verdict.bonus else None
+
+    def forget(self, request_id: str) -> None:
+        self.begun.pop(request_id, None)
+        self.arrived.pop(request_id, None)

@@ -22,6 +22,10 @@ class ChainDrafter:
         """Return true: no verdict arrives before all is drafted."""
         return True
 
+    def has_reached_server(self, draft: Draft, node: int) -> bool:
+        """Return true: nothing is sent before all is drafted."""
+        return True
+
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """Raise PolicyError: there are no distributions by which a tree could grow."""
         raise PolicyError(f"drafter '{self._name}' gives chains, and this method grows trees: choose another drafter")
