@@ -21,3 +21,4 @@ def test_rounds_that_wait_are_told_to_come_again() -> None:
         refused = connection.receive(60)[1].refused
     assert (refused.session, refused.round, Status(refused.status)) == ("s", 4, Status.GOING_AWAY)
     assert refused.retry_ms > 0
+    service.stop()  # the server has ended: who asks a second time, as by another Ctrl-C, is told nothing

@@ -222,9 +222,10 @@ class VerificationService:
             raise SkitError("the verification broke, see above; devices go on when the server is started again")
 
     def stop(self) -> None:
-        """End the server after the current batch is answered; may be called from a signal handler."""
+        """End the server after the current batch is answered; a signal handler may call it, and more than once."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with suppress(RuntimeError):  # the loop is closed, since the server has ended
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _decode(self, _: AsyncIterator[Up], context: StreamContext) -> None:
         """Serve one stream from its hello to its end."""
