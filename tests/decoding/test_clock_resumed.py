@@ -10,7 +10,7 @@ from specbench_kit.decoding.timeline import Timeline
 def test_a_resumed_phase_was_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sent at 1 s, and the answer awaited from 4 to 6 s: once, for 5 s, of which 3 are the target's own."""
     readings = iter([0.0, 1.0, 2.0, 2.0, 4.0, 4.0, 6.0, 6.0, 6.0])
-    monkeypatch.setattr("specbench_kit.decoding.clock.perf_counter", lambda: next(readings))
+    monkeypatch.setattr("specbench_kit.core.counted_time.perf_counter", lambda: next(readings))
     clock = MeasuringClock(torch.device("cpu"))
     with clock.running():
         with clock.phase("verify"):
@@ -53,7 +53,7 @@ def test_what_is_drafted_beside_a_verification_is_proactive() -> None:
 def test_what_is_typical_is_the_median_of_the_last_fifteen(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = [100.0, *range(1, 16)]
     readings = iter([0.0, *(at for length in lengths for at in (0.0, length)), 0.0, 0.0])
-    monkeypatch.setattr("specbench_kit.decoding.clock.perf_counter", lambda: next(readings))
+    monkeypatch.setattr("specbench_kit.core.counted_time.perf_counter", lambda: next(readings))
     clock = MeasuringClock(torch.device("cpu"))
     with clock.running():
         for _ in lengths:
