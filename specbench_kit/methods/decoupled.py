@@ -23,8 +23,8 @@ class Decoupled(Method):
     every token is wrong, it is as fast as the server alone. The device hears of a wrong token later, and then drafts
     anew. Under sampling a chunk goes on only if its first token is the one that the target draws.
 
-    Under a deployment a drafter that begins each round anew, such as prompt-lookup, has nothing on its way, so that the
-    server decodes alone.
+    Under a deployment a drafter that begins each round anew, such as block, has nothing on its way, so that the server
+    decodes alone.
 
     DSI starts further target instances to verify chunks in parallel, where the server here verifies one after the
     other, and lets the target decode on until a chunk arrives, as here.
