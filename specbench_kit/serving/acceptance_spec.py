@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
@@ -139,10 +139,20 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
     require_replayable(method)
+    require_simulated(method)
     from specbench_kit.traces.replay import prepare_for_replay, replay
 
     prepared = prepare_for_replay(method, trace, deployment)
     return RecordedRounds(list(replay(prepared, trace.header, trace, deployment=deployment)))
+
+
+DECODES_ON = "its server decodes on by itself, which a simulation of many devices does not model"
+"""Why a method that sends drafts ahead is not simulated: servers of all others wait for their devices."""
+
+
+def require_simulated(method: Method) -> None:
+    """Raise SkitError for a method that many devices cannot be simulated with."""
+    require(method.ahead is None, f"{method.display_name}: {DECODES_ON}: name another method")
 
 
 def require_replayable(method: Method) -> None:
@@ -168,6 +178,7 @@ def run_source(folder: Path, deployment: Deployment) -> RoundSource:
 
 def recorded_source(records: Sequence[RequestRecord], method: Method, deployment: Deployment) -> RoundSource:
     """Return the rounds of a method's records, with as many proactive tree levels as fit into a verification."""
+    require_simulated(method)
     proactive: int | None = getattr(method, "proactive_depth", None)
     rounds = [entry for record in records for entry in record.rounds]
     if proactive is None or not (method.overlaps and rounds):

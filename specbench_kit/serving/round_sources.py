@@ -282,9 +282,10 @@ def iid(
 class RecordedRounds:
     """Recorded rounds; each response replays the rounds of one recorded request, drawn at random.
 
-    A response that is longer than its record continues with another one. A chain takes one draft forward per token; a
-    tree, or a round with proactive tokens, takes one per level that it submitted, or `levels` where that is given, and
-    `proactive` further ones during verification.
+    A response that is longer than its record continues with another one. A chain takes one draft forward per token,
+    before it is sent or during its verification as it was recorded; a tree takes one per level that it submitted,
+    unless all of it was drafted earlier. Where `levels` are given every round takes so many, and `proactive` further
+    ones during verification.
     """
 
     def __init__(self, records: Sequence[RequestRecord], levels: int | None = None, proactive: int = 0) -> None:
@@ -294,11 +295,14 @@ class RecordedRounds:
         self._lengths = np.array([(len(record.prompt_ids), len(record.output_ids)) for record in records]).T
         rounds = []
         for entry in (entry for record in records for entry in record.rounds):
-            steps = levels
-            if steps is None and (entry.parents or entry.proactive):
-                steps = entry.deepest
-            steps = entry.drafted if steps is None else steps
-            rounds.append(SimulatedRound(steps, entry.submitted, entry.accepted, proactive))
+            steps, ahead = levels, proactive
+            if steps is None:
+                steps = entry.drafted - entry.proactive
+                if entry.parents:
+                    steps = entry.deepest if steps else 0
+                else:
+                    ahead = ahead or entry.proactive
+            rounds.append(SimulatedRound(steps or 0, entry.submitted, entry.accepted, ahead))
         self._rounds = np.array(rounds).T
         ends = np.cumsum([len(record.rounds) for record in records])
         self._first = ends - [len(record.rounds) for record in records]

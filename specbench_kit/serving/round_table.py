@@ -193,8 +193,10 @@ class RoundTable:
         self._submitted[devices] += columns["submitted"][rows]
         self._accepted[devices] += accepted
         # The draft model's KV holds the accepted tokens that it forwarded; the last drafted token it never forwards.
-        draft_cached = context + np.minimum(accepted, steps - 1)
-        self._draft_cached[devices] = np.where(steps > 0, draft_cached, self._draft_cached[devices])
+        # A device that drafts while it waits reads meanwhile what it has not read.
+        ahead = columns["proactive"][rows] > 0
+        draft_cached = np.where(ahead, context + accepted, self._draft_cached[devices])
+        self._draft_cached[devices] = np.where(steps > 0, context + np.minimum(accepted, steps - 1), draft_cached)
         self._context[devices] = context + committed
         self._remaining[devices] -= committed
         ends = self._remaining[devices] == 0
@@ -244,7 +246,8 @@ class RoundTable:
         sent = np.where(begins, self._prompt[devices], 0)
         draft_bytes = np.zeros(len(devices))
         if self._on_edge:
-            draft_s = self._draft_s(devices, begins, rounds.steps)
+            reads = begins & ((rounds.steps > 0) | (rounds.proactive == 0))
+            draft_s = self._draft_s(devices, reads, rounds.steps)
             sent = sent + rounds.submitted
             draft_bytes = self.fleet.draft_bytes[devices] * rounds.submitted
         up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + draft_bytes)
@@ -263,15 +266,15 @@ class RoundTable:
         committed = self._context[devices] - self._prompt[devices]
         columns["response_budget_s"][rows] = (committed + expected) / speed - down_s
 
-    def _draft_s(self, devices: Integers, begins: Mask, steps: Integers) -> Floats:
-        """Return the seconds of drafting on the devices, and of reading the prompt where a response begins."""
+    def _draft_s(self, devices: Integers, reads: Mask, steps: Integers) -> Floats:
+        """Return the seconds of drafting on the devices, and of reading the prompt on those that have to."""
         cached = self._draft_cached[devices]
         shapes = zip(steps.tolist(), (self._context[devices] - cached).tolist(), cached.tolist(), strict=True)
         times = zip(self.draft_times_of(devices), shapes, strict=False)
         draft_s = np.array([time.draft_s(*shape) for time, shape in times])
-        prompts = self._prompt[devices[begins]].tolist()
-        beginning = zip(self.draft_times_of(devices[begins]), prompts, strict=False)
-        draft_s[begins] += [time.prefill_s(prompt) for time, prompt in beginning]
+        prompts = self._prompt[devices[reads]].tolist()
+        beginning = zip(self.draft_times_of(devices[reads]), prompts, strict=False)
+        draft_s[reads] += [time.prefill_s(prompt) for time, prompt in beginning]
         return draft_s
 
     def draft_times_of(self, devices: Integers) -> Iterable[DraftTime]:

@@ -75,6 +75,24 @@ def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:
     assert drawn(RecordedRounds([make_record("chain", chain)]), 1) == [SimulatedRound(4, 3, 1)]
 
 
+def test_what_was_drafted_during_a_verification_takes_no_time_before_the_next_one() -> None:
+    """`pearl` drafts its k tokens while it waits: the first of them is the new root, the others are sent at once."""
+    rounds = {
+        SimulatedRound(0, 0, 0, 4): make_round(drafted=4, submitted=0, accepted=0, proactive=4),
+        SimulatedRound(0, 3, 3, 4): make_round(drafted=4, submitted=3, accepted=3, proactive=4),
+        SimulatedRound(1, 3, 2, 4): make_round(drafted=5, submitted=3, accepted=2, proactive=4),
+    }
+    for simulated, recorded in rounds.items():
+        assert drawn(RecordedRounds([make_record("chain", recorded)]), 1) == [simulated]
+
+
+def test_a_tree_that_was_drafted_earlier_takes_no_forward() -> None:
+    ready = structs.replace(
+        make_round(drafted=4, submitted=3, accepted=1, proactive=4), parents=(0, 1, 0), path=(1,), deepest=2
+    )
+    assert drawn(RecordedRounds([make_record("tree", ready)]), 1) == [SimulatedRound(0, 3, 1)]
+
+
 def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:
     alpha, length = 0.8, 5
     assert iid(alpha, length).typical.committed == pytest.approx((1 - alpha ** (length + 1)) / (1 - alpha))

@@ -159,7 +159,7 @@ def test_one_device_alone_takes_the_closed_form() -> None:
     assert result.rounds["submitted"][:3].tolist() == [3, 3, 3]
 
 
-@pytest.mark.parametrize("method", ["fixed-k:k=1", "fixed-k:k=3", "threshold:threshold=0.6,max_draft=5"])
+@pytest.mark.parametrize("method", ["fixed-k:k=1", "fixed-k:k=3", "threshold:threshold=0.6,max_draft=5", "pearl:k=3"])
 def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
     """The same trace on the same deployment has the rounds of `skit bench --replay`."""
     deployment = calm()
@@ -171,7 +171,14 @@ def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
     result = simulate(scene)
     rounds = len(records[0].rounds)
     assert result.rounds["committed"][:rounds].tolist() == [one.committed for one in records[0].rounds]
-    assert np.allclose(result.rounds["answered_s"][:rounds], [one.end_s for one in records[0].rounds], rtol=1e-12)
+    answered_s, expected_s = result.rounds["answered_s"][:rounds], [one.end_s for one in records[0].rounds]
+    if method == "pearl:k=3":
+        # A forward that is under way when an answer arrives begins with the first of the wait here, and in the engine
+        # behind the prompt. All later rounds take the same time but for the context of such forwards.
+        assert abs(answered_s[0] - expected_s[0]) < DRAFT.seconds([(1, 200)])
+        assert np.allclose(np.diff(answered_s), np.diff(expected_s), rtol=2e-3)
+    else:
+        assert np.allclose(answered_s, expected_s, rtol=1e-12)
 
 
 @pytest.mark.nightly  # 24 s; the other tests simulate the same arrivals and waits

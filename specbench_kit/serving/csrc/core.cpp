@@ -314,7 +314,11 @@ class Core {
     const int64_t accepted = int64_t(row[kAccepted]), steps = int64_t(row[kDrafted]);
     const int64_t committed = std::min(accepted + 1, device.remaining);
     device.submitted += row[kSubmitted], device.accepted += double(accepted);
-    if (steps > 0) device.draft_cached = device.context + std::min(accepted, steps - 1);
+    if (steps > 0) {
+      device.draft_cached = device.context + std::min(accepted, steps - 1);
+    } else if (row[kProactive] > 0) {
+      device.draft_cached = device.context + accepted;  // It was read while the device waited.
+    }
     device.context += committed, device.remaining -= committed;
     const bool ends = device.remaining == 0;
     const bool crosses = ends || row[kBegins] > 0 || settings_.on_edge;
@@ -382,7 +386,7 @@ class Core {
     const int64_t kind = constants_[client].kind;
     if (settings_.on_edge) {
       draft_s = draft_s_(kind, steps, device.context - device.draft_cached, device.draft_cached);
-      if (begins) draft_s += draft_s_(kind, -1, device.prompt, 0);
+      if (begins && (steps > 0 || row[kProactive] == 0)) draft_s += draft_s_(kind, -1, device.prompt, 0);
       sent += submitted;
       draft_bytes = of(kDraftBytes, client) * double(submitted);
     }

@@ -42,7 +42,7 @@ from specbench_kit.metrics.suite import (
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import content_hash
-from specbench_kit.serving.acceptance_spec import recorded_source
+from specbench_kit.serving.acceptance_spec import DECODES_ON, recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
@@ -66,7 +66,7 @@ def fleet_result(
 
     A quick run takes the first seed alone. Raise SkitError for a method whose rounds a simulation cannot time.
     """
-    _require_simulated(method)
+    require(method.ahead is None, DECODES_ON)
     scenarios = {load: _scenario(fleet, load, method, deployment, records) for load in fleet.loads}
     late: list[tuple[float, ...]] = []
     at_devices: list[Figures] = []
@@ -84,11 +84,6 @@ def fleet_result(
         late_by_class=tuple(rounded(fmean(group.violation_rate or 0.0 for group in groups)) for groups in classes),
         goodput=rounded(fmean(metrics.overall.goodput for metrics in at_devices)),
     )
-
-
-def _require_simulated(method: Method) -> None:
-    overlapping = method.overlaps and getattr(method, "proactive_depth", None) is None
-    require(not overlapping, "it drafts while the server verifies, which a simulation of many devices does not model")
 
 
 def _scenario(

@@ -268,8 +268,9 @@ def test_more_devices_make_more_responses_late(results: Results) -> None:
 def test_a_fleet_in_which_a_policy_cannot_run_says_why(results: Results) -> None:
     assert "a trace holds chains" in results["specinfer"].policy.fleets["crowd"].missing
     assert results["specinfer"].policy.fleets["trees"].late
-    ssd = run_fleet("v0", False, "ssd", "trees").result
-    assert ssd.missing == "it drafts while the server verifies, which a simulation of many devices does not model"
+    assert run_fleet("v0", False, "ssd", "trees").result.late
+    decoupled = run_fleet("v0", False, "decoupled", "trees").result
+    assert decoupled.missing == "its server decodes on by itself, which a simulation of many devices does not model"
 
 
 def test_a_draft_model_that_samples_is_rejected_more_often(results: Results) -> None:
