@@ -1,6 +1,7 @@
 """Every command that takes `--device`, on an emulated card."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ def test_bench(options: str, command: Command, tiny: TinyPair, prompts: Path, tm
     assert_lossless(document)
     run = read_object(Path(document["run_dirs"][0]) / "run.json")
     assert run["hardware"]["gpu"] == "Emulated card"
+    report = (Path(document["run_dirs"][0]) / "report.md").read_text()
+    assert re.search(r"\| warm-up \| \d+ rounds and [\d.]+ m?s in which a GPU's graphs were captured, excluded", report)
 
 
 @pytest.mark.slow
