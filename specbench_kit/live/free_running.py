@@ -48,6 +48,14 @@ class _Arrived(NamedTuple):
     arrived_s: float
     chunk: _SentChunk | None
 
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that it commits."""
+        if self.answer.suffix:
+            return list(self.answer.suffix)
+        rest = [] if self.chunk is None else self.chunk.tokens[self.answer.base - self.chunk.base :]
+        return [*rest[: len(self.answer.path)], self.answer.bonus]
+
 
 @dataclass(slots=True)
 class _OpenSession:
@@ -73,6 +81,11 @@ class _OpenSession:
     sent_bytes: int = 0
     stale_bytes: int = 0
 
+    @property
+    def heard(self) -> list[int]:
+        """The tokens behind the session's text that the server has committed, as far as this device has heard."""
+        return [*self.ahead, *(token for arrived in self.arrived for token in arrived.tokens)]
+
 
 @dataclass
 class FreeRunningVerifier:
@@ -93,10 +106,9 @@ class FreeRunningVerifier:
 
     def admit(self, session: Session) -> None:
         """Open a session for a new request: the server begins to decode at once."""
-        self._opened += 1
-        name = f"{self._nonce}/{self._opened}/{session.request.id}"
-        opened = _OpenSession(session, name, len(session.tokens), list(session.tokens))
-        self._sessions[session.request.id] = self._by_name[name] = opened
+        opened = _OpenSession(session, "", len(session.tokens), list(session.tokens))
+        self._sessions[session.request.id] = opened
+        self._name(opened)
         self._open(opened)
 
     def release(self, session: Session) -> None:
@@ -164,7 +176,7 @@ class FreeRunningVerifier:
         """Send a chunk under the next number."""
         opened.number += 1
         chunk.frame = Up(draft=chunk.frame.draft)  # a copy: the one that was sent before may still be on its way
-        chunk.frame.draft.round = opened.number
+        chunk.frame.draft.session, chunk.frame.draft.round = opened.name, opened.number
         chunk.sent_s = monotonic_s()
         opened.unanswered[opened.number] = chunk
         opened.sent_bytes += chunk.frame.ByteSize()
@@ -246,6 +258,10 @@ class FreeRunningVerifier:
         if (status is not Status.UNKNOWN_SESSION and status not in RETRYABLE) or opened.refusals > MAX_TRIES:
             raise SkitError(f"the server refused a draft: {status.name}: {refused.reason}")
         Event().wait(refused.retry_ms / 1000)
+        if status is Status.UNKNOWN_SESSION:
+            # What the forgotten session has committed may still be on its way, and the new one commits it again,
+            # in other verdicts and, where tokens are drawn, with other tokens.
+            self._name(opened)
         self._resume(opened)
 
     def _resume(self, opened: _OpenSession) -> None:
@@ -260,10 +276,17 @@ class FreeRunningVerifier:
             else:
                 opened.stale_bytes += chunk.frame.ByteSize()
 
+    def _name(self, opened: _OpenSession) -> None:
+        """Give a session a name of its own, so that answers to one that the server has forgotten are ignored."""
+        self._by_name.pop(opened.name, None)
+        self._opened += 1
+        opened.name = f"{self._nonce}/{self._opened}/{opened.session.request.id}"
+        self._by_name[opened.name] = opened
+
     def _open(self, opened: _OpenSession) -> None:
         most = self.connection.welcome.limits.ahead
         require_ahead(self.connection.address, most)
-        frame = open_frame(opened.session, opened.name, self.sampler, self.seed, ahead=most)
+        frame = open_frame(opened.session, opened.name, self.sampler, self.seed, ahead=most, heard=opened.heard)
         self.connection.send(Up(open=frame))
 
 

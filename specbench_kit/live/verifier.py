@@ -42,15 +42,17 @@ def open_frame(
     layers: Sequence[int] = (),
     silence_s: float = 0.0,
     ahead: int = 0,
+    heard: Sequence[int] = (),
 ) -> messages.Open:
     """Return the frame that opens a request's session under a name at the server.
 
-    Its verdicts bring the hidden states of `layers`. Without these, the server goes on by itself after `silence_s`
-    without a draft; 0 never. With `ahead`, up to so many drafts are sent before their verdicts.
+    `heard` are tokens that the server has committed behind those of the session. Its verdicts bring the hidden states
+    of `layers`. Without these, the server goes on by itself after `silence_s` without a draft; 0 never. With `ahead`,
+    up to so many drafts are sent before their verdicts.
     """
     prompt = session.request.prompt_ids
     sampling = sampling_message(sampler, seed, session.request.id)
-    output = session.tokens[len(prompt) :]
+    output = [*session.tokens[len(prompt) :], *heard]
     frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers, ahead=ahead)
     if ahead or (silence_s and not layers):
         frame.silence_ms = round(silence_s * 1e3)

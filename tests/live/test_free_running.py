@@ -9,7 +9,9 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+import torch
 from live_server import CALLER, CAPACITY, DRAFT, TARGET, VOCABULARY, decode_here, decode_remotely, make_server, serving
+from report_builders import make_record
 from tiny_models import (
     AUTOREGRESSIVE,
     make_requests,
@@ -22,7 +24,12 @@ from tiny_models import (
 )
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.drafting.look_up import LookUpDistribution
+from specbench_kit.decoding.sampling import RequestRandom, Sampler
+from specbench_kit.decoding.session import Request, Session
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.free_running import FreeRunningVerifier, _OpenSession, _SentChunk, require_ahead
@@ -33,7 +40,7 @@ from specbench_kit.live.server.free_running import fitting_tree
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.service import VerificationService
-from specbench_kit.live.wire import Status, Up, text_hash
+from specbench_kit.live.wire import Down, Status, Up, text_hash
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import request_metrics
@@ -422,6 +429,69 @@ def test_a_server_that_forgot_the_session_is_given_it_again() -> None:
         handler.free_running.take = forgetful  # type: ignore[method-assign]
         assert outputs(decode_remotely(METHOD, connection, REQUESTS)) == PLAIN
     assert drafts > 7
+
+
+class ScriptedConnection:
+    """A server that says what it is told to, each time a device waits for it."""
+
+    address = "scripted"
+    answer_arrived = False
+    welcome = messages.Welcome(limits={"ahead": 16})
+
+    def __init__(self) -> None:
+        self.sent: list[Up] = []
+        self.script: list[Callable[[], Down]] = []
+
+    def send(self, frame: Up) -> None:
+        self.sent.append(frame)
+
+    def receive(self) -> tuple[float, Down]:
+        return 0.0, self.script.pop(0)()
+
+
+def test_what_a_forgotten_session_has_said_is_heard_once() -> None:
+    """A verdict of it that was still on its way, and the new session's on the same tokens, are not both taken.
+
+    The new session begins behind all that was heard, and what the old one says after that counts for nothing: where
+    tokens are drawn it may be something else.
+    """
+    connection: Any = ScriptedConnection()
+    verifier = FreeRunningVerifier(connection, Sampler(), 0, MeasuringClock(torch.device("cpu")), 2)
+    session = Session(Request("one", "", (1, 2, 3), 8), RequestRandom(0, "one"), frozenset(), 0.0, make_record("one"))
+    verifier.admit(session)
+    old = connection.sent[0].open.session
+
+    def renamed(**verdict: Any) -> Down:
+        opened = connection.sent[-2].open
+        assert opened.session not in ("", old)
+        assert list(opened.output) == [10, 11], "the second verdict was heard, though no round has taken it"
+        chunk = connection.sent[-1].draft
+        assert (chunk.session, list(chunk.tokens)) == (opened.session, [12, 14])
+        return Down(verdict={"session": opened.session, "round": chunk.round, **verdict})
+
+    connection.script = [
+        lambda: Down(verdict={"session": old, "base": 3, "bonus": 10}),
+        lambda: Down(verdict={"session": old, "base": 4, "bonus": 11}),
+        lambda: Down(refused={"session": old, "round": 1, "status": Status.UNKNOWN_SESSION}),
+        lambda: Down(verdict={"session": old, "base": 5, "bonus": 99}),
+        lambda: renamed(base=5, path=[1], bonus=13),
+    ]
+    with torch.inference_mode():
+        committed = []
+        for chain in ([10, 11, 12, 14], [11, 12, 14], [12, 14]):
+            tree = TokenTree(session.tokens[-1])
+            for token in chain:
+                tree.add(token, tree.last, LookUpDistribution("test", 1.0), 0)
+            pending = verifier.send([Draft(session, tree)], [[]])
+            if len(committed) == 1:
+                verifier._take(*connection.receive())
+                verifier._take(*connection.receive())
+            (verdict,) = pending()
+            tokens = [*(tree.tokens[node] for node in verdict.path), verdict.bonus]
+            session.commit(tokens)
+            committed.append(tokens)
+    assert committed == [[10], [11], [12, 13]]
+    assert not connection.script
 
 
 SAMPLED = Sampler(0.8, top_k=20)
