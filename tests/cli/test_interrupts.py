@@ -19,7 +19,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 @pytest.fixture
 def ignoring() -> Iterator[None]:
-    """As in the background of a script, where a shell has SIGINT ignored."""
+    """Ignore SIGINT, as a shell lets it be ignored in the background of a script."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)

@@ -71,8 +71,8 @@ def done(prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    parsed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return parsed
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def runs(document: dict[str, Any]) -> list[Path]:
 
 
 def the_run(out: Path) -> Path:
-    (found,) = out.iterdir()
-    return found
+    (run,) = out.iterdir()
+    return run
 
 
 def outputs(run: Path, name: str = "requests.jsonl") -> dict[str, list[int]]:
@@ -110,7 +110,7 @@ def test_every_method_has_a_run_directory_with_all_files(runs: list[Path]) -> No
 
 
 def test_request_lines_have_the_designed_fields(runs: list[Path]) -> None:
-    """What a policy expected is told where it has chances to reckon with."""
+    """A record tells what a policy expected, where the policy has chances to reckon with."""
     only_of_some_methods, only_of_derived_times = {"expected", "drafter", "sent_bytes", "stale_bytes"}, {"ends_s"}
     designed = {f.name for f in fields(RoundRecord)} - only_of_some_methods
     assert designed >= DESIGNED_ROUND
@@ -186,8 +186,8 @@ def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, ti
     for folder, seed in (("a", 3), ("b", 3), ("c", 4)):
         options = (*methods("fixed-k"), "--no-baseline", *sampling, "--seed", seed)
         assert skit_here(*bench(prompts, tmp_path / folder, tiny, *options)).returncode == 0
-    first, again, other = (the_run(tmp_path / folder) for folder in "abc")
-    assert outputs(first) == outputs(again) != outputs(other)
+    first, again, other_seed = (the_run(tmp_path / folder) for folder in "abc")
+    assert outputs(first) == outputs(again) != outputs(other_seed)
     assert not (first / "baseline.jsonl").exists()
     assert read_object(first / "summary.json")["lossless"] is None
     report = (first / "report.md").read_text()
@@ -244,10 +244,10 @@ def test_a_limit_draws_prompts_by_the_seed(tiny: TinyPair, tmp_path: Path) -> No
     for seed in (0, 1):
         options = (*methods("autoregressive"), "--limit", 3, "--seed", seed)
         assert skit_here(*bench(prompts, tmp_path / str(seed), tiny, *options)).returncode == 0
-    first, other = (outputs(the_run(tmp_path / str(seed))) for seed in (0, 1))
+    first, other_seed = (outputs(the_run(tmp_path / str(seed))) for seed in (0, 1))
     expected = load(str(prompts), data_dir=None, allow_sample=False, limit=3, seed=0)
     assert list(first) == [prompt.id for prompt in expected.prompts]
-    assert set(first) != set(other)
+    assert set(first) != set(other_seed)
     assert read_object(the_run(tmp_path / "0") / "run.json")["dataset"]["total"] == 50
 
 
