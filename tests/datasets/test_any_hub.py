@@ -124,7 +124,7 @@ def test_a_spec_that_is_wrong_is_one_line(spec: str, reason: str) -> None:
 def test_a_parquet_file_is_prompts_too(tmp_path: Path) -> None:
     put(tmp_path / "mine.parquet", {"id": "a", "prompt": "Why?"}, {"id": "b", "prompt": "How?"})
     loaded = loaded_from(str(tmp_path / "mine.parquet"), tmp_path)
-    assert (loaded.name, loaded.source, [one.turns for one in loaded.prompts]) == (
+    assert (loaded.name, loaded.source, [prompt.turns for prompt in loaded.prompts]) == (
         "mine",
         "file",
         [("Why?",), ("How?",)],

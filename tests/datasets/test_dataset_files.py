@@ -201,9 +201,9 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 def test_a_limit_draws_the_same_subset_for_a_seed_in_the_original_order(tmp_path: Path) -> None:
     path = write(tmp_path / "many.jsonl", *({"prompt": f"p{number}"} for number in range(50)))
-    first, again, other = load_file(path, 10, 3), load_file(path, 10, 3), load_file(path, 10, 4)
+    first, again, other_seed = load_file(path, 10, 3), load_file(path, 10, 3), load_file(path, 10, 4)
     assert first == again
-    assert first.digest != other.digest
+    assert first.digest != other_seed.digest
     assert [int(prompt.id) for prompt in first.prompts] == [4, 8, 15, 23, 30, 34, 37, 38, 40, 48]
     assert first.total == 50
 

@@ -40,7 +40,7 @@ def put(folder: Path, relative: str, *rows: dict[str, Any]) -> None:
 
 
 def run(code: str, home: Path, **environment: str) -> Any:
-    """What a fresh interpreter prints, as JSON, with the Hugging Face folders in `home` and no hub."""
+    """Return what a fresh interpreter prints as JSON, with the Hugging Face folders in `home` and no hub."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SKIT_"))}
     variables = {"HF_HOME": str(home), "HF_ENDPOINT": CLOSED_PORT, "no_proxy": "127.0.0.1"}
     done = subprocess.run(
@@ -195,8 +195,8 @@ def test_another_distribution_adds_a_dataset_by_an_entry_point(tmp_path: Path) -
     (info / "entry_points.txt").write_text("[specbench_kit.datasets]\nriddles = riddles_plugin:Riddles\n")
     put(tmp_path, "riddles.jsonl", {"key": "r1", "text": "What has keys but no locks?"})
     code = LOAD.format(name="riddles", allow_sample=False)
-    found = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
-    assert found == ["local", "riddles.jsonl", [["What has keys but no locks?"]], False]
+    printed = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
+    assert printed == ["local", "riddles.jsonl", [["What has keys but no locks?"]], False]
 
 
 def test_discovery_imports_no_heavy_library(tmp_path: Path) -> None:
