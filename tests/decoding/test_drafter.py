@@ -57,7 +57,7 @@ def test_chains_are_the_draft_models_greedy_text(model: Any, runner: Runner) -> 
 
 @pytest.mark.parametrize("accepted", [0, 1, 3, 5])
 def test_the_next_round_goes_on_from_what_was_accepted(model: Any, runner: Runner, accepted: int) -> None:
-    """Whether the last accepted token had been forwarded or not."""
+    """The drafter goes on, whether the last accepted token had been forwarded or not."""
     (prompt,) = random_prompts([9], 64)
     drafter, session = make_drafter(runner), open_session("a", prompt)
     (draft,) = chain(drafter, [session], 5)
@@ -83,24 +83,24 @@ def test_a_round_without_a_draft_is_caught_up_with(model: Any, runner: Runner) -
 def test_trees_get_the_distribution_of_every_path(model: Any, runner: Runner) -> None:
     prompts = random_prompts([12, 4], 64)
     drafter, sessions = make_drafter(runner), [open_session(str(i), prompt) for i, prompt in enumerate(prompts)]
-    one, two = drafter.begin(sessions)
-    first = drafter.expand([(one, [0]), (two, [0])])
-    for draft, row in ((one, 0), (two, 1)):
+    first_draft, second_draft = drafter.begin(sessions)
+    first = drafter.expand([(first_draft, [0]), (second_draft, [0])])
+    for draft, row in ((first_draft, 0), (second_draft, 1)):
         assert [draft.tree.add(token, 0, first, row) for token in (3, 4)] == [1, 2]
-    second = drafter.expand([(one, [1, 2]), (two, [2])])
-    assert [one.tree.add(token, 2, second, 1) for token in (5, 6)] == [3, 4]
-    assert two.tree.add(7, 2, second, 2) == 3
-    third = drafter.expand([(two, [3, 1]), (one, [4])])
+    second = drafter.expand([(first_draft, [1, 2]), (second_draft, [2])])
+    assert [first_draft.tree.add(token, 2, second, 1) for token in (5, 6)] == [3, 4]
+    assert second_draft.tree.add(7, 2, second, 2) == 3
+    third = drafter.expand([(second_draft, [3, 1]), (first_draft, [4])])
     texts = {
         first: [prompts[0], prompts[1]],
         second: [[*prompts[0], 3], [*prompts[0], 4], [*prompts[1], 4]],
         third: [[*prompts[1], 4, 7], [*prompts[1], 3], [*prompts[0], 4, 6]],
     }
     for forward, rows in texts.items():
-        wanted = torch.stack([plain_logits(model, text)[-1] for text in rows])
-        torch.testing.assert_close(forward.logits, wanted, atol=1e-4, rtol=1e-4)
+        expected = torch.stack([plain_logits(model, text)[-1] for text in rows])
+        torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
     sessions[0].tokens += [4, 6, 20]
-    drafter.commit(one, [2, 4])
+    drafter.commit(first_draft, [2, 4])
     assert runner.length(0) == 12 + 2
     (draft,) = chain(drafter, sessions[:1], 3)
     assert draft.tree.tokens[1:] == plain_greedy(model, [*prompts[0], 4, 6, 20], 3)[0]
@@ -128,8 +128,8 @@ def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: Any, runner: Runner
     assert draft.tree.drafted == 0
     draft.tree.add(8, 2, third, 0)
     forward = drafter.expand([(draft, [3, 1])])
-    wanted = torch.stack([plain_logits(model, [*prompt, 4, 5, *rest])[-1] for rest in ([7, 8], [6])])
-    torch.testing.assert_close(forward.logits, wanted, atol=1e-4, rtol=1e-4)
+    expected = torch.stack([plain_logits(model, [*prompt, 4, 5, *path])[-1] for path in ([7, 8], [6])])
+    torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
     assert draft.tree.drafted == 1
     session.tokens += [7, 8, 9]
     drafter.commit(draft, [2, 3])
@@ -146,8 +146,8 @@ def test_nodes_that_no_model_proposed_can_be_expanded(model: Any, runner: Runner
     draft.tree.add(5, 0, nowhere, 0)
     draft.tree.add(6, 1, nowhere, 0)
     forward = drafter.expand([(draft, [1, 2])])
-    wanted = plain_logits(model, [*prompt, 5, 6])[-2:]
-    torch.testing.assert_close(forward.logits, wanted, atol=1e-4, rtol=1e-4)
+    expected = plain_logits(model, [*prompt, 5, 6])[-2:]
+    torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_sampled_chains_use_the_requests_own_numbers(model: Any, runner: Runner) -> None:

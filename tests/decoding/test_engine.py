@@ -205,14 +205,14 @@ def test_requests_are_taken_in_order_and_a_next_turn_first(runners: Runners) -> 
 
 def test_the_batch_is_kept_full(runners: Runners) -> None:
     engine = make_engine(AUTOREGRESSIVE, runners, batch_size=3)
-    for place, request in enumerate(make_requests([[1]] * 7, 1)):
-        engine.submit(replace(request, max_new_tokens=place + 1))
-    left = 7
+    for number, request in enumerate(make_requests([[1]] * 7, 1)):
+        engine.submit(replace(request, max_new_tokens=number + 1))
+    unfinished = 7
     while not engine.idle:
         finished = len(engine.step())
-        assert finished + len(engine.sessions) == min(3, left)
-        left -= finished
-    assert left == 0
+        assert finished + len(engine.sessions) == min(3, unfinished)
+        unfinished -= finished
+    assert unfinished == 0
 
 
 def test_engines_take_turns_on_the_same_runners(target: Any, runners: Runners) -> None:
@@ -224,10 +224,10 @@ def test_engines_take_turns_on_the_same_runners(target: Any, runners: Runners) -
             engine.submit(request)
     texts: list[dict[str, list[int]]] = [{}, {}]
     while not all(engine.idle for engine in engines):
-        for engine, other, text in zip(engines, engines[::-1], texts, strict=True):
-            before = other.clock.now_s()
+        for engine, idle_engine, text in zip(engines, engines[::-1], texts, strict=True):
+            before = idle_engine.clock.now_s()
             text |= {record.request_id: record.output_ids for record in engine.step()}
-            assert other.clock.now_s() == before
+            assert idle_engine.clock.now_s() == before
     assert texts[0] == texts[1] != {}
 
 
@@ -261,9 +261,11 @@ def test_sampled_output_does_not_depend_on_the_batch(method: Method, runners: Ru
 @pytest.mark.parametrize("method", [AUTOREGRESSIVE, parse_method("fixed-k")])
 def test_the_seed_decides_the_sample(method: Method, runners: Runners) -> None:
     requests = make_requests(random_prompts([5, 1, 30], 64), 15)
-    one, same, two = (outputs(decode(method, runners, requests, sampler=SAMPLED, seed=seed)) for seed in (1, 1, 2))
-    assert one == same
-    assert all(one[name] != two[name] for name in one)
+    first, again, other_seed = (
+        outputs(decode(method, runners, requests, sampler=SAMPLED, seed=seed)) for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert all(first[name] != other_seed[name] for name in first)
 
 
 def test_sample_and_match_draws_what_plain_decoding_draws(runners: Runners) -> None:

@@ -75,7 +75,9 @@ def test_the_levels_of_a_step_keep_to_its_rows(runners: Any, target: Any, share:
     assert max(fed(trace).values()) == 12
     loose, wide = traced(runners, f"{spec},budget=request", prompts, 30, batch_size=4)
     assert max(fed(wide).values()) > 24
-    answers = [{record.request_id: record.output_ids for record in found} for found in (records, loose)]
+    answers = [
+        {record.request_id: record.output_ids for record in records_of_run} for records_of_run in (records, loose)
+    ]
     assert answers[0] == answers[1]
     for record in records:
         assert all(step.drafted >= step.submitted for step in record.rounds)
@@ -99,7 +101,7 @@ def test_prompts_mixed_with_levels_hold_nobody_up(runners: Any, target: Any) -> 
     prompts = clear_prompts(target, [1, 50], 12)
     spec = "specpipe:stages=4,width=8,children=4,rows=16,prefill="
     (first, _), (mixed, shared) = (traced(runners, spec + how, prompts, 12, batch_size=2) for how in ("first", "mixed"))
-    answers = [{record.request_id: record.output_ids for record in found} for found in (first, mixed)]
+    answers = [{record.request_id: record.output_ids for record in records_of_run} for records_of_run in (first, mixed)]
     assert answers[0] == answers[1]
     assert set(range(1, 8)) <= set(fed(shared))
     assert next(record for record in mixed if record.request_id == "001").rounds[0].steps >= 7 + 3
@@ -109,8 +111,10 @@ def test_prompts_mixed_with_levels_hold_nobody_up(runners: Any, target: Any) -> 
 def test_sampled_output_does_not_depend_on_the_batch(runners: Any) -> None:
     prompts, sampler = random_prompts([5, 17, 60, 1], 64, seed=3), Sampler(temperature=0.8, top_p=0.95, top_k=20)
     spec = "specpipe:stages=4,width=8,children=4,rows=10,chunk=16"
-    found = [traced(runners, spec, prompts, 20, sampler=sampler, seed=5, batch_size=size)[0] for size in (1, 3)]
-    alone, together = ({record.request_id: record.output_ids for record in records} for records in found)
+    records_by_size = [
+        traced(runners, spec, prompts, 20, sampler=sampler, seed=5, batch_size=size)[0] for size in (1, 3)
+    ]
+    alone, together = ({record.request_id: record.output_ids for record in records} for records in records_by_size)
     assert alone == together
 
 
@@ -199,10 +203,10 @@ def test_a_batch_takes_the_steps_of_the_law() -> None:
 
 def test_batching_takes_its_time_for_every_request_beyond_the_first() -> None:
     verifier = Endpoint("stages", ContextModel(0, 0, 0.8), stages=2, hand_over=HandOver(batching_s=0.01))
-    place = Deployment("place", STEP_S.drafter, verifier, placement="server")
+    deployment = Deployment("place", STEP_S.drafter, verifier, placement="server")
     target: Any = tiny_llama(0)
     runners = make_runner(target, 3, 64), make_runner(target, 3, 64)
     for size in (1, 3):
-        records, _ = traced(runners, "pipeline-ar:stages=2", [[3]] * size, 1, batch_size=size, deployment=place)
+        records, _ = traced(runners, "pipeline-ar:stages=2", [[3]] * size, 1, batch_size=size, deployment=deployment)
         steps = [sum(step.steps for step in record.rounds) for record in records]
         assert records[0].e2e_s == pytest.approx(steps[0] * (0.4 + 0.01 * (size - 1)))

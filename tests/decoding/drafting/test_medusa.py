@@ -32,7 +32,7 @@ def target() -> Any:
 
 @pytest.fixture(scope="module")
 def answers(target: Any) -> list[Answer]:
-    """What the target answers, with its last layer's states."""
+    """Return the target's answers, with its last layer's states."""
     requests = make_requests(random_prompts([5, 9, 30], 64), 24)
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     records = decode(AUTOREGRESSIVE, runners, requests)

@@ -24,7 +24,7 @@ SIZES: dict[str, Any] = {
 
 
 def test_a_text_has_other_tokens_in_each_vocabulary() -> None:
-    """By hand: "ab a" is "a", "b" and " a" of the draft's; "ab" behind "d" is one token of the target's."""
+    """ "ab a" is "a", "b" and " a" of the draft's; "ab" behind "d" is one token of the target's."""
     assert TEXTS.to_draft([0, 1, 6]) == [4, 3, 7]
     assert TEXTS.to_target([4], [4, 3]) == [5]
     assert TEXTS.to_target([4], [0, 4, 2, 4]) == [6, 2, 0]
