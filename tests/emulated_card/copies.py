@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Request:
-    """What `tensor.to(...)` asks for; None leaves the device or the data type as it is."""
+    """The arguments of `tensor.to(...)`; None leaves the device or the data type as it is."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
@@ -146,10 +146,10 @@ def _copy(target: Tensor, source: Tensor) -> Tensor:
 
 def _unchanged(source: Tensor) -> Any:
     """Return a function that raises RuntimeError if pinned memory was changed while a copy still read it."""
-    content, place = source.clone(), calling_place()
+    content, caller = source.clone(), calling_place()
 
     def check() -> None:
         if not torch.equal(content, source):
-            raise RuntimeError(f"pinned memory was changed while the copy to the card of {place} still read it")
+            raise RuntimeError(f"pinned memory was changed while the copy to the card of {caller} still read it")
 
     return check

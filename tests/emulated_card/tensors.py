@@ -110,7 +110,7 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         # `reshape` and `to` copy where there is no view, and inference mode lets them arrive here undivided.
         if _share_memory(views, placed):
             return _place(views, card, ())
-    written = [args[place] for place in operator.written if place < len(args)]
+    written = [args[index] for index in operator.written if index < len(args)]
     written += [kwargs[name] for name in operator.written_names if name in kwargs]
     writes = [tensor.block for tensor in tensors_in(written) if isinstance(tensor, CardTensor)]
     reads = [tensor.block for tensor in placed]
