@@ -111,8 +111,8 @@ def test_a_complete_run_is_reported_again_with_or_without_its_server(
         after = bench.file("summary.json")["lossless"]
         assert [case["verdict"] for case in after["divergences"]] == [case["verdict"] for case in before["divergences"]]
         (folder / "summary.json").unlink()
-    gone = bench.run(base, "llama-cpp", "--resume")
-    assert "skit report shows what is finished, without the server" in error_line(gone)
+    resumed = bench.run(base, "llama-cpp", "--resume")
+    assert "skit report shows what is finished, without the server" in error_line(resumed)
     report = skit_here("report", folder)
     assert report.returncode == 0, report.stderr
     assert "fixed-k" in report.stdout

@@ -58,7 +58,7 @@ class AheadServer:
         parents, path = list(draft.parents) or list(range(len(draft.tokens))), [0]
         for token in answer:
             below = zip(parents, draft.tokens, strict=True)
-            nodes = [node for node, found in enumerate(below, 1) if found == (path[-1], token)]
+            nodes = [node for node, edge in enumerate(below, 1) if edge == (path[-1], token)]
             if not nodes:
                 break
             path += nodes[:1]
@@ -97,8 +97,8 @@ def test_the_output_is_plain_decodings_whatever_the_server_committed_alone(
     assert outputs(records) == PLAIN
     for record in records.values():
         rounds = record.rounds[: len(accepted)]
-        assert [one.accepted for one in rounds] == accepted
-        assert [one.committed for one in rounds] == committed
+        assert [step.accepted for step in rounds] == accepted
+        assert [step.committed for step in rounds] == committed
     # Rounds that the tokens at hand can answer are not sent.
     rounds_in_all = sum(len(record.rounds) for record in records.values())
     assert len(server.drafts) == rounds_in_all - len(REQUESTS) * (len(accepted) - 1)
