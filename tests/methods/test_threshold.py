@@ -77,7 +77,7 @@ def test_a_batch_stops_together(threshold: float, runners: Runners) -> None:
 
 
 def test_any_sure_request_takes_the_whole_batch_further() -> None:
-    """By hand, threshold .6: the second request is sure of two tokens, so that both requests get a third one.
+    """The second request is sure of two tokens at a threshold of .6, so that both requests get a third one.
 
     That third one is the first that neither is sure of: it is sent, as every token at which a draft ends, and the
     first request's sureness comes too late.
@@ -157,7 +157,7 @@ def reference(values: Any, labels: Any) -> float:
 
 @pytest.mark.parametrize("decimals", [1, 2, 9])
 def test_best_threshold_equals_scikit_learns(decimals: int) -> None:
-    """On random histories, with many ties or none; where two thresholds cost the same, either will do."""
+    """Random histories have many ties or none; where two thresholds cost the same, either will do."""
     dice = np.random.default_rng(decimals)
     for _ in range(200):
         values = dice.random(dice.integers(6, 60)).round(decimals)
