@@ -134,12 +134,12 @@ def test_every_architecture_equals_generate(name: str, tmp_path: Path) -> None:
     loaded = pair.target.model
     assert pair.target.context == 160
     prompts = clear_prompts(loaded, LENGTHS, TOKENS)
-    wanted = {f"{i:03}": generate(loaded, prompt) for i, prompt in enumerate(prompts)}
+    expected = {f"{i:03}": generate(loaded, prompt) for i, prompt in enumerate(prompts)}
     runners = pair.runners(3, max(LENGTHS) + TOKENS)
     for batch_size in (1, 3):
         for spec in ("autoregressive", "fixed-k"):
             records = decode(parse_method(spec), runners, make_requests(prompts, TOKENS), batch_size=batch_size)
-            assert outputs(records) == wanted
+            assert outputs(records) == expected
     rounds = [step for record in records.values() for step in record.rounds]
     assert 0 < sum(step.accepted for step in rounds) < sum(step.submitted for step in rounds)
 
@@ -183,14 +183,14 @@ def test_every_rope_type_equals_generate_whatever_else_is_in_the_batch(kind: str
     folder = save(model, tmp_path / "target")
     pair = load_pair(folder, folder, device="cpu")
     prompts = clear_prompts(model, [9, 70, 40], TOKENS)
-    wanted = {f"{i:03}": generate(model, prompt) for i, prompt in enumerate(prompts)}
+    expected = {f"{i:03}": generate(model, prompt) for i, prompt in enumerate(prompts)}
     runners = pair.runners(3, 70 + TOKENS)
     for spec in ("autoregressive", "fixed-k"):
         records = decode(parse_method(spec), runners, make_requests(prompts, TOKENS), batch_size=3)
         if kind == "longrope":
             assert records["001"].error == "the prompt has 70 tokens; the context holds 1 to 63"
-            records["001"].output_ids = wanted["001"]
-        assert outputs(records) == wanted
+            records["001"].output_ids = expected["001"]
+        assert outputs(records) == expected
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
@@ -209,12 +209,12 @@ def test_end_of_sequence_equals_generate() -> None:
     (prompt,) = clear_prompts(model, [9], TOKENS)
     free = generate(model, prompt)
     for end in free[3:8]:
-        wanted = generate(model, prompt, eos_token_id=end)
-        assert wanted[-1] == end
+        expected = generate(model, prompt, eos_token_id=end)
+        assert expected[-1] == end
         runners = make_runner(model, 1, 128), make_runner(model, 1, 128)
         for spec in ("autoregressive", "fixed-k"):
             records = decode(parse_method(spec), runners, make_requests([prompt], TOKENS), eos_ids=frozenset({end}))
-            assert outputs(records)["000"] == wanted
+            assert outputs(records)["000"] == expected
 
 
 HEURISTIC = "threshold:adaptive=true,threshold=0.7,max_draft=6,schedule=heuristic-transient"

@@ -111,9 +111,9 @@ def test_parts_of_a_model_are_joined(path: Path, tmp_path: Path) -> None:
     for number, left_out in enumerate(halves):
         changes = {"split.count": 2, "split.no": number}
         rewrite(path, folder / f"tiny-0000{number + 1}-of-00002.gguf", metadata=changes, without=left_out)
-    whole, joined = load_pair(str(path), None).target, load_pair(str(folder), None).target
+    one_file, joined = load_pair(str(path), None).target, load_pair(str(folder), None).target
     assert joined.source.label == "tiny"
-    for name, weight in whole.model.state_dict().items():
+    for name, weight in one_file.model.state_dict().items():
         assert torch.equal(joined.model.state_dict()[name], weight)
     (folder / "tiny-00001-of-00002.gguf").unlink()
     for name in (folder, folder / "tiny-00002-of-00002.gguf"):

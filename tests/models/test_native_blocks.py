@@ -61,10 +61,10 @@ def random_blocks(kind: str, rows: int, columns: int, seed: int) -> NDArray[np.u
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     generator = np.random.default_rng(seed)
     blocks = generator.integers(0, 256, (rows * columns // weights, size), np.uint8)
-    places, least, middle = FACTORS[kind]
+    factor_offsets, least, middle = FACTORS[kind]
     factors = generator.uniform(least, 2 * least, (len(blocks), 1)) * [1, middle]
-    for number, place in enumerate(places):
-        blocks[:, place : place + 2] = factors[:, number : number + 1].astype(np.float16).view(np.uint8)
+    for number, offset in enumerate(factor_offsets):
+        blocks[:, offset : offset + 2] = factors[:, number : number + 1].astype(np.float16).view(np.uint8)
     return blocks.reshape(rows, -1)
 
 
@@ -144,14 +144,14 @@ def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
             parameter.data = torch.from_numpy(np.array(tensors[NORMS[name.split(".")[-2]](name)].data))
     embedding, together = weights("token_embd")
     loaded.get_input_embeddings().weight = Parameter(embedding, requires_grad=False)
-    for place, module in loaded.named_modules():
+    for module_name, module in loaded.named_modules():
         if not isinstance(module, Linear):
             continue
-        part = place.rsplit(".", 1)[-1]
+        part = module_name.rsplit(".", 1)[-1]
         if part == "lm_head":
             values, together = weights("output") if "output.weight" in tensors else (embedding, together)
         else:
-            values, together = weights(f"blk.{place.split('.')[2]}.{names[part]}")
+            values, together = weights(f"blk.{module_name.split('.')[2]}.{names[part]}")
         if part in ("q_proj", "k_proj"):  # the two numbers that RoPE rotates together are neighbours in the file
             heads = HEADS if part == "q_proj" else loaded.config.num_key_value_heads
             values = values.unflatten(0, (heads, -1, 2)).swapaxes(1, 2).flatten(0, 2)
@@ -163,8 +163,8 @@ def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
 
 @torch.inference_mode()
 def logits(model: Any, text: list[int]) -> Tensor:
-    found: Tensor = model(torch.tensor([text])).logits[0]
-    return found
+    last_logits: Tensor = model(torch.tensor([text])).logits[0]
+    return last_logits
 
 
 @pytest.mark.parametrize("build", list(builds()))
@@ -180,11 +180,11 @@ def test_products_are_those_of_the_files_weights_with_rounded_activations(
     shares = []
     for text in random_prompts([3] * 5, 4096):
         slot = runner.acquire()
-        found = runner.forward([Append(slot, text, keep=3)])[0]
+        computed = runner.forward([Append(slot, text, keep=3)])[0]
         runner.release(slot)
         expected, exact = (logits(model, text) for model in models)
-        shares.append(((found - expected).abs().median() / (found - exact).abs().median()).item())
-        assert (found - exact).abs().median() < 0.1 * exact.abs().median()
+        shares.append(((computed - expected).abs().median() / (computed - exact).abs().median()).item())
+        assert (computed - exact).abs().median() < 0.1 * exact.abs().median()
     # A sum in another order may round an activation to its neighbour, and the whole text differs: most have none.
     assert np.median(shares) < 0.01
 
@@ -214,15 +214,15 @@ def test_a_token_has_the_same_bits_however_tokens_are_put_together(
     use_build(build, monkeypatch)
     runner = runner_of(mixed, 3)
     (text,) = random_prompts([112], 4096)
-    whole = in_pieces(runner, text, 112)
+    at_once = in_pieces(runner, text, 112)
     for size in (1, 2, 5, 17, 40):
-        assert torch.equal(in_pieces(runner, text, size), whole), size
-    assert torch.equal(in_a_tree(runner, text, 100), whole[100:])
+        assert torch.equal(in_pieces(runner, text, size), at_once), size
+    assert torch.equal(in_a_tree(runner, text, 100), at_once[100:])
     before = torch.get_num_threads()
     try:
         for threads in (2, 3, 7):
             torch.set_num_threads(threads)
-            assert torch.equal(in_pieces(runner, text, 7), whole), threads
+            assert torch.equal(in_pieces(runner, text, 7), at_once), threads
     finally:
         torch.set_num_threads(before)
 
@@ -231,11 +231,11 @@ def test_a_tied_output_layer_is_held_once_and_looked_up(tmp_path: Path) -> None:
     path = rewrite(write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K"))
     runner = runner_of(path)
     (text,) = random_prompts([30], 4096)
-    found = runner.forward([Append(runner.acquire(), text, keep=30)], layers=(0,))
+    forward = runner.forward([Append(runner.acquire(), text, keep=30)], layers=(0,))
     weights = as_in_the_file(path, round_activations=True)
-    assert torch.equal(found.hidden[0], weights.get_input_embeddings().weight[text])
+    assert torch.equal(forward.hidden[0], weights.get_input_embeddings().weight[text])
     exact, expected = logits(as_in_the_file(path, round_activations=False), text), logits(weights, text)
-    assert (found[0] - expected).abs().median() < 0.2 * (found[0] - exact).abs().median()
+    assert (forward[0] - expected).abs().median() < 0.2 * (forward[0] - exact).abs().median()
 
 
 def test_every_method_gives_the_tokens_of_plain_decoding(mixed: Path, wide: Path, tmp_path: Path) -> None:
@@ -256,12 +256,12 @@ def test_codes_of_more_bits_are_rounded_to_four_with_the_least_error(tmp_path: P
     path = rewrite(write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K"))
     text = list(range(64))
     runner = in_4_bits(path)
-    found = runner.forward([Append(runner.acquire(), text, keep=64)], layers=(0,)).hidden[0]
+    embedded = runner.forward([Append(runner.acquire(), text, keep=64)], layers=(0,)).hidden[0]
     weights = as_in_the_file(path, round_activations=False).get_input_embeddings().weight[text]
-    blocks, own = found.unflatten(-1, (-1, 32)), weights.unflatten(-1, (-1, 32))
+    blocks, own = embedded.unflatten(-1, (-1, 32)), weights.unflatten(-1, (-1, 32))
     assert all(len(block.unique()) <= 16 for block in blocks.flatten(0, 1))
-    least, most = own.amin(-1, keepdim=True), own.amax(-1, keepdim=True)
-    step = (most - least) / 15
+    least, greatest = own.amin(-1, keepdim=True), own.amax(-1, keepdim=True)
+    step = (greatest - least) / 15
     by_ends = ((own - least) / step).round() * step + least
     assert (blocks - own).square().mean() < 0.98 * (by_ends - own).square().mean()
 
@@ -269,11 +269,11 @@ def test_codes_of_more_bits_are_rounded_to_four_with_the_least_error(tmp_path: P
 def test_a_file_in_4_bits_stays_as_it_is(wide: Path, tmp_path: Path) -> None:
     path = rewrite(wide, tmp_path / "four.gguf", every_matrix("Q4_K"))
     (text,) = random_prompts([30], 4096)
-    found = [
+    logits_of_files = [
         in_pieces(load_pair(str(path), None, executor=name).all_runners(1, 200)["target"], text, 30)
         for name in ("native-blocks", "native-4bit")
     ]
-    assert torch.equal(*found)
+    assert torch.equal(*logits_of_files)
 
 
 def test_a_draft_may_be_in_4_bits_while_the_target_is_exact(mixed: Path, wide: Path, tmp_path: Path) -> None:
@@ -300,9 +300,9 @@ def test_a_draft_may_compute_the_logits_of_the_first_tokens_alone(
         runner = load_pair(str(path), None, executor=name).all_runners(1, 200)["target"]
         return runner.forward([Append(runner.acquire(), text, keep=30)])
 
-    whole, short = answer("native-4bit"), answer("native-4bit-64k")
-    assert torch.equal(short.logits[:, :first], whole.logits[:, :first])
-    assert short.argmax() == [whole.logits[:, :first].argmax(-1).tolist()]
+    full, short = answer("native-4bit"), answer("native-4bit-64k")
+    assert torch.equal(short.logits[:, :first], full.logits[:, :first])
+    assert short.argmax() == [full.logits[:, :first].argmax(-1).tolist()]
     assert not short.logits[:, first:].float().sub(short.logits.amax(-1, keepdim=True)).exp().any()
     assert torch.isfinite(short.logits).all()
 

@@ -70,8 +70,8 @@ def test_a_filled_shell_is_the_model_that_transformers_loads(name: str, tmp_path
 def test_weights_that_were_changed_in_memory_are_those_that_are_run(tmp_path: Path) -> None:
     model = save(MODELS["llama"](), tmp_path)
     loaded = shell_in(tmp_path)
-    for one in (model, loaded.model):
-        one.lm_head.weight[3] = one.lm_head.weight[4]
+    for causal_model in (model, loaded.model):
+        causal_model.lm_head.weight[3] = causal_model.lm_head.weight[4]
     runner = loaded.runner(1, 64, None, "native")
     assert torch.equal(in_pieces(runner, [1, 2], 2), in_pieces(make_runner(model, 1, 64, "native"), [1, 2], 2))
 
@@ -80,8 +80,8 @@ def test_weights_that_were_changed_in_memory_are_those_that_are_run(tmp_path: Pa
 def test_executors_of_another_layout_get_a_model_with_weights(executor: str, tmp_path: Path) -> None:
     model = save(MODELS["llama"](), tmp_path)
     runner = shell_in(tmp_path).runner(1, 64, None, executor)
-    said = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=3)])[0]
-    torch.testing.assert_close(said, plain_logits(model, [1, 2, 3]), atol=2e-4, rtol=2e-4)
+    computed = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=3)])[0]
+    torch.testing.assert_close(computed, plain_logits(model, [1, 2, 3]), atol=2e-4, rtol=2e-4)
 
 
 @needs_native
