@@ -118,10 +118,10 @@ def test_saving_again_replaces_the_artefact(folder: Path, predictors: dict[str, 
 
 
 def test_another_pair_is_refused_unless_forced(folder: Path) -> None:
-    other = PairHashes("a" * 64, "c" * 64)
+    other_pair = PairHashes("a" * 64, "c" * 64)
     with pytest.raises(SkitError, match="trained for another pair of models"):
-        load(folder, pair=other)
-    assert load(folder, pair=other, force=True).pair == PAIR
+        load(folder, pair=other_pair)
+    assert load(folder, pair=other_pair, force=True).pair == PAIR
 
 
 def cut(name: str) -> Callable[[Path], None]:
