@@ -87,11 +87,11 @@ def test_a_speedup_over_few_prompts_is_said_to_tell_nothing() -> None:
 
 
 def test_one_method_and_several_have_the_same_columns(comparison: Any) -> None:
-    one, several = (
+    single, several = (
         next(line.split() for line in text.splitlines() if line.startswith("method"))
         for text in (shown(one_method(), 200), shown(comparison, 200))
     )
-    assert [title for title in several if title != "against"] == one
+    assert [title for title in several if title != "against"] == single
 
 
 def words_of(text: str) -> set[str]:
@@ -101,9 +101,10 @@ def words_of(text: str) -> set[str]:
 def is_whole(word: str, words: set[str]) -> bool:
     """Return True for one of the words, or for a part of a long one between its punctuation."""
     marks = ",;+/&"
-    long = [other for other in words if len(other) > LONGEST_WORD and word in other]
+    long = [long_word for long_word in words if len(long_word) > LONGEST_WORD and word in long_word]
     return word in words or any(
-        other[: other.index(word)][-1:] in marks and (other.endswith(word) or word[-1] in marks) for other in long
+        long_word[: long_word.index(word)][-1:] in marks and (long_word.endswith(word) or word[-1] in marks)
+        for long_word in long
     )
 
 
