@@ -65,7 +65,7 @@ def test_what_was_done_is_not_done_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = tmp_path / "whole"
+    uninterrupted = tmp_path / "whole"
     cut = tmp_path / "cut"
     calls = []
     real: Callable[..., object] = getattr(module, function)
@@ -80,7 +80,7 @@ def test_what_was_done_is_not_done_again(
         return counted(*arguments)
 
     monkeypatch.setattr(module, function, counted)
-    assert skit_here(*command, "--out", whole).returncode == 0
+    assert skit_here(*command, "--out", uninterrupted).returncode == 0
     needed = len(calls)
     assert parts in (None, needed)
     calls.clear()
@@ -94,7 +94,7 @@ def test_what_was_done_is_not_done_again(
     resumed = skit_here(*command, "--out", cut, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert len(calls) == needed - 2
-    assert summary_of(cut) == summary_of(whole)
+    assert summary_of(cut) == summary_of(uninterrupted)
     assert error_line(skit_here(*command, "--out", cut, "--resume")).endswith(
         "holds no unfinished run with these settings: start one without --resume"
     )
@@ -106,11 +106,11 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     with subprocess.Popen(
         [SKIT, *map(str, SEARCH), "--out", str(out)], env=environment(), stderr=subprocess.PIPE
     ) as run:
-        while not (kept := list(out.glob(f"*/{NAME}"))) or kept[0].read_text().count("\n") < 2:
+        while not (checkpoints := list(out.glob(f"*/{NAME}"))) or checkpoints[0].read_text().count("\n") < 2:
             assert run.poll() is None, run.stderr and run.stderr.read()
             time.sleep(0.01)
         run.send_signal(signal.SIGKILL)
-    with kept[0].open("a") as file:
+    with checkpoints[0].open("a") as file:
         file.write('{"step":1,"part":2,"resu')
     assert skit_here(*SEARCH, "--out", out, "--resume").returncode == 0
     assert skit_here(*SEARCH, "--out", tmp_path / "whole").returncode == 0
