@@ -22,8 +22,8 @@ def compare(prompts: Path, second: dict[str, Any], *options: object, first: dict
     """Compare a server with the second one, which answers faster."""
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 8, "--out", out, "--warm-up", 0, "--temperature", 1, "--json")
-    with streaming_server(**(first or {})) as (one, _), streaming_server(**second) as (two, _):
-        return skit_here("ab", f"plain=vllm://{one}", f"spec=vllm://{two}", *common, *options)
+    with streaming_server(**(first or {})) as (first_address, _), streaming_server(**second) as (second_address, _):
+        return skit_here("ab", f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", *common, *options)
 
 
 def result_of(done: Any) -> tuple[dict[str, Any], str]:
@@ -65,10 +65,10 @@ def test_answers_that_end_too_early_are_found_by_their_lengths(prompts: Path) ->
 def test_every_repeat_has_a_seed_of_its_own_and_both_servers_the_same(prompts: Path) -> None:
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 4, "--out", out, "--warm-up", 0, "--temperature", 1)
-    with streaming_server() as (one, engine), streaming_server() as (two, other):
-        done = skit_here("ab", f"a=vllm://{one}", f"b=vllm://{two}", *common, "--repeats", 3)
+    with streaming_server() as (first_address, first_engine), streaming_server() as (second_address, second_engine):
+        done = skit_here("ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *common, "--repeats", 3)
     assert done.returncode == 0, done.stderr
-    seeds = [sorted(body["seed"] for _, body in each.requests[1:]) for each in (engine, other)]
+    seeds = [sorted(body["seed"] for _, body in engine.requests[1:]) for engine in (first_engine, second_engine)]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3 * len(PROMPTS)
 

@@ -61,8 +61,8 @@ def test_the_system_speaks_before_the_first_turn(tokenizer: Any) -> None:
     conversation = Conversation(Prompt("d", "chat", ("Who?", "Why?"), system="Be short."), tokenizer, 7)
     ask(conversation)
     conversation.answer("Me.")
-    said = "<|begin|>system: Be short.\nuser: Who?\nassistant: Me.\nuser: Why?\nassistant: "
-    assert tokenizer.decode(ask(conversation).prompt_ids) == said
+    expected_text = "<|begin|>system: Be short.\nuser: Who?\nassistant: Me.\nuser: Why?\nassistant: "
+    assert tokenizer.decode(ask(conversation).prompt_ids) == expected_text
 
 
 def test_without_a_template_turns_are_paragraphs(tokenizer: Any) -> None:

@@ -74,10 +74,10 @@ def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokeniz
 @pytest.mark.parametrize("lanes", [1, 2, 3, 5])
 def test_no_lane_is_favoured_by_its_place(lanes: int) -> None:
     orders = [turn_order(lanes, turn) for turn in range(2 * lanes)]
-    for place in range(lanes):
-        assert sorted(order[place] for order in orders) == sorted([*range(lanes), *range(lanes)])
-    for one, other in combinations(range(lanes), 2):
-        assert sum(order.index(one) < order.index(other) for order in orders) == lanes
+    for position in range(lanes):
+        assert sorted(order[position] for order in orders) == sorted([*range(lanes), *range(lanes)])
+    for lane, other_lane in combinations(range(lanes), 2):
+        assert sum(order.index(lane) < order.index(other_lane) for order in orders) == lanes
     # A steady drift costs each lane the same, to the digit: every pair of turns is forwards and backwards.
     for first in range(0, 2 * lanes, 2):
         assert orders[first] == orders[first + 1][::-1]
@@ -144,15 +144,15 @@ def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(runners: R
 
 
 def test_the_turn_in_which_a_limit_begins_is_ended(runners: Runners, tokenizer: Any) -> None:
-    """So that a resumed run gets on with every method, however short its time is."""
+    """A resumed run therefore gets on with every method, however short its time is."""
     lanes = [make_lane(spec, runners, tokenizer, PROMPTS)[0] for spec in ("autoregressive", "fixed-k")]
     limit = TimeLimit(1e-9)
-    seen = []
+    finished = []
     for lane, record in run_in_turns(lanes, 1, limit, broken={}):
-        seen.append((lane.name, record.request_id))
-        if len(seen) == 3:  # the first record of the second turn is new
+        finished.append((lane.name, record.request_id))
+        if len(finished) == 3:  # the first record of the second turn is new
             limit.start()
-    assert sorted(seen) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
+    assert sorted(finished) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
 
 
 def test_a_method_whose_policy_fails_ends_alone_and_is_named_at_the_end(

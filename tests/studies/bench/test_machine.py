@@ -96,9 +96,9 @@ def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumpti
 ) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "adaspec", "--method", "sglang-throughput")
-    said = " ".join(done.stderr.split())
+    notices = " ".join(done.stderr.split())
     # Both methods plan with the latencies, which are measured and told of once.
-    assert said.count("and kept for --resume alone, since the drafter had a processor for 4%") == 1
+    assert notices.count("and kept for --resume alone, since the drafter had a processor for 4%") == 1
     run, _ = runs(done)
     assert [list(block["lanes"]) for block in run["machine"]] == [
         ["the drafter"],

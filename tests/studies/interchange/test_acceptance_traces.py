@@ -125,7 +125,7 @@ def test_a_round_tells_what_shorter_drafts_would_have_got(tmp_path: Path) -> Non
 
 
 def test_a_token_after_a_whole_draft_is_right_as_often_as_the_others(tmp_path: Path) -> None:
-    """In 4000 rounds of one drafted token, .75 are right: drafts of 1 from everywhere must find .75 right, too."""
+    """One drafted token in 4000 rounds is right with .75: drafts of 1 from everywhere must find .75 right, too."""
     random = Random(0)
     steps = [int(random.random() < 0.75) for _ in range(4000)]
     trace = imported(tmp_path, "vllm-responses", response("a", steps, [1] * 4000))

@@ -44,7 +44,7 @@ def run(prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory)
 
 
 def again(run: Path, tiny: TinyPair, prompts: Path, out: Path, *options: object) -> dict[str, Any]:
-    """What `skit rerun` says of a run, as JSON."""
+    """Return as JSON what `skit rerun` says of a run."""
     done = skit_here("rerun", run, "--data-dir", prompts.parent, *tiny.options, "--out", out, "--json", *options)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

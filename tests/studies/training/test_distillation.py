@@ -72,8 +72,8 @@ def test_answers_with_states_serve_who_needs_none_and_other_seeds_have_folders_o
     with_states = AnswerStore.open(tmp_path, KEY)
     without = AnswerKey("target", "prompts", 24, 0.5, 0)
     assert AnswerStore.open(tmp_path, without).folder == with_states.folder
-    other = AnswerKey("target", "prompts", 24, 0.5, 1)
-    assert AnswerStore.open(tmp_path, other).folder != with_states.folder
+    other_seed = AnswerKey("target", "prompts", 24, 0.5, 1)
+    assert AnswerStore.open(tmp_path, other_seed).folder != with_states.folder
 
 
 def test_kept_tops_and_states_are_those_of_the_model(model: Any, answers: list[Answer]) -> None:

@@ -54,8 +54,8 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
 
 @pytest.fixture(scope="module")
 def summary(experiment: TrainingExperiment) -> TrainingSummary:
-    once = Repeats(1, *[RepeatedRatio(1.0, None, [1.0])] * 4)
-    return decode(TrainingSummary, to_json(summarise(experiment, once)))
+    single_repeat = Repeats(1, *[RepeatedRatio(1.0, None, [1.0])] * 4)
+    return decode(TrainingSummary, to_json(summarise(experiment, single_repeat)))
 
 
 @pytest.fixture(scope="module")
