@@ -82,8 +82,8 @@ def runners_of(slots: int = 4) -> tuple[Runner, Runner]:
 
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
-    asked = make_requests(PROMPTS, LENGTH)
-    return with_references(asked, decode(AUTOREGRESSIVE, runners_of(), asked))
+    without_references = make_requests(PROMPTS, LENGTH)
+    return with_references(without_references, decode(AUTOREGRESSIVE, runners_of(), without_references))
 
 
 def record_traces(drafter: str, requests: Sequence[Request]) -> tuple[TraceHeader, list[RequestTrace]]:
@@ -93,9 +93,9 @@ def record_traces(drafter: str, requests: Sequence[Request]) -> tuple[TraceHeade
     recorder = DrafterTraceRecorder(target, drafting, models, MAX_DRAFT)
     traces = [
         recorder.trace(
-            RequestRecord(asked.id, "test", list(asked.prompt_ids), list(asked.reference), finish_reason="length")
+            RequestRecord(request.id, "test", list(request.prompt_ids), list(request.reference), finish_reason="length")
         )
-        for asked in requests
+        for request in requests
     ]
     layers = tuple(drafting.layers(models))
     header = TraceHeader(
@@ -138,7 +138,7 @@ def replayed(
 def test_a_replay_equals_the_live_run_request_by_request(
     drafter: str, spec: str, deployment: Deployment, recorded: Any, requests: list[Request]
 ) -> None:
-    """In every decision and in every second."""
+    """A replay and the live run are equal in every decision and in every second."""
     spec = f"{spec},drafter={drafter}"
     decoded = live(spec, requests, deployment)
     for record, original in zip(replayed(spec, *recorded[drafter], deployment), decoded, strict=True):
