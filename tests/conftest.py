@@ -30,7 +30,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Who gets which tests where several processes share them."""
+    """Deal the tests to the processes that share them."""
     return ByFile(config, log)
 
 
@@ -69,7 +69,7 @@ def unrendered_figures(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: no later collection looks through it again."""
+    """Freeze what is loaded by now, so that no later collection looks through it again."""
     gc.collect()
     gc.freeze()
 

@@ -99,9 +99,15 @@ def serving_run(*series: Mapping[str, Any], seeds: int = 5, **changes: Any) -> S
     entry: dict[str, Any] = dict.fromkeys(("label", "system", "summary", "scheduler", "method", "deployment"), "")
     entry |= {"acceptance": None, "kv": {"tokens": None, "context": None, "origin": ""}}
     entries = []
-    for one in series:
-        typical = {"submitted": 0.0, "acceptance": 0.0, "committed": 1.0, "longest": 8, **one.get("typical", {})}
-        entries.append({**entry, **one, "typical": typical})
+    for changed_series in series:
+        typical = {
+            "submitted": 0.0,
+            "acceptance": 0.0,
+            "committed": 1.0,
+            "longest": 8,
+            **changed_series.get("typical", {}),
+        }
+        entries.append({**entry, **changed_series, "typical": typical})
     return ServingDescription.read({"config": config, "series": entries, **changes})
 
 
@@ -178,7 +184,7 @@ def simulate_chain(requests: int, rounds: int, draft: int, alpha: float, seed: i
 
 
 def autoregressive_like(records: list[RequestRecord], verify_s: float = 0.015) -> list[RequestRecord]:
-    """The same outputs decoded one token per round."""
+    """Return the same outputs decoded one token per round."""
     return [
         make_record(
             record.request_id,

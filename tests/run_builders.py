@@ -39,8 +39,8 @@ def write_run(
 
 
 def _lossless(compared: int) -> dict[str, Any]:
-    found = {"lossless": True, "compared": compared, "identical": compared, "ties": 0, "errors": 0}
-    return found | {"prompt_differs": 0, "not_compared": 0, "tie_margin": 1e-4, "divergences": []}
+    counts = {"lossless": True, "compared": compared, "identical": compared, "ties": 0, "errors": 0}
+    return counts | {"prompt_differs": 0, "not_compared": 0, "tie_margin": 1e-4, "divergences": []}
 
 
 def answers(requests: int, tokens: int) -> dict[str, list[int]]:
@@ -61,11 +61,11 @@ def records_of(
 
 def _cut(record: RequestRecord, output: list[int], repeat: int, slower: float) -> RequestRecord:
     rounds: list[RoundRecord] = []
-    for one in record.rounds:
-        left = len(output) - sum(done.committed for done in rounds)
-        if left:
-            times = {name: getattr(one, name) * slower for name in SECONDS}
-            rounds.append(replace(one, committed=min(one.committed, left), **times))
+    for step in record.rounds:
+        tokens_left = len(output) - sum(done.committed for done in rounds)
+        if tokens_left:
+            times = {name: getattr(step, name) * slower for name in SECONDS}
+            rounds.append(replace(step, committed=min(step.committed, tokens_left), **times))
     return _timed(replace(record, output_ids=output, rounds=rounds, repeat=repeat))
 
 
@@ -76,18 +76,18 @@ def _timed(record: RequestRecord) -> RequestRecord:
 
 
 def plain(records: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """The same outputs decoded one token per round."""
+    """Return the same outputs decoded one token per round."""
     return [
-        replace(one, output_ids=record.output_ids, repeat=record.repeat)
-        for one, record in zip(autoregressive_like(list(records)), records, strict=True)
+        replace(answer, output_ids=record.output_ids, repeat=record.repeat)
+        for answer, record in zip(autoregressive_like(list(records)), records, strict=True)
     ]
 
 
 def in_turn(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Requests that were asked one after the other."""
-    found = list(records)
-    ends_s = accumulate(record.e2e_s or 0.0 for record in found)
-    return [replace(record, finished_s=end_s) for record, end_s in zip(found, ends_s, strict=True)]
+    finished = list(records)
+    ends_s = accumulate(record.e2e_s or 0.0 for record in finished)
+    return [replace(record, finished_s=end_s) for record, end_s in zip(finished, ends_s, strict=True)]
 
 
 def write_methods(

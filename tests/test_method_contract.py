@@ -142,7 +142,7 @@ one_method_of_every_kind = pytest.mark.parametrize("method", nightly_except(KIND
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What the specs name by a place."""
+    """Return the folders and files that specs name."""
     return filled_in(tmp_path_factory.mktemp("places"))
 
 
@@ -256,11 +256,11 @@ def test_output_ends_with_the_first_end_of_sequence(
     method: Method, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
     ends = {answers["000"][4], answers["003"][7], answers["005"][2]}
-    wanted = {name: _until(answer, ends) for name, answer in answers.items()}
+    expected = {name: _until(answer, ends) for name, answer in answers.items()}
     records = run(method, runners, make_requests(prompts, LONG), eos_ids=frozenset({*ends, 63_000}), batch_size=3)
-    assert outputs(records) == wanted
+    assert outputs(records) == expected
     for name, record in records.items():
-        assert record.finish_reason == ("eos" if ends & {*wanted[name]} else "length")
+        assert record.finish_reason == ("eos" if ends & {*expected[name]} else "length")
 
 
 def test_end_of_sequence_cuts_an_accepted_block(
@@ -281,10 +281,10 @@ def test_output_is_never_longer_than_asked(
 ) -> None:
     agreeing = make_runner(target, 3, 256), make_runner(disturbed(target, 0.0005), 3, 256)
     put_beside(agreeing[0], head)
-    asked = {name: 1 + place % 7 for place, name in enumerate(answers)}
-    requests = [replace(one, max_new_tokens=asked[one.id]) for one in make_requests(prompts, 1)]
+    lengths = {name: 1 + index % 7 for index, name in enumerate(answers)}
+    requests = [replace(request, max_new_tokens=lengths[request.id]) for request in make_requests(prompts, 1)]
     records = run(method, agreeing, requests, batch_size=3)
-    assert outputs(records) == {name: answer[: asked[name]] for name, answer in answers.items()}
+    assert outputs(records) == {name: answer[: lengths[name]] for name, answer in answers.items()}
     if method.uses_drafter and DRAFT in method.drafting.models and not method.needs_reference:
         rounds = [record.rounds[-1] for record in records.values()]
         assert any(step.committed <= step.accepted for step in rounds)
@@ -306,10 +306,10 @@ def _full_gpt2() -> Any:
 )
 def test_output_ends_with_the_context(method: Method, spec: str, make_model: Callable[[], Any]) -> None:
     """Requests of different length in one batch, up to the last position that the model has."""
-    runners, prompts, wanted = _filled(make_model)
+    runners, prompts, expected = _filled(make_model)
     for batch_size in (1, 3) if spec in SAMPLED else (3,):
         records = run(method, runners, make_requests(prompts, 1000), batch_size=batch_size)
-        assert outputs(records) == wanted
+        assert outputs(records) == expected
 
 
 @cache
@@ -319,17 +319,17 @@ def _filled(make_model: Callable[[], Any]) -> tuple[Runners, list[list[int]], di
     runners = make_runner(model, 3, context), make_runner(disturbed(model, 0.002), 3, context)
     lengths = [31, 20, 28, 1, 30, 25]
     prompts = clear_prompts(model, lengths, 1)
-    wanted = {
+    expected = {
         request.id: plain_greedy(model, request.prompt_ids, context - length)[0]
         for request, length in zip(make_requests(prompts, 1), lengths, strict=True)
     }
-    return runners, prompts, wanted
+    return runners, prompts, expected
 
 
 def _until(answer: list[int], ends: Iterable[int]) -> list[int]:
     """Return the answer up to and with its first end token."""
-    places = [answer.index(token) for token in ends if token in answer]
-    return answer[: min(places) + 1] if places else answer
+    end_positions = [answer.index(token) for token in ends if token in answer]
+    return answer[: min(end_positions) + 1] if end_positions else answer
 
 
 # Sampling: a vocabulary small enough to count every outcome.
@@ -391,17 +391,17 @@ def joint(model: Any, length: int, sampler: Sampler) -> dict[tuple[int, ...], fl
 
 def p_value(records: dict[str, RequestRecord], wanted: dict[tuple[int, ...], float]) -> float:
     """Chi-square over all outputs; those expected fewer than five times count as one. Impossible ones give 0."""
-    seen = dict.fromkeys(wanted, 0)
+    counts = dict.fromkeys(wanted, 0)
     for record in records.values():
-        seen[tuple(record.output_ids)] += 1
-    if any(count and not wanted[tokens] for tokens, count in seen.items()):
+        counts[tuple(record.output_ids)] += 1
+    if any(count and not wanted[tokens] for tokens, count in counts.items()):
         return 0.0
     common = [tokens for tokens in wanted if wanted[tokens] * len(records) >= 5]
-    observed = [seen[tokens] for tokens in common]
+    observed = [counts[tokens] for tokens in common]
     expected = [wanted[tokens] * len(records) for tokens in common]
-    rest = len(records) - sum(expected)
-    if rest > 1e-3 * len(records):
-        observed, expected = [*observed, len(records) - sum(observed)], [*expected, rest]
+    rare_count = len(records) - sum(expected)
+    if rare_count > 1e-3 * len(records):
+        observed, expected = [*observed, len(records) - sum(observed)], [*expected, rare_count]
     scale = sum(observed) / sum(expected)
     return float(chisquare(observed, [value * scale for value in expected]).pvalue)
 
@@ -476,11 +476,13 @@ def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, 
 
 @pytest.mark.parametrize("method", ["fixed-k:drafter=cascade", "threshold:drafter=cascade"], indirect=True)
 def test_what_a_cascade_draws_does_not_depend_on_the_batch(method: Method, small: tuple[Any, Any]) -> None:
-    """Where the policy looks at one request's tokens alone: others draft to another length in other company."""
+    """The policy looks at one request's tokens alone there: others draft to another length in other company."""
     runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
     requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2), (2, 2)], 30), Sampler(temperature=1.0)
-    found = [outputs(run(method, runners, requests, sampler=sampler, batch_size=size)) for size in (1, 3, 8)]
-    assert found[0] == found[1] == found[2]
+    outputs_by_batch_size = [
+        outputs(run(method, runners, requests, sampler=sampler, batch_size=size)) for size in (1, 3, 8)
+    ]
+    assert outputs_by_batch_size[0] == outputs_by_batch_size[1] == outputs_by_batch_size[2]
 
 
 REFUSED = [
@@ -532,12 +534,12 @@ def _from_target(
     tree: TokenTree, nodes: Sequence[int], target: torch.Tensor, random: RequestRandom
 ) -> tuple[list[int], int]:
     """Wrong on purpose: after a rejection the extra token comes from p, not from what p has left over q."""
-    for place, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         source, row = tree.source(node)
         assert isinstance(source, DraftForward)
         token = tree.tokens[node]
-        if random.uniform("accept") * float(source.probabilities[row][token]) > float(target[place, token]):
-            return list(nodes[:place]), draw(target[place, None], [random.uniform("target")])[0]
+        if random.uniform("accept") * float(source.probabilities[row][token]) > float(target[position, token]):
+            return list(nodes[:position]), draw(target[position, None], [random.uniform("target")])[0]
     return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]
 
 
@@ -580,6 +582,6 @@ class _WithholdingPolicy(Policy):
 
 
 def test_the_distribution_check_catches_a_policy_that_picks_by_the_token(small: tuple[Any, Any]) -> None:
-    """What is sent may depend on the draft distribution, or on the token if that is sent too: not on what it drops."""
+    """The draft distribution, or a token that is sent too, may decide what is sent: not a token that it drops."""
     records = sample(Withholding(), small, 2, Sampler(temperature=1.0), ENOUGH)
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) < 1e-6

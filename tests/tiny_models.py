@@ -85,8 +85,8 @@ def decode(
 ) -> dict[str, RequestRecord]:
     """Every request's record by id, in the order in which they finished."""
     setup = DecodingSetup(sampler=sampler, seed=seed, eos_ids=eos_ids, batch_size=batch_size)
-    others = heads_beside(method, runners[0])
-    engine = live_engine(method, *runners, setup=setup, deployment=deployment, ends=ends, others=others)
+    other_runners = heads_beside(method, runners[0])
+    engine = live_engine(method, *runners, setup=setup, deployment=deployment, ends=ends, others=other_runners)
     for request in requests:
         engine.submit(request)
     records: dict[str, RequestRecord] = {}
@@ -118,7 +118,7 @@ def random_prompts(lengths: Sequence[int], vocabulary: int, seed: int = 0) -> li
 
 @torch.inference_mode()
 def plain_logits(model: Any, tokens: Sequence[int]) -> Tensor:
-    """What the transformers model itself says after each token, [tokens, vocabulary]."""
+    """Return the transformers model's own logits after each token, [tokens, vocabulary]."""
     logits: Tensor = model(torch.tensor([list(tokens)], device=model.device), use_cache=False).logits[0].float()
     return logits
 

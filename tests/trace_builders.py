@@ -22,10 +22,10 @@ def made_request(
     `spare` tokens of the target's answer beyond the output are on record.
     """
     random = np.random.default_rng(seed)
-    places = length + MAX_DRAFT
-    answer = random.integers(0, VOCABULARY, places)
-    own = statistics(random.random(places) ** 0.5, random)
-    right = random.random(places) < own[:, 0]
+    positions = length + MAX_DRAFT
+    answer = random.integers(0, VOCABULARY, positions)
+    own = statistics(random.random(positions) ** 0.5, random)
+    right = random.random(positions) < own[:, 0]
     # After a draft's first wrong token it says what the answer has there: that must count for nothing.
     drafted = np.lib.stride_tricks.sliding_window_view(answer, MAX_DRAFT)[:length].astype(np.int32)
     table = np.empty((length, MAX_DRAFT, 5), np.float32)
@@ -34,9 +34,9 @@ def made_request(
         table[offset] = statistics(random.random(MAX_DRAFT), random)
         table[offset, : leading + 1] = own[offset : offset + min(leading + 1, MAX_DRAFT)]
         drafted[offset, leading : leading + 1] += VOCABULARY
-    said = answer.tolist()
+    answer_ids = answer.tolist()
     return RequestTrace(
-        name, "test", list(prompt), said[:length], "length", said[length : length + spare], drafted, table
+        name, "test", list(prompt), answer_ids[:length], "length", answer_ids[length : length + spare], drafted, table
     )
 
 
