@@ -3,12 +3,18 @@
 import gc
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from by_file import ByFile
 from command_line import HOME, QUIET, READINGS, TinyPair
 from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specbench_kit.metrics.comparison import Comparison
+
 
 os.environ[READINGS] = str(QUIET)  # how busy the machine is that runs the tests decides none of them
 os.environ["SKIT_HOME"] = HOME.name
@@ -86,7 +92,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     return TinyPair(folder / "target", folder / "draft")
 
 
-def _byte_tokenizer() -> Any:
+def _byte_tokenizer() -> "PreTrainedTokenizerBase":
     """A token per byte, a beginning and an end."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -102,7 +108,7 @@ def _byte_tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tiny: TinyPair) -> Any:
+def tokenizer(tiny: TinyPair) -> "PreTrainedTokenizerBase":
     """The tiny pair's tokenizer."""
     from transformers import AutoTokenizer
 
@@ -110,7 +116,7 @@ def tokenizer(tiny: TinyPair) -> Any:
 
 
 @pytest.fixture(scope="session")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> "Comparison":
     """Four methods on the same twelve prompts, which tests of metrics and reports only read."""
     from run_builders import write_methods
 

@@ -243,7 +243,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(payload)
 
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, *arguments: object) -> None:
         return
 
 

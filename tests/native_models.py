@@ -7,7 +7,7 @@ import torch
 import transformers
 from tiny_models import fill, tiny_llama
 from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from specbench_kit.models.runner import Append, Runner
 
@@ -33,23 +33,23 @@ LLAMA3 = {
 }
 
 
-def llama(**options: Any) -> Any:
+def llama(**options: Any) -> PreTrainedModel:
     return tiny_llama(0, **SIZES | options)
 
 
-def qwen2() -> Any:
+def qwen2() -> PreTrainedModel:
     return fill(Qwen2ForCausalLM(Qwen2Config(**SIZES)), 1)
 
 
-def qwen3() -> Any:
+def qwen3() -> PreTrainedModel:
     return fill(Qwen3ForCausalLM(Qwen3Config(**SIZES)), 2)
 
 
-def mistral() -> Any:
+def mistral() -> PreTrainedModel:
     return fill(transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)), 3)
 
 
-def stored_as(dtype: torch.dtype) -> Any:
+def stored_as(dtype: torch.dtype) -> PreTrainedModel:
     """Weights that were rounded before they were loaded, as those of a checkpoint in half precision."""
     return llama().to(dtype).float()
 

@@ -111,12 +111,12 @@ def serving_run(*series: Mapping[str, Any], seeds: int = 5, **changes: Any) -> S
     return ServingDescription.read({"config": config, "series": entries, **changes})
 
 
-def render_run(run: dict[str, Any], summary: dict[str, Any], *args: Any, **options: Any) -> str:
+def render_run(run: dict[str, Any], summary: dict[str, Any], *args: object, **options: Any) -> str:
     """Return the report on one run as Markdown."""
     return render_markdown.render(run_report.build(run_document(run), run_summary(summary), *args, **options))
 
 
-def render_comparison(*args: Any, **options: Any) -> str:
+def render_comparison(*args: object, **options: Any) -> str:
     """Return the report on several runs as Markdown."""
     return render_markdown.render(comparison_report.build(*args, **options))
 

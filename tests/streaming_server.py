@@ -26,6 +26,7 @@ import torch
 from http_servers import running
 from live_server import DRAFT, TARGET
 from tiny_models import plain_logits
+from transformers import PreTrainedModel
 
 Body = dict[str, Any]
 PATIENCE_S = 240
@@ -75,7 +76,7 @@ class Behaviour:
 
 
 @lru_cache(maxsize=100_000)
-def last_logits(model: Any, tokens: tuple[int, ...]) -> torch.Tensor:
+def last_logits(model: PreTrainedModel, tokens: tuple[int, ...]) -> torch.Tensor:
     """Return a model's logits after the last tokens of a text; many requests of a test meet the same texts."""
     with torch.inference_mode():
         return plain_logits(model, tokens)[-DRAFT_LENGTH - 1 :].clone()
@@ -327,7 +328,7 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(payload)
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, *arguments: object) -> None:
             return
 
     return Handler

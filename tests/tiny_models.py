@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tiny_heads import heads_beside
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
@@ -25,7 +25,7 @@ GREEDY = Sampler()
 AUTOREGRESSIVE = Autoregressive()
 
 
-def fill(model: Any, seed: int, scale: float = 0.3) -> Any:
+def fill(model: PreTrainedModel, seed: int, scale: float = 0.3) -> PreTrainedModel:
     """Random weights large enough that the model's output depends on what it reads."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -41,7 +41,7 @@ AS_NATIVE: dict[str, Any] = {"head_dim": 16}
 """Sizes that 16 divides: the native executor computes such a model, in a twentieth of the time."""
 
 
-def tiny_llama(seed: int = 0, **options: Any) -> Any:
+def tiny_llama(seed: int = 0, **options: Any) -> PreTrainedModel:
     """A llama with grouped queries and an untied head."""
     settings = {
         "vocab_size": 64,
@@ -56,7 +56,7 @@ def tiny_llama(seed: int = 0, **options: Any) -> Any:
     return fill(LlamaForCausalLM(LlamaConfig(**(settings | options))), seed)
 
 
-def disturbed(model: Any, noise: float, seed: int = 1) -> Any:
+def disturbed(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTrainedModel:
     """A copy with noise on its weights: a draft that agrees with the model now and then."""
     generator = torch.Generator().manual_seed(seed)
     copy = deepcopy(model)
@@ -66,7 +66,7 @@ def disturbed(model: Any, noise: float, seed: int = 1) -> Any:
     return copy
 
 
-def make_runner(model: Any, slots: int, capacity: int, executor: str | None = None) -> Runner:
+def make_runner(model: PreTrainedModel, slots: int, capacity: int, executor: str | None = None) -> Runner:
     """A runner as the bench makes it, or over the named executor."""
     return Runner(make_executor(model, slots, capacity, model.config.vocab_size, executor))
 
@@ -117,13 +117,13 @@ def random_prompts(lengths: Sequence[int], vocabulary: int, seed: int = 0) -> li
 
 
 @torch.inference_mode()
-def plain_logits(model: Any, tokens: Sequence[int]) -> Tensor:
+def plain_logits(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
     """Return the transformers model's own logits after each token, [tokens, vocabulary]."""
     logits: Tensor = model(torch.tensor([list(tokens)], device=model.device), use_cache=False).logits[0].float()
     return logits
 
 
-def plain_greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
+def plain_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
     """Greedy continuation without any cache, and the least lead of a chosen token over the runner-up's logit."""
     tokens, least = list(prompt), float("inf")
     for _ in range(count):
@@ -133,7 +133,9 @@ def plain_greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[in
     return tokens[len(prompt) :], least
 
 
-def clear_prompts(model: Any, lengths: Sequence[int], count: int, seed: int = 0, lead: float = 1e-3) -> list[list[int]]:
+def clear_prompts(
+    model: PreTrainedModel, lengths: Sequence[int], count: int, seed: int = 0, lead: float = 1e-3
+) -> list[list[int]]:
     """Prompts of the given lengths whose greedy continuation has no near-tie that rounding could turn."""
     prompts: list[list[int]] = []
     for length in lengths:

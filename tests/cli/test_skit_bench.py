@@ -4,15 +4,20 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from command_line import Rows, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
 from msgspec.structs import fields
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.models.executors.library import load_library
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 METHODS = ("fixed-k:k=3", "threshold", "oracle:max_draft=3")
 PROMPTS: Rows = [
@@ -69,14 +74,14 @@ def done(prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def document(done: subprocess.CompletedProcess[str]) -> JsonObject:
     assert done.returncode == 0, done.stderr
-    parsed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    parsed: JsonObject = json.loads(done.stdout.splitlines()[-1])
     return parsed
 
 
 @pytest.fixture(scope="module")
-def runs(document: dict[str, Any]) -> list[Path]:
+def runs(document: JsonObject) -> list[Path]:
     return [Path(path) for path in document["run_dirs"]]
 
 
@@ -90,7 +95,7 @@ def outputs(run: Path, name: str = "requests.jsonl") -> dict[str, list[int]]:
 
 
 def test_stdout_is_one_json_document_and_tables_go_to_stderr(
-    done: subprocess.CompletedProcess[str], document: dict[str, Any], runs: list[Path]
+    done: subprocess.CompletedProcess[str], document: JsonObject, runs: list[Path]
 ) -> None:
     assert done.stdout.count("\n") == 1
     assert set(document) == {"run_dirs", "summary", "report_dir", "warnings"}
@@ -137,7 +142,9 @@ def test_all_methods_answer_every_turn_like_the_baseline(runs: list[Path]) -> No
         assert outputs(run) == outputs(run, "baseline.jsonl") == expected
 
 
-def test_the_second_turn_is_asked_after_the_first_answer(runs: list[Path], tokenizer: Any) -> None:
+def test_the_second_turn_is_asked_after_the_first_answer(
+    runs: list[Path], tokenizer: "PreTrainedTokenizerBase"
+) -> None:
     rows = {row["request_id"]: row for row in read_rows(runs[0] / "requests.jsonl")}
     second = tokenizer.decode(rows["d1/2"]["prompt_ids"])
     assert rows["d1/1"]["text"]

@@ -3,10 +3,11 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import error_line, read_object, skit_here
+
+from specbench_kit.core.typed_json import JsonObject
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +16,7 @@ SHORT = ["--duration", 15, "--warm-up", 3, "--jobs", 1]
 LONGER = ["--duration", 30, "--warm-up", 5, "--jobs", 1]
 
 
-def searched(*arguments: object, command: str = "capacity") -> tuple[Path, dict[str, Any], str]:
+def searched(*arguments: object, command: str = "capacity") -> tuple[Path, JsonObject, str]:
     """The run directory, the summary, and what was said."""
     done = skit_here(command, *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -25,14 +26,14 @@ def searched(*arguments: object, command: str = "capacity") -> tuple[Path, dict[
 
 
 @pytest.fixture(scope="module")
-def two_systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+def two_systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JsonObject, str]:
     out = tmp_path_factory.mktemp("out")
     systems = ["--system", "wisp", "--system", "sled", "--acceptance", "iid:alpha=0.8,length=4"]
     slos = ["--slo", "3", "--slo", "4", "--slo", "3:0.5,4:0.5"]
     return searched(*systems, *slos, *LENGTHS, *SHORT, "--seeds", 2, "--out", out)
 
 
-def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path, JsonObject, str]) -> None:
     folder, summary, terminal = two_systems
     capacities = {(row["series"], row["slo"]): row["capacity"]["mean"] for row in summary["rows"]}
     assert list(capacities) == [(name, slo) for name in ("wisp", "sled") for slo in ("3", "4", "3:0.5,4:0.5")]
@@ -56,7 +57,7 @@ def test_one_capacity_is_explained_by_the_loads_that_were_tried(tmp_path: Path) 
     assert "Below the dotted line, at 10 %, a load counts as served" in (folder / "report.md").read_text()
 
 
-def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, JsonObject, str]) -> None:
     summary = two_systems[1]
     for row in summary["rows"]:
         by_seed = [search["load"] for search in row["seeds"]]
@@ -67,7 +68,7 @@ def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, dict
             assert all(not trial["settled"] or not trial["low"] <= 0.05 < trial["high"] for trial in search["trials"])
 
 
-def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, JsonObject, str]) -> None:
     """Mean and percentiles over the seeds, each at the load that it found."""
     folder, summary, _ = two_systems
     for row in summary["rows"]:

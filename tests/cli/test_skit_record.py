@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -12,6 +11,7 @@ import torch
 from command_line import Rows, TinyPair, error_line, read_object, read_rows, skit, skit_here, write_rows
 from tiny_predictors import confidence_predictor
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.traces.replay import identify_pair
 from specbench_kit.traces.trace import TraceFile
 from specbench_kit.traces.writing import UnfinishedTrace
@@ -60,7 +60,7 @@ def methods(*specs: str) -> list[str]:
     return [part for spec in specs for part in ("--method", spec)]
 
 
-def rounds(run: Path) -> dict[str, Any]:
+def rounds(run: Path) -> JsonObject:
     return {
         row["request_id"]: [[step[name] for name in ROUND] for step in row["rounds"]]
         for row in read_rows(run / "requests.jsonl")
@@ -245,7 +245,7 @@ def test_a_recording_that_is_being_written_is_not_taken_up(
     second: list[subprocess.CompletedProcess[str]] = []
     append = UnfinishedTrace.append
 
-    def append_and_run(self: UnfinishedTrace, *arguments: Any) -> None:
+    def append_and_run(self: UnfinishedTrace, *arguments: object) -> None:
         append(self, *arguments)
         if not second:
             second.append(skit(*command, "--resume"))

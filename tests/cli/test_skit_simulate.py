@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
 from trace_builders import made_requests, write_trace
+
+from specbench_kit.core.typed_json import JsonObject
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ MIX = "1:0.5,4:0.5"
 FIGURES = ("violations", "throughput", "waiting", "interference", "attainment")
 
 
-def simulated(*arguments: object, command: str = "simulate") -> tuple[Path, dict[str, Any], str]:
+def simulated(*arguments: object, command: str = "simulate") -> tuple[Path, JsonObject, str]:
     """The run directory, the summary, and what was said."""
     done = skit_here(command, *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -30,14 +31,14 @@ def simulated(*arguments: object, command: str = "simulate") -> tuple[Path, dict
 
 
 @pytest.fixture(scope="module")
-def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JsonObject, str]:
     out = tmp_path_factory.mktemp("out")
     systems = ["--system", "wisp", "--system", "centralized", "--system", "sled"]
     load = ["--devices", "4,8,60", "--slo", MIX, "--seeds", 2, "--events", "--timeline", "10:11"]
     return simulated(*systems, *ODDS, *SHORT, *load, "--out", out)
 
 
-def test_a_run_leaves_tables_report_and_plots(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_a_run_leaves_tables_report_and_plots(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder, summary, terminal = side_by_side
     assert re.fullmatch(r"\d{8}T\d{6}Z-simulate-wisp-centralized-sled-[0-9a-f]{8}", folder.name)
     files = {"run.json", "summary.json", "simulate.csv", "report.md", "report.html"}
@@ -49,7 +50,7 @@ def test_a_run_leaves_tables_report_and_plots(side_by_side: tuple[Path, dict[str
     assert "MODELLED TIME" in terminal
 
 
-def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder, summary, _ = side_by_side
     grid = [(series, devices) for series in ("wisp", "centralized", "sled") for devices in (4, 8, 60)]
     assert [(row["series"], row["devices"]) for row in summary["rows"]] == grid
@@ -69,7 +70,7 @@ def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, dict[s
             assert float(table[1][f"{metric}_{percentile}"]) == slow_class[metric][percentile]["mean"] > 0
 
 
-def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, JsonObject, str]) -> None:
     rows = {(row["series"], row["devices"]): row for row in side_by_side[1]["rows"]}
     for pair in side_by_side[1]["against_first"]:
         ours, theirs = rows[pair["series"], pair["devices"]], rows["wisp", pair["devices"]]
@@ -77,7 +78,7 @@ def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, dict[str, An
         assert pair["violation_difference"]["mean"] == pytest.approx(rates[0] - rates[1])
 
 
-def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder = side_by_side[0]
     report = (folder / "report.md").read_text()
     for section in (
@@ -102,7 +103,7 @@ def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, An
     assert [series["method"] for series in run["series"]] == ["wisp", "autoregressive", "fixed-k"]
 
 
-def test_events_are_tables_of_every_run(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_events_are_tables_of_every_run(side_by_side: tuple[Path, JsonObject, str]) -> None:
     import pandas
 
     folder = side_by_side[0]
@@ -116,7 +117,7 @@ def test_events_are_tables_of_every_run(side_by_side: tuple[Path, dict[str, Any]
     assert (rounds["cached"] == 0).all()
 
 
-def test_the_timeline_shows_the_window(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_the_timeline_shows_the_window(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder = side_by_side[0]
     trace = read_object(folder / "timeline-wisp.json")
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]

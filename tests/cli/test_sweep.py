@@ -11,6 +11,7 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports.writing.formatting import times
 from specbench_kit.studies.sweep.grid import replay_grid
 from specbench_kit.studies.sweep.run import summarise
@@ -28,7 +29,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def swept(*arguments: object) -> tuple[Path, dict[str, Any], str]:
+def swept(*arguments: object) -> tuple[Path, JsonObject, str]:
     """The run directory, the summary, and what was said."""
     done = skit_here("sweep", *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -38,18 +39,18 @@ def swept(*arguments: object) -> tuple[Path, dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def over_round_trips(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+def over_round_trips(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JsonObject, str]:
     values = ",".join(map(str, ROUND_TRIPS))
     methods = ["--method", "fixed-k", "--method", "threshold:max_draft=6"]
     out = tmp_path_factory.mktemp("out")
     return swept("--replay", trace, "--deployment", "wan", "--set", f"link.rtt_s={values}", *methods, "--out", out)
 
 
-def speedups(summary: dict[str, Any], method: str, key: str = "link.rtt_s") -> dict[Any, float]:
+def speedups(summary: JsonObject, method: str, key: str = "link.rtt_s") -> dict[Any, float]:
     return {row[key]: row["speedup"] for row in summary["rows"] if row["method"] == method}
 
 
-def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
+def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, JsonObject, str]) -> None:
     folder, summary, terminal = over_round_trips
     assert re.fullmatch(r"\d{8}T\d{6}Z-sweep-wan-[0-9a-f]{8}", folder.name)
     assert {path.name for path in folder.iterdir()} == {
@@ -65,7 +66,7 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dic
 
 
 def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
-    over_round_trips: tuple[Path, dict[str, Any], str],
+    over_round_trips: tuple[Path, JsonObject, str],
 ) -> None:
     folder, summary, terminal = over_round_trips
     winners = [
@@ -79,7 +80,7 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
     assert line in (folder / "report.md").read_text()
 
 
-def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
+def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, JsonObject, str]) -> None:
     folder, summary, terminal = over_round_trips
     compared = ["fixed-k", "threshold:max_draft=6"]
     shown = {words[0]: words[1:] for line in terminal.splitlines() if (words := line.split())}
@@ -101,7 +102,7 @@ def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, 
 
 
 def test_break_even_is_interpolated_between_neighbours_and_said(
-    over_round_trips: tuple[Path, dict[str, Any], str],
+    over_round_trips: tuple[Path, JsonObject, str],
 ) -> None:
     folder, summary, terminal = over_round_trips
     report = (folder / "report.md").read_text()
@@ -121,7 +122,7 @@ def test_break_even_is_interpolated_between_neighbours_and_said(
     assert "## Deployment (modelled)" in report
 
 
-def test_run_json_says_what_was_swept(over_round_trips: tuple[Path, dict[str, Any], str], trace: Path) -> None:
+def test_run_json_says_what_was_swept(over_round_trips: tuple[Path, JsonObject, str], trace: Path) -> None:
     run = read_object(over_round_trips[0] / "run.json")
     assert run["config"]["axes"] == {"link.rtt_s": list(ROUND_TRIPS)}
     assert (run["command"], run["time_kind"], run["requests"]) == ("sweep", "modelled", 10)
@@ -130,7 +131,7 @@ def test_run_json_says_what_was_swept(over_round_trips: tuple[Path, dict[str, An
 
 
 def test_a_point_of_a_sweep_is_the_benchmark_of_that_deployment(
-    over_round_trips: tuple[Path, dict[str, Any], str], trace: Path, tmp_path: Path
+    over_round_trips: tuple[Path, JsonObject, str], trace: Path, tmp_path: Path
 ) -> None:
     options = ["--deployment", "wan", "--set", "link.rtt_s=0.08", "--out", tmp_path, "--json"]
     done = skit_here("bench", "--replay", trace, "--method", "fixed-k", *options)

@@ -5,11 +5,11 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import SKIT, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.models.heads.files import is_head
 
 SMALL = ["--limit", "14", "--max-new-tokens", "12", "--epochs", "1", "--vocabulary", "200", "--batch-size", "6"]
@@ -34,7 +34,7 @@ def done(tiny: TinyPair, home: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_head_is_trained_and_described(done: subprocess.CompletedProcess[str], home: Path) -> None:
     assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    document: JsonObject = json.loads(done.stdout.splitlines()[-1])
     (folder,) = map(Path, document["run_dirs"])
     assert folder.is_relative_to(home)
     assert is_head(folder)

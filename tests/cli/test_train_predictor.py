@@ -6,13 +6,13 @@ import subprocess
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import BUSY, QUIET, READINGS, TinyPair, environment, error_line, read_object, skit, skit_here
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.methods.predictor_based import load_predictor
 from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import PairHashes, entries, find
@@ -49,14 +49,14 @@ def done(tiny: TinyPair, home: Path, out: Path) -> subprocess.CompletedProcess[s
 
 
 @pytest.fixture(scope="module")
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def document(done: subprocess.CompletedProcess[str]) -> JsonObject:
     assert done.returncode == 0, done.stderr
-    parsed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    parsed: JsonObject = json.loads(done.stdout.splitlines()[-1])
     return parsed
 
 
 @pytest.fixture(scope="module")
-def folder(document: dict[str, Any]) -> Path:
+def folder(document: JsonObject) -> Path:
     return Path(document["run_dirs"][0])
 
 
@@ -72,7 +72,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_stdout_is_one_document_and_stderr_tells_progress_and_the_stand_in(
-    done: subprocess.CompletedProcess[str], document: dict[str, Any], folder: Path
+    done: subprocess.CompletedProcess[str], document: JsonObject, folder: Path
 ) -> None:
     assert done.stdout.count("\n") == 1
     assert document["summary"] == read_object(folder / "summary.json")
@@ -93,7 +93,7 @@ def test_the_run_folder_holds_trace_report_plots_and_predictors(folder: Path, ou
 
 
 def test_saved_predictors_are_found_by_pair_and_one_is_recommended(
-    document: dict[str, Any], home: Path, pair: PairHashes, monkeypatch: pytest.MonkeyPatch
+    document: JsonObject, home: Path, pair: PairHashes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKIT_HOME", str(home))
     predictors = [load(folder, pair=pair) for folder in find(pair)]
@@ -108,9 +108,7 @@ def test_saved_predictors_are_found_by_pair_and_one_is_recommended(
         assert predictor.training["split"]["test"]["prompts"] == 2
 
 
-def test_wisp_decodes_with_what_was_trained(
-    tiny: TinyPair, home: Path, document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_wisp_decodes_with_what_was_trained(tiny: TinyPair, home: Path, document: JsonObject, tmp_path: Path) -> None:
     longest = next(
         contender["longest"] for contender in document["summary"]["contenders"] if contender["kind"] == "classifier"
     )

@@ -150,7 +150,7 @@ def served(tmp_path: Path) -> Iterator[str]:
     """A real HTTP server over `tmp_path`; gives its address."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: object) -> None:
             """Nothing on stderr."""
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))) as port:

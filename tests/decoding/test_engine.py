@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tiny_models import (
@@ -17,6 +17,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.engine import Engine
@@ -63,12 +64,12 @@ METHODS = [AUTOREGRESSIVE, parse_method("fixed-k"), parse_method("threshold:sche
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
+def runners(target: PreTrainedModel) -> Runners:
     return make_runner(target, 4, 100), make_runner(disturbed(target, 0.005), 4, 100)
 
 
@@ -215,7 +216,7 @@ def test_the_batch_is_kept_full(runners: Runners) -> None:
     assert unfinished == 0
 
 
-def test_engines_take_turns_on_the_same_runners(target: Any, runners: Runners) -> None:
+def test_engines_take_turns_on_the_same_runners(target: PreTrainedModel, runners: Runners) -> None:
     """Each engine's clock moves in its own steps only, and their slots do not mix."""
     prompts = clear_prompts(target, [5, 9], 15)
     engines = [make_engine(method, runners, batch_size=2) for method in (AUTOREGRESSIVE, parse_method("fixed-k"))]
@@ -243,7 +244,7 @@ def test_a_request_reaches_what_both_the_setup_and_the_runners_allow(
 
 @pytest.mark.parametrize("capacities", [(60, 100), (100, 60)])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_shorter_slot_counts(method: Method, capacities: tuple[int, int], target: Any) -> None:
+def test_the_shorter_slot_counts(method: Method, capacities: tuple[int, int], target: PreTrainedModel) -> None:
     draft = disturbed(target, 0.001)
     runners = make_runner(target, 2, capacities[0]), make_runner(draft, 2, capacities[1])
     records = decode(method, runners, make_requests(random_prompts([50, 59, 60], 64), 200), batch_size=2)

@@ -20,6 +20,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
@@ -50,12 +51,12 @@ Runners = tuple[Runner, Runner]
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, num_hidden_layers=3)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
+def runners(target: PreTrainedModel) -> Runners:
     return make_runner(target, 4, CAPACITY), make_runner(disturbed(target, 0.01), 4, CAPACITY)
 
 
@@ -92,7 +93,7 @@ def traced(
 # What is in flight.
 
 
-def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, target: Any) -> None:
+def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, target: PreTrainedModel) -> None:
     (record,), trace = traced(runners, SPEC, clear_prompts(target, [9], 40), 40)
     nodes_in = {(step, stage): ids for step, stage, ids in trace}
     fed = [node for (_, stage), ids in nodes_in.items() if stage == 1 for node in ids]
@@ -104,7 +105,7 @@ def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, targe
     assert len([stage for _, stage in nodes_in if stage == 4]) == len(record.output_ids)
 
 
-def test_a_record_says_what_happened_between_two_fills(runners: Runners, target: Any) -> None:
+def test_a_record_says_what_happened_between_two_fills(runners: Runners, target: PreTrainedModel) -> None:
     records, trace = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40)
     assert [record.request_id for record in records] == ["000", "001"]
     assert sum(step.steps for record in records for step in record.rounds) == max(step for step, _, _ in trace)
@@ -121,7 +122,7 @@ def test_a_record_says_what_happened_between_two_fills(runners: Runners, target:
         assert RequestRecord.from_json(record.to_json()) == record
 
 
-def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: Any) -> None:
+def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: PreTrainedModel) -> None:
     details = DetailCollector()
     records, _ = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40, details)
     for record in records:
@@ -151,7 +152,7 @@ def _depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
-def test_requests_of_a_batch_share_the_steps(target: Any, runners: Runners) -> None:
+def test_requests_of_a_batch_share_the_steps(target: PreTrainedModel, runners: Runners) -> None:
     """None waits for another: the prompts make one step, and then all go on together."""
     deployment = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
     prompts = clear_prompts(target, [9, 30, 4, 17], 12)
@@ -184,7 +185,7 @@ def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Ru
     assert sum(step.accepted for record in records for step in record.rounds) > 10
 
 
-def test_a_tree_that_finds_no_room_is_cut_short(target: Any) -> None:
+def test_a_tree_that_finds_no_room_is_cut_short(target: PreTrainedModel) -> None:
     """Slots that hold hardly more than the answer: levels shrink, the pipeline runs dry, the output stays."""
     narrow = make_runner(target, 1, 48), make_runner(disturbed(target, 0.01), 1, 48)
     requests = make_requests(clear_prompts(target, [9], 36), 36)
@@ -255,7 +256,7 @@ class Mirror:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: Any, seed: int) -> None:
+def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: PreTrainedModel, seed: int) -> None:
     dice = random.Random(seed)
     runner, fresh = make_runner(target, 1, CAPACITY), make_runner(target, 1, CAPACITY)
     slot, mirror = TreeSlot(runner), Mirror([])
@@ -473,7 +474,7 @@ def modelled(
     return done[0]
 
 
-def test_a_step_takes_as_long_as_its_slowest_part(target: Any) -> None:
+def test_a_step_takes_as_long_as_its_slowest_part(target: PreTrainedModel) -> None:
     """Width 1 and a draft that is always right: the first token fills the stages, then one comes per step."""
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     (prompt,) = clear_prompts(target, [6], 8)
@@ -493,7 +494,7 @@ def test_a_step_takes_as_long_as_its_slowest_part(target: Any) -> None:
     )
 
 
-def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(target: Any) -> None:
+def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(target: PreTrainedModel) -> None:
     runners, timeline = (make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)), Timeline()
     (prompt,) = clear_prompts(target, [6], 8)
     record = modelled("specpipe:stages=4,width=1,children=1", runners, prompt, 8, PIPELINE, timeline)
@@ -502,7 +503,7 @@ def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(targe
     assert all(span.end_s >= span.start_s for span in transfers)
 
 
-def test_a_slow_drafter_sets_the_pace(target: Any) -> None:
+def test_a_slow_drafter_sets_the_pace(target: PreTrainedModel) -> None:
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     slow = Deployment("slow", Endpoint("cpu", ContextModel(0, 0, 1.0)), PIPELINE.verifier, placement="server")
     record = modelled("specpipe:stages=4,width=1,children=1", runners, clear_prompts(target, [6], 8)[0], 8, slow)
@@ -510,7 +511,7 @@ def test_a_slow_drafter_sets_the_pace(target: Any) -> None:
     assert list(gaps) == pytest.approx([1 + HAND_OVER.prune_s + HAND_OVER.latency_s + 1e-3] * 7)
 
 
-def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(target: Any) -> None:
+def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(target: PreTrainedModel) -> None:
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     prompt, spec = clear_prompts(target, [6], 8)[0], "specpipe:stages=4,width=1,children=1"
     near = modelled(spec, runners, prompt, 8, PIPELINE)
@@ -519,7 +520,7 @@ def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(ta
     assert far.e2e_s == pytest.approx((near.e2e_s or 0) + 10 * message_s)
 
 
-def test_a_round_passes_through_all_stages(target: Any, runners: Runners) -> None:
+def test_a_round_passes_through_all_stages(target: PreTrainedModel, runners: Runners) -> None:
     """Plain decoding in the pipeline: the whole latency and its hand-overs per token, whatever the stages."""
     (prompt,) = clear_prompts(target, [6], 4)
     record = modelled("autoregressive", runners, prompt, 4, PIPELINE)

@@ -24,7 +24,7 @@ from tiny_models import (
     outputs,
     tiny_llama,
 )
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import DecodingSetup, Loop
@@ -52,28 +52,28 @@ Runners = tuple[Runner, Runner]
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, num_hidden_layers=3)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
+def runners(target: PreTrainedModel) -> Runners:
     return make_runner(target, 4, CAPACITY), make_runner(disturbed(target, 0.01), 4, CAPACITY)
 
 
 @pytest.fixture(scope="module")
-def requests_(target: Any) -> list[Request]:
+def requests_(target: PreTrainedModel) -> list[Request]:
     return make_requests(clear_prompts(target, [1, 9, 70], 24), 24)
 
 
-def start(target: Any, folder: Path) -> ProcessStages:
+def start(target: PreTrainedModel, folder: Path) -> ProcessStages:
     target.save_pretrained(folder)
     source = ModelSource(str(folder), "tiny", local_only=True)
     return ProcessStages(2, LoadedModel(target, source), {"slots": 4, "capacity": CAPACITY, "vocabulary": 64})
 
 
 @pytest.fixture(scope="module")
-def stages(target: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStages]:
+def stages(target: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStages]:
     processes = start(target, tmp_path_factory.mktemp("target"))
     yield processes
     processes.close()
@@ -144,7 +144,7 @@ def test_rounds_pass_through_the_processes(
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
 
 
-def test_what_a_prune_leaves_of_a_stages_output_is_of_the_nodes(target: Any) -> None:
+def test_what_a_prune_leaves_of_a_stages_output_is_of_the_nodes(target: PreTrainedModel) -> None:
     """Behind a prompt of three tokens are two nodes, of which the second one stays."""
     stage = Stage(deepcopy(target), 1, 2, torch.device("cpu"), slots=1, capacity=32, vocabulary=64)
     stage.admit(0)

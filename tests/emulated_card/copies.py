@@ -26,7 +26,7 @@ class Request:
     memory_format: torch.memory_format = torch.preserve_format
 
     @classmethod
-    def parse(cls, *args: Any, **kwargs: Any) -> "Request":
+    def parse(cls, *args: object, **kwargs: Any) -> "Request":
         """Return what the arguments of `Tensor.to` mean."""
         request = cls(**kwargs) if "other" not in kwargs else cls.parse(kwargs.pop("other"), **kwargs)
         flags = [argument for argument in args if isinstance(argument, bool)]
@@ -44,7 +44,7 @@ class Request:
         return request
 
 
-def move(source: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def move(source: Tensor, *args: object, **kwargs: Any) -> Tensor:
     """Return a tensor as `Tensor.to` does, on the host or on a card."""
     from emulated_card.machine import current_machine
     from emulated_card.tensors import CardTensor

@@ -65,15 +65,15 @@ def _held(tensor: Tensor) -> Tensor:
     return tensor.held if isinstance(tensor, CardTensor) else tensor
 
 
-def _cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> Tensor:
+def _cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, **_: object) -> Tensor:
     return move(tensor, "cuda" if device is None else device, non_blocking=non_blocking)
 
 
-def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _to(tensor: Tensor, *args: object, **kwargs: Any) -> Tensor:
     return move(tensor, *args, **kwargs)
 
 
-def _cpu(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+def _cpu(tensor: Tensor, *_: object, **__: object) -> Tensor:
     return move(tensor, "cpu")
 
 

@@ -13,6 +13,7 @@ import grpc
 from live_server import CAPACITY, VOCABULARY, decode_here, decode_remotely, make_server, serving
 from tiny_models import make_requests, outputs, random_prompts
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.server.admission import Account, ServerLimits
@@ -143,7 +144,7 @@ def attack_list() -> tuple[dict[str, tuple[dict[str, Any], Attack]], Callable[..
     return attacks, attack
 
 
-def assert_unharmed(neighbour: Neighbour, events: list[dict[str, Any]]) -> None:
+def assert_unharmed(neighbour: Neighbour, events: list[JsonObject]) -> None:
     """Check that the neighbour got the tokens and the rounds that it gets alone, and that it met no refusal."""
     alone = decode_here(CHAIN, REQUESTS, batch_size=2)
     assert neighbour.runs
@@ -181,7 +182,7 @@ def ask(connection: Connection, **frame: Any) -> Any:
     return getattr(down, down.WhichOneof("kind"))
 
 
-def opening(name: str, prompt: list[int] | None = None, **sampling: Any) -> dict[str, Any]:
+def opening(name: str, prompt: list[int] | None = None, **sampling: Any) -> JsonObject:
     return {"session": name, "prompt": prompt or PROMPT, "sampling": {"request": name, **sampling}}
 
 

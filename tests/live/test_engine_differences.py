@@ -12,6 +12,7 @@ from engine_server import Faults, engine_server
 from nightly import nightly_except
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.engines.base import engines
 
 PROMPTS = 3
@@ -28,7 +29,7 @@ class Bench:
     def run(self, base: str, engine: str, *further: object) -> CompletedProcess[str]:
         return skit_here("bench", "--server", base.replace("http", engine), *self.options, *further)
 
-    def file(self, name: str) -> dict[str, Any]:
+    def file(self, name: str) -> JsonObject:
         (folder,) = self.out.glob("*-fixed-k-*")
         return read_object(folder / name)
 
@@ -38,7 +39,7 @@ def bench(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
     tokenizer = AutoTokenizer.from_pretrained(tiny.target)
     monkeypatch.setattr(stand_in, "TARGET", AutoModelForCausalLM.from_pretrained(tiny.target))
 
-    def tokenize(body: dict[str, Any]) -> dict[str, Any]:
+    def tokenize(body: dict[str, Any]) -> JsonObject:
         text = body.get("prompt") or body["content"]
         return {"tokens": tokenizer.encode(text, add_special_tokens=False)}
 
@@ -48,7 +49,7 @@ def bench(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
     return Bench((*models, "--dataset", prompts, "--max-new-tokens", 32, "--out", tmp_path / "out"), tmp_path / "out")
 
 
-def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults: Faults) -> dict[str, Any]:
+def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults: Faults) -> JsonObject:
     """The part of the summary on a run whose outputs differ; it has a report."""
     monkeypatch.setattr(stand_in, "FAULTS", faults)
     with engine_server() as base:
@@ -56,7 +57,7 @@ def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults
     assert done.returncode == 0, done.stderr
     summary = bench.file("summary.json")
     assert summary["partial"] is False
-    checks: dict[str, Any] = summary["lossless"]
+    checks: JsonObject = summary["lossless"]
     assert checks["identical"] < checks["compared"] == PROMPTS
     (report,) = bench.out.glob("*-fixed-k-*/report.md")
     assert "Losslessness" in report.read_text(encoding="utf-8")

@@ -37,6 +37,7 @@ from specbench_kit.live.wire import Status, Up, text_hash
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import request_metrics
+from specbench_kit.models.runner import Runner
 
 PATIENCE_S = 60
 METHOD = parse_method("decoupled:k=3,in_flight=4")
@@ -53,14 +54,14 @@ def wrong(token: int) -> int:
 
 
 @pytest.fixture(params=[DRAFT, TARGET, STRANGER], ids=["now and then right", "always right", "always wrong"])
-def models(request: pytest.FixtureRequest) -> dict[str, Any]:
+def models(request: pytest.FixtureRequest) -> dict[str, Runner]:
     """The device's draft model."""
     return {"draft": make_runner(request.param, 2, CAPACITY)}
 
 
 @pytest.mark.parametrize("link", [None, Link(rtt_s=0.02)], ids=["next to it", "far away"])
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_the_output_is_plain_decodings(models: dict[str, Any], link: Link | None, batch_size: int) -> None:
+def test_the_output_is_plain_decodings(models: dict[str, Runner], link: Link | None, batch_size: int) -> None:
     with serving() as (_, address):
         connection = Connection(address, CALLER, link)
         assert outputs(decode_remotely(METHOD, connection, REQUESTS, batch_size=batch_size, models=models)) == PLAIN
@@ -370,7 +371,7 @@ def test_the_window_is_bounded_where_nothing_comes_back() -> None:
     assert outputs(records)["000"] == PLAIN["000"]
 
 
-def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first(models: dict[str, Any]) -> None:
+def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first(models: dict[str, Runner]) -> None:
     decoded: dict[str, list[int]] = {}
     with serving() as (_, address):
         connection = Connection(address, CALLER, Link(rtt_s=0.02))
@@ -387,7 +388,7 @@ MANY = make_requests(random_prompts([5, 9, 17] * 6, VOCABULARY), 30)
 
 
 def test_drafts_that_were_in_flight_when_the_connection_broke_lose_nothing(
-    models: dict[str, Any], wire: Wire, monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Runner], wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every tenth draft finds its stream broken; the server goes on and keeps the session."""
     sent = 0

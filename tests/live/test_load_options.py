@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import live_server
 import pandas as pd
@@ -20,8 +19,9 @@ from load_inputs import LENGTH, MODELS, PROFILE, PROMPTS, request
 from option_cases import read_tables
 from tiny_models import tiny_llama
 from trace_builders import write_trace
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.profilers import loading
@@ -40,9 +40,9 @@ class Loaded:
     stdout: str
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """The summary of the last load."""
-        row: dict[str, Any] = read_object(self.folder / "summary.json")["rows"][-1]
+        row: JsonObject = read_object(self.folder / "summary.json")["rows"][-1]
         return row
 
     @cached_property
@@ -207,7 +207,7 @@ class ProfilingServer:
 
 
 @pytest.fixture(scope="module")
-def server(tokenizer: Any) -> Iterator[ProfilingServer]:
+def server(tokenizer: PreTrainedTokenizerBase) -> Iterator[ProfilingServer]:
     welcome = messages.Welcome()
     welcome.CopyFrom(DESCRIPTION)
     welcome.tokenizer = tokenizer_hash(tokenizer)

@@ -89,7 +89,7 @@ def serving(script: Script) -> Iterator[str]:
             self.wfile.write(payload)
             self.wfile.flush()
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, *arguments: object) -> None:
             return
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:

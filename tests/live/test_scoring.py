@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -91,7 +90,7 @@ def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the fault into every verification of a server."""
     right = verifiers.verdict_of_row
 
-    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: Any) -> Verdict:
+    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: object) -> Verdict:
         path, bonus = fault(draft.tree, nodes, forward[number][-1 - len(nodes) :].float())
         return replace(right(draft, nodes, appended, forward, number, *rule), path=path, bonus=bonus)
 

@@ -134,7 +134,7 @@ def test_the_times_at_a_start_are_those_of_a_forward_and_of_a_token_and_no_slot_
     runner, time = make_runner(TARGET, 4, CAPACITY), SimpleNamespace(seconds=0.0)
     forward = runner.forward
 
-    def timed(rows: list[Append], *more: Any) -> Any:
+    def timed(rows: list[Append], *more: object) -> Any:
         time.seconds += 0.020 + 0.003 * sum(len(row.tokens) for row in rows)
         return forward(rows, *more)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers.cache_utils import DynamicCache
 
 from specbench_kit.models.drafts.reduced import exit_early
@@ -24,7 +24,7 @@ CONFIGURATIONS = [LlamaConfig, Qwen2Config, Qwen3Config]
 ROWS, WIDTH = 2, 7
 
 
-def make_model(kind: type[Any], dtype: torch.dtype = torch.float32, **changes: object) -> Any:
+def make_model(kind: type[Any], dtype: torch.dtype = torch.float32, **changes: object) -> PreTrainedModel:
     """A model whose norms and biases are not what they begin with."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(kind(**(SIZES | changes))).to(dtype).eval()
@@ -46,7 +46,7 @@ def computed(forward: Any, dtype: torch.dtype) -> Any:
         return forward(tokens, positions, mask)
 
 
-def by_transformers(model: Any) -> Any:
+def by_transformers(model: PreTrainedModel) -> Any:
     def forward(tokens: Any, places: Any, mask: Any) -> Any:
         options = {"past_key_values": DynamicCache(), "output_hidden_states": True}
         return model(input_ids=tokens, position_ids=places, attention_mask=mask, **options)
@@ -54,7 +54,7 @@ def by_transformers(model: Any) -> Any:
     return forward
 
 
-def by_decoder(model: Any, layers: tuple[int, ...] = (), first: int = 0) -> Any:
+def by_decoder(model: PreTrainedModel, layers: tuple[int, ...] = (), first: int = 0) -> Any:
     return lambda tokens, places, mask: CardDecoder(model)(tokens, places, mask, DynamicCache(), layers, first)
 
 

@@ -19,6 +19,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
@@ -47,7 +48,7 @@ LLAMAS: dict[str, dict[str, Any]] = {
 }
 
 
-def compare(model: Any, vocabulary: int) -> None:
+def compare(model: PreTrainedModel, vocabulary: int) -> None:
     """A prefill, then a ragged batch with a tree, then the next one after a commit, through both executors."""
     runners = [make_runner(model, 3, 120, name) for name in ("llama-cpu", "transformers")]
     prompts = random_prompts([40, 1, 70], vocabulary)

@@ -22,6 +22,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specbench_kit.methods.spec import parse_method
@@ -60,7 +61,7 @@ class Architecture:
     options: dict[str, Any]
     config: str = "Config"
 
-    def build(self) -> Any:
+    def build(self) -> PreTrainedModel:
         config = getattr(transformers, self.prefix + self.config)(**(SIZES | self.options))
         return fill(getattr(transformers, f"{self.prefix}ForCausalLM")(config), 0, 0.2)
 
@@ -101,7 +102,7 @@ ARCHITECTURES = {
 }
 
 
-def save(model: Any, folder: Path) -> str:
+def save(model: PreTrainedModel, folder: Path) -> str:
     """A model folder as users have it, with the bundled tokenizer."""
     model.save_pretrained(folder)
     for file in bundled_pairs()[0].target.glob("*token*"):
@@ -109,14 +110,14 @@ def save(model: Any, folder: Path) -> str:
     return str(folder)
 
 
-def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
+def generate(model: PreTrainedModel, prompt: list[int], **options: Any) -> list[int]:
     ids = torch.tensor([prompt])
     settings = {"do_sample": False, "max_new_tokens": TOKENS, "eos_token_id": None, "pad_token_id": None}
     out = model.generate(ids, attention_mask=torch.ones_like(ids), **(settings | options))
     return list(out[0, len(prompt) :].tolist())
 
 
-def _gpt2_build() -> Any:
+def _gpt2_build() -> PreTrainedModel:
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=160, bos_token_id=0, eos_token_id=1
     )
@@ -167,7 +168,7 @@ SCALED: dict[str, dict[str, Any]] = {
 }
 
 
-def scaled_llama(kind: str) -> Any:
+def scaled_llama(kind: str) -> PreTrainedModel:
     rope = {"rope_theta": 100.0} | SCALED[kind] | {"rope_type": kind}
     return Architecture("Llama", {"rope_parameters": rope}).build()
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tiny_models import AUTOREGRESSIVE, decode, fill, make_requests, outputs, random_prompts, tiny_llama
 from torch import Tensor
 from torch.nn import Linear, Parameter
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
 from benchmarks import gguf_file
 from specbench_kit.core.errors import SkitError
@@ -27,7 +27,7 @@ from specbench_kit.models.executors.base import Forward, executors, held_bytes, 
 from specbench_kit.models.executors.native_rounded import NativeBlocksExecutor
 from specbench_kit.models.gguf import open_gguf
 from specbench_kit.models.pair import LoadedModel, load_pair
-from specbench_kit.models.runner import Append
+from specbench_kit.models.runner import Append, Runner
 from specbench_kit.models.weights.blocks import BLOCKS, blocks_of
 
 needs_native = pytest.mark.skipif(library.load_library() is None, reason="no C++ compiler")
@@ -120,7 +120,7 @@ def use_build(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeBlocksExecutor, "library", classmethod(lambda _: build))
 
 
-def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
+def as_in_the_file(path: Path, *, round_activations: bool) -> PreTrainedModel:
     """The transformers model with the file's weights in fp32, and activations rounded before every matrix."""
     loaded = load_pair(str(path), None, executor="transformers").target.model
     tensors = {tensor.name: tensor for tensor in open_gguf(path).tensors}
@@ -162,7 +162,7 @@ def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
 
 
 @torch.inference_mode()
-def logits(model: Any, text: list[int]) -> Tensor:
+def logits(model: PreTrainedModel, text: list[int]) -> Tensor:
     last_logits: Tensor = model(torch.tensor([text])).logits[0]
     return last_logits
 
@@ -189,7 +189,7 @@ def test_products_are_those_of_the_files_weights_with_rounded_activations(
     assert np.median(shares) < 0.01
 
 
-def runner_of(path: Path, slots: int = 1) -> Any:
+def runner_of(path: Path, slots: int = 1) -> Runner:
     return load_pair(str(path), None).all_runners(slots, 200)["target"]
 
 

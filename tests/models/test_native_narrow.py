@@ -1,7 +1,6 @@
 """The native executors with products narrower than fp32: their rounding, and that nothing else changes a bit."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from tiny_models import (
 from torch import Tensor
 from torch.nn import Linear, Parameter
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
@@ -62,7 +62,7 @@ ACTIVATIONS = {"native-bf16": to_bf16, "native-int8": to_8_bits}
 EXECUTORS = tuple(WEIGHTS)
 
 
-def rounded(model: Any, executor: str) -> Any:
+def rounded(model: PreTrainedModel, executor: str) -> PreTrainedModel:
     """Return the model with weights rounded, and activations rounded before every matrix."""
     embedding = model.get_input_embeddings().weight
     embedding.data = to_bf16(embedding.data)

@@ -11,7 +11,7 @@ from native_models import rounded
 from tiny_heads import put_beside
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.drafts.reduced import ReducedOutput
@@ -43,7 +43,7 @@ def random_head(**options: Any) -> HeadModel:
     return head.eval().requires_grad_(False)
 
 
-def with_rounded_weights(model: Any, *, round_activations: bool) -> Any:
+def with_rounded_weights(model: PreTrainedModel, *, round_activations: bool) -> PreTrainedModel:
     """Return the model with its matrices as they come back from Q8_0, and its activations rounded likewise."""
     model = deepcopy(model)
     for parameter in model.parameters():
@@ -56,7 +56,7 @@ def with_rounded_weights(model: Any, *, round_activations: bool) -> Any:
     return model
 
 
-def drafted(model: Any, executor: str | None, states: Tensor, pieces: tuple[int, ...]) -> Tensor:
+def drafted(model: PreTrainedModel, executor: str | None, states: Tensor, pieces: tuple[int, ...]) -> Tensor:
     """Logits after every token of a text, whose rows and states are given in pieces."""
     runner = Runner(make_executor(model, 2, 100, None, executor))
     slot, first, pieces_drafted = runner.acquire(), 0, []

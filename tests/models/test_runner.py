@@ -3,12 +3,19 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 from tiny_models import decode, disturbed, fill, make_requests, make_runner, plain_logits, random_prompts, tiny_llama
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
@@ -29,24 +36,24 @@ SIZES = {
 }
 
 
-def _llama() -> Any:
+def _llama() -> PreTrainedModel:
     return tiny_llama(0)
 
 
-def _bfloat16_llama() -> Any:
+def _bfloat16_llama() -> PreTrainedModel:
     return tiny_llama(0).to(torch.bfloat16)
 
 
-def _windowed_mistral() -> Any:
+def _windowed_mistral() -> PreTrainedModel:
     return fill(MistralForCausalLM(MistralConfig(**SIZES, sliding_window=5)), 1)
 
 
-def _mixed_qwen2() -> Any:
+def _mixed_qwen2() -> PreTrainedModel:
     config = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1)
     return fill(Qwen2ForCausalLM(config), 2)
 
 
-def _gpt2() -> Any:
+def _gpt2() -> PreTrainedModel:
     config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=0)
     return fill(GPT2LMHeadModel(config), 3)
 
@@ -101,7 +108,7 @@ class Mirror:
         (_bfloat16_llama, "transformers", 0.15),
     ],
 )
-def test_random_appends_and_commits(make_model: Callable[[], Any], executor: str, tolerance: float) -> None:
+def test_random_appends_and_commits(make_model: Callable[[], PreTrainedModel], executor: str, tolerance: float) -> None:
     model, dice = make_model(), random.Random(7)
     runner, fresh = make_runner(model, 4, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
     mirrors: list[Mirror] = []
@@ -127,7 +134,7 @@ def test_random_appends_and_commits(make_model: Callable[[], Any], executor: str
 
 
 def _check_logits(
-    model: Any, mirror: Mirror, logits: torch.Tensor, row: Append, dice: random.Random, tolerance: float
+    model: PreTrainedModel, mirror: Mirror, logits: torch.Tensor, row: Append, dice: random.Random, tolerance: float
 ) -> None:
     """The kept nodes say what the model says after their path alone; a few of them are looked at."""
     assert logits.shape == (row.keep, 64)

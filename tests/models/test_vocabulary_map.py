@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from command_line import TinyPair
 from scipy.stats import chisquare
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, plain_logits, tiny_llama
 from tiny_tokenizers import SPACED, TARGET
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.generation.candidate_generator import AssistantToTargetTranslator
 
 from specbench_kit.decoding.sampling import Sampler
@@ -36,7 +35,9 @@ def test_tokens_are_shared_by_their_text() -> None:
 
 
 @pytest.mark.parametrize(("target", "draft"), [(TARGET, SPACED), (SPACED, TARGET), (TARGET, TARGET)])
-def test_the_intersection_is_that_of_transformers(target: Any, draft: Any) -> None:
+def test_the_intersection_is_that_of_transformers(
+    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
+) -> None:
     theirs = AssistantToTargetTranslator(target, draft, len(target.get_vocab()))
     assert map_vocabulary(target, draft, NAMES).shared == theirs.target_to_assistant_input_ids
 

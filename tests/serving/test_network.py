@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scenes import DEPLOYMENT, calm, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
@@ -14,7 +15,6 @@ from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.network import LinkTrace, Network, read_link_trace
 from specbench_kit.serving.round_table import RoundTable
 from specbench_kit.serving.simulation import simulate
-from tests.serving.scenes import DEPLOYMENT, calm, scenario
 
 
 def trace(rtt_s: list[float], bytes_per_s: list[float]) -> LinkTrace:

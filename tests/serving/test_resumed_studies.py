@@ -70,11 +70,11 @@ def test_what_was_done_is_not_done_again(
     calls = []
     real: Callable[..., object] = getattr(module, function)
 
-    def counted(*arguments: Any) -> object:
+    def counted(*arguments: object) -> object:
         calls.append(arguments)
         return real(*arguments)
 
-    def interrupted(*arguments: Any) -> object:
+    def interrupted(*arguments: object) -> object:
         if len(calls) == 2:
             raise KeyboardInterrupt
         return counted(*arguments)
@@ -125,7 +125,7 @@ def test_a_search_does_not_go_on_with_another_trace(tmp_path: Path, monkeypatch:
     calls = []
     real = capacity.find_capacity
 
-    def interrupted(*arguments: Any) -> object:
+    def interrupted(*arguments: object) -> object:
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt

@@ -25,6 +25,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.detail import DetailCollector, RoundDetail
@@ -209,7 +210,7 @@ def test_sampled_output_has_the_targets_distribution_whoever_drafts(spec: str) -
     assert chisquare(observed, [share * scale for share in shares]).pvalue > 1e-3
 
 
-def _joint(target: Any, prompt: Sequence[int], sampler: Sampler) -> dict[tuple[int, ...], float]:
+def _joint(target: PreTrainedModel, prompt: Sequence[int], sampler: Sampler) -> dict[tuple[int, ...], float]:
     """The probability of every text of so many tokens."""
     joint = {}
     for text in product(range(4), repeat=TOKENS):

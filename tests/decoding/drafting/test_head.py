@@ -13,7 +13,7 @@ from environments import DEPLOYMENT
 from safetensors.torch import load_file, save_file
 from tiny_heads import heads_beside, put_beside, untrained
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
@@ -30,7 +30,7 @@ SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, **SIZES, num_hidden_layers=4)
 
 
@@ -85,7 +85,7 @@ def speculators_folder(folder: Path, *, embedding: bool = True, **changes: Any) 
     return folder
 
 
-def test_a_head_of_speculators_drafts_and_loses_nothing(target: Any, tmp_path: Path) -> None:
+def test_a_head_of_speculators_drafts_and_loses_nothing(target: PreTrainedModel, tmp_path: Path) -> None:
     head = load_head(speculators_folder(tmp_path / "head"), target)
     assert head.config.layers == default_layers(4) == (2, 2, 1)
     assert head.tokens.tolist() == list(range(8, 40))
@@ -99,7 +99,7 @@ def test_a_head_of_speculators_drafts_and_loses_nothing(target: Any, tmp_path: P
     assert {record.rounds[0].drafted for record in records.values()} == {0}
 
 
-def test_a_head_comes_back_as_it_was_saved(target: Any, tmp_path: Path) -> None:
+def test_a_head_comes_back_as_it_was_saved(target: PreTrainedModel, tmp_path: Path) -> None:
     head = load_head(speculators_folder(tmp_path / "one", embedding=False, norm_before_residual=True), target)
     torch.testing.assert_close(head.embed_tokens.weight, target.get_input_embeddings().weight)
     save_head(head, tmp_path / "two")
@@ -123,7 +123,7 @@ def test_a_head_comes_back_as_it_was_saved(target: Any, tmp_path: Path) -> None:
     ],
 )
 def test_heads_that_do_not_fit_are_refused_in_one_line(
-    changes: dict[str, Any], words: str, target: Any, tmp_path: Path
+    changes: dict[str, Any], words: str, target: PreTrainedModel, tmp_path: Path
 ) -> None:
     with pytest.raises(SkitError) as refused:
         load_head(speculators_folder(tmp_path / "head", **changes), target)
@@ -132,7 +132,7 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_both_executors_draft_what_training_unrolls(norm_first: bool, target: Any, tmp_path: Path) -> None:
+def test_both_executors_draft_what_training_unrolls(norm_first: bool, target: PreTrainedModel, tmp_path: Path) -> None:
     """A prompt's rows on the target's states, then a chain on the head's own; side branches disturb nothing."""
     head = load_head(speculators_folder(tmp_path / "head", norm_before_residual=norm_first), target)
     tokens, target_states = torch.randint(64, (1, 16), generator=torch.Generator().manual_seed(1)), torch.randn(12, 96)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny_heads import heads_beside, put_beside, untrained
 from tiny_models import decode, make_requests, make_runner, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.loop import DecodingSetup
@@ -15,6 +16,7 @@ from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.head import expand_logits
+from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.training.head_training import unroll
 
@@ -30,29 +32,29 @@ PLACE = Deployment(
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, vocab_size=6)
 
 
 @pytest.fixture(scope="module")
-def head(runners: tuple[Runner, Runner]) -> Any:
+def head(runners: tuple[Runner, Runner]) -> HeadModel:
     """Untrained, and right now and then among so few tokens; it reads the layers 0, 1 and 1."""
     return untrained(runners[0], seed=4)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> tuple[Runner, Runner]:
+def runners(target: PreTrainedModel) -> tuple[Runner, Runner]:
     return make_runner(target, 3, 128), make_runner(target, 3, 128)
 
 
 @pytest.fixture
-def pair(runners: tuple[Runner, Runner], head: Any) -> tuple[Runner, Runner]:
+def pair(runners: tuple[Runner, Runner], head: HeadModel) -> tuple[Runner, Runner]:
     put_beside(runners[0], head, "head")  # unrounded, since a test compares what it says
     return runners
 
 
 @torch.inference_mode()
-def expected(head: Any, target: Any, text: list[int], path: list[int]) -> torch.Tensor:
+def expected(head: HeadModel, target: PreTrainedModel, text: list[int], path: list[int]) -> torch.Tensor:
     """Return the head's probabilities after a path below a text whose last token alone the target has not seen."""
     hidden = target(input_ids=torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
     projected = head.fc(torch.cat([hidden[layer] for layer in head.config.layers], -1)[0])
@@ -62,7 +64,7 @@ def expected(head: Any, target: Any, text: list[int], path: list[int]) -> torch.
 
 
 def test_every_level_stands_on_what_the_target_made_of_all_before_the_root(
-    pair: tuple[Runner, Runner], head: Any, target: Any
+    pair: tuple[Runner, Runner], head: HeadModel, target: PreTrainedModel
 ) -> None:
     method = parse_method("specpipe:stages=3,width=4,children=2,drafter=head")
     other_runners = heads_beside(method, pair[0])

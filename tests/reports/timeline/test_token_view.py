@@ -11,6 +11,7 @@ from command_line import TinyPair, read_rows, skit_here, write_rows
 from environments import DEPLOYMENT
 from report_builders import make_record, make_round, make_run, run_document
 from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from transformers import PreTrainedTokenizerBase
 
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import DetailCollector, RequestDetail, RoundDetail
@@ -224,7 +225,7 @@ def test_line_breaks_stay_in_the_output() -> None:
     assert visible("a\nb", breaks=True) == "a<i>⏎</i>\nb"
 
 
-def test_bytes_that_are_no_character_show_as_the_vocabulary_has_them(tokenizer: Any) -> None:
+def test_bytes_that_are_no_character_show_as_the_vocabulary_has_them(tokenizer: PreTrainedTokenizerBase) -> None:
     show = token_text(tokenizer)
     first, *_ = tokenizer("é", add_special_tokens=False)["input_ids"]
     assert show(first) == tokenizer.convert_ids_to_tokens(first) == "Ã"

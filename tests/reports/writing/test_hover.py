@@ -3,6 +3,7 @@
 from typing import Any
 from xml.etree import ElementTree
 
+from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.document import Estimate
 from specbench_kit.reports.sections.columns import SPEEDUP
@@ -19,7 +20,7 @@ def shown(picture: Picture) -> dict[str, list[str]]:
     return {name: titles for name, titles in titles_by_name.items() if titles and "--" in name}
 
 
-def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: Any) -> None:
+def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: Comparison) -> None:
     titles_by_picture = {picture.name: shown(picture) for picture in pictures(comparison)}
     assert all(titles_by_picture.values())
     for label, row in comparison.overall.items():

@@ -1,8 +1,8 @@
 """`skit ab` against real servers of a tiny model."""
 
 import json
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import error_line, read_object, read_rows, skit_here, write_rows
@@ -18,7 +18,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
+def ab(first: str, second: str, prompts: Path, *options: object) -> subprocess.CompletedProcess[str]:
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 17, "--out", out, "--warm-up", 1)
     return skit_here("ab", first, second, *common, *options)

@@ -9,6 +9,7 @@ import pytest
 from command_line import read_rows, skit_here, write_rows
 from streaming_server import Engine, streaming_server
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.studies.ab.run import PROBE_TOKENS
 
 Counts = dict[str, float]
@@ -23,7 +24,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def compare(first: str, second: str, prompts: Path, *options: object) -> tuple[dict[str, Any], str]:
+def compare(first: str, second: str, prompts: Path, *options: object) -> tuple[JsonObject, str]:
     """The only load of a comparison, and the text of its report."""
     common = ("--dataset", prompts, "--max-new-tokens", TOKENS, "--out", prompts.parent / "out", "--warm-up", 0)
     done = skit_here("ab", first, second, *common, "--json", *options)
@@ -32,7 +33,7 @@ def compare(first: str, second: str, prompts: Path, *options: object) -> tuple[d
     return result["summary"]["loads"][0], (Path(result["run_dirs"][0]) / "report.md").read_text()
 
 
-def acceptance(load: dict[str, Any]) -> dict[str, Any]:
+def acceptance(load: JsonObject) -> JsonObject:
     (entry,) = (entry for entry in load["comparisons"] if entry["figure"] == "acceptance")
     return dict(entry)
 

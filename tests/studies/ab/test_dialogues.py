@@ -1,7 +1,7 @@
 """Dialogues of several turns: each turn is a request, which follows the server's own answers."""
 
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import read_object, read_rows, skit_here, write_rows
@@ -22,7 +22,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
+def ab(first: str, second: str, prompts: Path, *options: object) -> subprocess.CompletedProcess[str]:
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 5, "--out", out, "--warm-up", 0, "--repeats", 1)
     return skit_here("ab", first, second, *common, *options)

@@ -1,6 +1,7 @@
 """Sampled outputs of two servers: equal distributions pass, and drafts that are verified wrongly do not."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from command_line import skit_here, write_rows
 from nightly import nightly_except
 from streaming_server import streaming_server
+
+from specbench_kit.core.typed_json import JsonObject
 
 PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28)]
 
@@ -18,7 +21,9 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def compare(prompts: Path, second: dict[str, Any], *options: object, first: dict[str, Any] | None = None) -> Any:
+def compare(
+    prompts: Path, second: dict[str, Any], *options: object, first: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Compare a server with the second one, which answers faster."""
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 8, "--out", out, "--warm-up", 0, "--temperature", 1, "--json")
@@ -26,7 +31,7 @@ def compare(prompts: Path, second: dict[str, Any], *options: object, first: dict
         return skit_here("ab", f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", *common, *options)
 
 
-def result_of(done: Any) -> tuple[dict[str, Any], str]:
+def result_of(done: subprocess.CompletedProcess[str]) -> tuple[JsonObject, str]:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     return result["summary"]["loads"][0], (Path(result["run_dirs"][0]) / "report.md").read_text()

@@ -1,7 +1,7 @@
 """A sweep of loads that ends where both servers are over-saturated."""
 
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import error_line, read_object, skit_here, write_rows
@@ -14,7 +14,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
+def ab(first: str, second: str, prompts: Path, *options: object) -> subprocess.CompletedProcess[str]:
     common = ("--dataset", prompts, "--max-new-tokens", 3, "--out", prompts.parent / "out", "--warm-up", 0)
     # These servers answer one request at a time, in .03 s or more.
     return skit_here(

@@ -603,7 +603,7 @@ def test_an_unknown_input_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(experiment: Any, *_: Any, **__: Any) -> Any:
+    def broken(experiment: Any, *_: object, **__: object) -> Any:
         if experiment.name == "specedge/prices":
             raise KeyboardInterrupt
         return outcome_of(experiment, [])
