@@ -27,17 +27,17 @@ def at(**known: float) -> NodeStats:
 class Known:
     """A distribution with known statistics, drawn from at random as far as anybody can tell."""
 
-    stats: NodeStats
+    node_stats: NodeStats
     sampled: bool = True
 
     def stats(self, row: int, token: int) -> NodeStats:
-        return self.stats
+        return self.node_stats
 
     def probability(self, row: int, token: int) -> float:
-        return self.stats.probability
+        return self.node_stats.probability
 
     def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        return judge.score(self.stats, place)
+        return judge.score(self.node_stats, place)
 
 
 @dataclass
