@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -95,7 +96,7 @@ def error_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0].removeprefix("error: ")
 
 
-def write_rows(path: Path, *rows: dict[str, Any]) -> Path:
+def write_rows(path: Path, *rows: Mapping[str, object]) -> Path:
     """A JSONL file."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -112,7 +113,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def copy_model(source: Path, folder: Path, **config: Any) -> Path:
+def copy_model(source: Path, folder: Path, **config: object) -> Path:
     """A copy of a model's folder with changed entries in its config.json."""
     shutil.copytree(source, folder)
     file = folder / "config.json"

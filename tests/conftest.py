@@ -3,7 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from by_file import ByFile
@@ -35,7 +35,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(4, 1 + (os.cpu_count() or 1))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
     """Deal the tests to the processes that share them."""
     return ByFile(config, log)
 

@@ -236,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
-    def answer(self, content: Any) -> None:
+    def answer(self, content: object) -> None:
         payload = json.dumps(content).encode()
         self.send_response(404 if content is None else 200)
         self.send_header("Content-Length", str(len(payload)))

@@ -19,8 +19,8 @@ TEXTS = (
     "a" * 3000,
 )
 NUMBERS = (0, -1, 1.5, 2**70, -(2**63), 1e308, 5e-324, float("nan"), float("inf"))
-NESTED: Any = [[[[[{"a": [None]}]]]]]
-VALUES: tuple[Any, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, NESTED, {"__reduce__": ["os.system", "true"]})
+NESTED: object = [[[[[{"a": [None]}]]]]]
+VALUES: tuple[object, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, NESTED, {"__reduce__": ["os.system", "true"]})
 
 
 class Payload:
@@ -29,7 +29,7 @@ class Payload:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Path.touch, (self.mark,)
 
 
@@ -55,7 +55,7 @@ def spoil(content: bytes, random: Random) -> bytes:
     return content[:at] + random.choice(TEXTS).encode("utf-8", "surrogatepass") + content[at:]
 
 
-def swap(tree: Any, random: Random, values: tuple[Any, ...] = VALUES) -> Any:
+def swap(tree: Any, random: Random, values: tuple[object, ...] = VALUES) -> Any:
     """A JSON value with one of its parts, at any depth, replaced, taken out or given another name."""
     if not isinstance(tree, dict | list) or not tree:
         return random.choice(values)

@@ -1,7 +1,6 @@
 """Small random models that the native executors compute, and the ways in which a text can be fed to them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import transformers
@@ -33,7 +32,7 @@ LLAMA3 = {
 }
 
 
-def llama(**options: Any) -> PreTrainedModel:
+def llama(**options: object) -> PreTrainedModel:
     return tiny_llama(0, **SIZES | options)
 
 

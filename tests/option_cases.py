@@ -143,19 +143,19 @@ class Observation:
         return VARIABLE.sub("*", text.replace(str(self.folder), "FOLDER"))
 
 
-def _part(document: Any, path: str) -> str:
+def _part(document: object, path: str) -> str:
     """Return the part of a document at a path of keys, which passes through lists, as text."""
     for key in filter(None, path.split(".")):
         document = [_entry(part, key) for part in document] if isinstance(document, list) else _entry(document, key)
     return json.dumps(_without_echo(document), indent=1, sort_keys=True)
 
 
-def _entry(document: Any, key: str) -> Any:
+def _entry(document: object, key: str) -> Any:
     """Return the entry of a document; None where it has no such entry."""
     return document.get(key) if isinstance(document, dict) else None
 
 
-def _without_echo(document: Any) -> Any:
+def _without_echo(document: object) -> Any:
     if isinstance(document, dict):
         return {name: _without_echo(value) for name, value in document.items() if name not in ECHO}
     return [_without_echo(value) for value in document] if isinstance(document, list) else document

@@ -19,7 +19,7 @@ SECONDS = [field.name for field in fields(RoundRecord) if field.name.endswith("_
 
 
 def write_run(
-    out: Path, method: str, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] = (), **changes: Any
+    out: Path, method: str, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] = (), **changes: object
 ) -> Path:
     """A finished run with these records; `changes` are made to its run.json."""
     run = make_run(method=method, requests=len(records), **changes)
@@ -96,7 +96,7 @@ def write_methods(
     tokens: int = 24,
     repeats: int = 1,
     drafts: Mapping[str, tuple[int, float]] = DRAFTS,
-    **changes: Any,
+    **changes: object,
 ) -> list[Path]:
     """One run per method, all with the same baseline."""
     paths = []

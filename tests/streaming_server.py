@@ -350,7 +350,7 @@ def streaming_server(
 
 
 @contextmanager
-def server_process(port: int = 0, **behaviour: Any) -> Iterator[tuple[BaseProcess, int]]:
+def server_process(port: int = 0, **behaviour: object) -> Iterator[tuple[BaseProcess, int]]:
     """A server in a process of its own, forked from this one, and its port; make it before any thread."""
     context = get_context("fork")
     ours, theirs = context.Pipe()

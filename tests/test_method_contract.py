@@ -46,6 +46,7 @@ from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, drafters
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
@@ -165,7 +166,7 @@ Runners = tuple[Runner, Runner]
 ModelPair = tuple[PreTrainedModel, PreTrainedModel]
 
 
-def run(method: Method, runners: Runners, requests: Sequence[Any], **options: Any) -> dict[str, RequestRecord]:
+def run(method: Method, runners: Runners, requests: Sequence[Request], **options: Any) -> dict[str, RequestRecord]:
     """Decode; a method that reads the target's answer is given it."""
     if method.needs_reference:
         answers = decode(AUTOREGRESSIVE, runners, requests, **options)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import torch
 from tiny_heads import heads_beside
@@ -37,11 +36,11 @@ def fill(model: PreTrainedModel, seed: int, scale: float = 0.3) -> PreTrainedMod
     return model.eval().requires_grad_(False)
 
 
-AS_NATIVE: dict[str, Any] = {"head_dim": 16}
+AS_NATIVE: dict[str, int] = {"head_dim": 16}
 """Sizes that 16 divides: the native executor computes such a model, in a twentieth of the time."""
 
 
-def tiny_llama(seed: int = 0, **options: Any) -> PreTrainedModel:
+def tiny_llama(seed: int = 0, **options: object) -> PreTrainedModel:
     """A llama with grouped queries and an untied head."""
     settings = {
         "vocab_size": 64,

@@ -45,7 +45,7 @@ def made_requests(count: int, length: int = 40) -> list[RequestTrace]:
     return [made_request(f"request-{n}", length, prompt=(n, 1, 2), seed=n) for n in range(count)]
 
 
-def statistics(confidence: NDArray[Any], random: np.random.Generator) -> NDArray[np.float32]:
+def statistics(confidence: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float32]:
     """Plausible draft statistics [n, 5] around these confidences."""
     noise = random.normal(0, 0.05, len(confidence))
     entropy = np.maximum(0, 2.5 * (1 - confidence) + noise)
@@ -57,7 +57,7 @@ def write_trace(
     path: Path,
     traces: list[RequestTrace],
     models: Any = MODELS,
-    dataset: dict[str, Any] | None = None,
+    dataset: dict[str, object] | None = None,
     draft_s: float = DRAFT_S,
     verify_s: tuple[float, ...] = VERIFY_S,
     machine: list[dict[str, Any]] | None = None,

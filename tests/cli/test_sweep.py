@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
@@ -46,7 +45,7 @@ def over_round_trips(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     return swept("--replay", trace, "--deployment", "wan", "--set", f"link.rtt_s={values}", *methods, "--out", out)
 
 
-def speedups(summary: JsonObject, method: str, key: str = "link.rtt_s") -> dict[Any, float]:
+def speedups(summary: JsonObject, method: str, key: str = "link.rtt_s") -> dict[float | str, float]:
     return {row[key]: row["speedup"] for row in summary["rows"] if row["method"] == method}
 
 

@@ -99,7 +99,7 @@ def test_a_spec_says_where_and_which_columns() -> None:
         ([{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}], ("Why?",)),
     ],
 )
-def test_dialogues_are_what_a_person_says_in_them(value: Any, turns: tuple[str, ...]) -> None:
+def test_dialogues_are_what_a_person_says_in_them(value: object, turns: tuple[str, ...]) -> None:
     assert parse("hub:a/b").prompt({"prompt": value}, 0).turns == turns
 
 

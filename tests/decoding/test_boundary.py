@@ -179,7 +179,7 @@ def test_a_level_that_cannot_be_fed_is_one_line(children: list[Child], said: str
 class Mistaken(Method):
     """Gives the wrong kind of policy."""
 
-    gives: Any = field(default_factory=LevelPolicy)
+    gives: object = field(default_factory=LevelPolicy)
 
     def policy(self) -> Any:
         return self.gives

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Sequence
 from math import ceil, log
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.policy import Child, LevelPolicy
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver
 from specbench_kit.deployments.pipeline_time import PipelineTime
@@ -148,7 +148,9 @@ class Wide(LevelPolicy):
         return [Child(0, (token + 2 * n) % VOCABULARY, -float(n)) for n in range(min(8, room))]
 
 
-def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: StepBudget) -> tuple[float, Any]:
+def between_tokens(
+    policy: LevelPolicy, requests: int, tokens: int, budget: StepBudget
+) -> tuple[float, list[RequestRecord]]:
     clock, drafts = ModelledClock(), type(policy) is not LevelPolicy
     engine = PipelineEngine(
         policy,
@@ -163,7 +165,7 @@ def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: Step
     )
     for request in make_requests([[3]] * requests, tokens):
         engine.submit(request)
-    records: list[Any] = []
+    records: list[RequestRecord] = []
     while not engine.idle:
         records += engine.step()
     mean_s = time_between_tokens(records)["mean"]

@@ -47,7 +47,7 @@ class Attacker:
         self._connections.append(connection)
         return connection
 
-    def call(self, frames: Iterator[Any], options: Sequence[tuple[str, int]] = ()) -> grpc.Future:
+    def call(self, frames: Iterator[object], options: Sequence[tuple[str, int]] = ()) -> grpc.Future:
         """Send frames, or bytes, without the kit's client."""
         channel = grpc.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1), *options])
         hello = Up(hello={"protocol": PROTOCOL, "tokenizer": "same", "vocabulary": VOCABULARY, "token": "bad"})
@@ -130,9 +130,9 @@ def attacked_server(folder: Path, **limits: Any) -> Iterator[tuple[Attacker, Nei
 Attack = Callable[[Attacker, Neighbour], None]
 
 
-def attack_list() -> tuple[dict[str, tuple[dict[str, Any], Attack]], Callable[..., Callable[[Attack], Attack]]]:
+def attack_list() -> tuple[dict[str, tuple[dict[str, float], Attack]], Callable[..., Callable[[Attack], Attack]]]:
     """Return an empty list of attacks, and a decorator that adds one on a server with certain limits."""
-    attacks: dict[str, tuple[dict[str, Any], Attack]] = {}
+    attacks: dict[str, tuple[dict[str, float], Attack]] = {}
 
     def attack(**limits: Any) -> Callable[[Attack], Attack]:
         def add(function: Attack) -> Attack:
@@ -182,7 +182,7 @@ def ask(connection: Connection, **frame: Any) -> Any:
     return getattr(down, down.WhichOneof("kind"))
 
 
-def opening(name: str, prompt: list[int] | None = None, **sampling: Any) -> JsonObject:
+def opening(name: str, prompt: list[int] | None = None, **sampling: object) -> JsonObject:
     return {"session": name, "prompt": prompt or PROMPT, "sampling": {"request": name, **sampling}}
 
 

@@ -69,7 +69,7 @@ class Device:
                 draft.tree.add(token, draft.tree.last, Known(SURE, sampled=False), 0)
         self.names = [frame.session for frame in self.connection.frames("open")]
 
-    def answer(self, request: int, arrived_s: float = 0.0, number: int = 1, **verdict: Any) -> None:
+    def answer(self, request: int, arrived_s: float = 0.0, number: int = 1, **verdict: object) -> None:
         down = Down(verdict={"session": self.names[request], "round": number, **verdict})
         self.connection.answers.append((arrived_s, down))
 
@@ -187,7 +187,7 @@ class Streaming:
             self.stream.begin(session)
         self.names = [frame.session for frame in self.connection.frames("open")]
 
-    def answer(self, request: int, number: int = 1, base: int = 4, **frame: Any) -> None:
+    def answer(self, request: int, number: int = 1, base: int = 4, **frame: object) -> None:
         down = Down(generated={"session": self.names[request], "round": number, "base": base, **frame})
         self.connection.answers.append((1.0, down))
 

@@ -33,6 +33,7 @@ from specbench_kit.live.server.free_running import fitting_tree
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.service import VerificationService
+from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Status, Up, text_hash
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.rounds import RequestGroup
@@ -77,12 +78,12 @@ class Device:
     begun: SimpleQueue[PendingRound] = field(default_factory=SimpleQueue)
     name: str = "s"
 
-    def open(self, output: list[int] | None = None, **more: Any) -> Any:
+    def open(self, output: list[int] | None = None, **more: object) -> Any:
         opening = {"session": self.name, "prompt": PROMPT, "output": output or [], "sampling": {"request": "s"}}
         self.connection.send(Up(open={**opening, "ahead": 4, "max_tokens": 20, **more}))
         return self.answer()
 
-    def draft(self, number: int, base: int, tokens: list[int], text: list[int] | None = None, **more: Any) -> None:
+    def draft(self, number: int, base: int, tokens: list[int], text: list[int] | None = None, **more: object) -> None:
         """Send a draft behind so many tokens of the target's text, or of another one."""
         before = [*PROMPT, *ANSWER][:base] if text is None else text
         self.connection.send(
@@ -417,7 +418,7 @@ def test_a_server_that_forgot_the_session_is_given_it_again() -> None:
         handler, take = service.handler, service.handler.free_running.take
         drafts = 0
 
-        def forgetful(session: Any, frame: messages.Draft) -> None:
+        def forgetful(session: ServerSession, frame: messages.Draft) -> None:
             nonlocal drafts
             drafts += 1
             if drafts % 7 == 0:

@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from live_server import CAPACITY, DRAFT, TARGET, VOCABULARY, decode_here, run
 from tiny_models import GREEDY, make_requests, make_runner, outputs, random_prompts, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.loop import DecodingSetup
@@ -66,7 +66,9 @@ class AheadServer:
         return messages.Verdict(**named, path=path[1:], bonus=bonus, computed=1 + len(draft.tokens))
 
 
-def decode_behind(server: AheadServer, drafter: Any, spec: str, batch_size: int = 1) -> dict[str, RequestRecord]:
+def decode_behind(
+    server: AheadServer, drafter: PreTrainedModel, spec: str, batch_size: int = 1
+) -> dict[str, RequestRecord]:
     """Return the records of the requests of a device with this draft model."""
     engine = remote_engine(
         parse_method(spec),
@@ -89,7 +91,7 @@ def decode_behind(server: AheadServer, drafter: Any, spec: str, batch_size: int 
     ],
 )
 def test_the_output_is_plain_decodings_whatever_the_server_committed_alone(
-    drafter: Any, lead: int, accepted: list[int], committed: list[int]
+    drafter: PreTrainedModel, lead: int, accepted: list[int], committed: list[int]
 ) -> None:
     """Drafts have four tokens, and the first one is answered with so many tokens that the server has committed."""
     server = AheadServer([lead])

@@ -49,7 +49,7 @@ def playing_back(entries: list[JsonObject]) -> Iterator[str]:
         def do_POST(self) -> None:
             self.play(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
-        def play(self, sent: Any) -> None:
+        def play(self, sent: object) -> None:
             matches = [entry for entry in entries if (entry["path"], entry.get("sent")) == (self.path, sent)]
             payload = json.dumps(matches[0]["answer"] if matches else {"never sent": sent}).encode()
             self.send_response(matches[0].get("status", 200) if matches else 501)

@@ -9,13 +9,15 @@ from known_drafts import SURE, Known
 from offline_server import ANSWER, PROMPT, device, offline, open_session, read, send_draft, verify
 
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.live.server import drafting
-from specbench_kit.live.server.generation import GenerationState
+from specbench_kit.live.server.generation import Generation, GenerationState
 from specbench_kit.live.server.handler import FrameHandler, _add_times, verdict_frame
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.service import DeviceStream
+from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up
 
 CHAIN, TREE = "fixed-k:k=3", "specinfer:branching=2-1"
@@ -27,7 +29,7 @@ def generate(stream: DeviceStream, name: str, number: int, base: int, tokens: in
     stream.receive(Up(generate=request))
 
 
-def parked(handler: FrameHandler, stream: DeviceStream, name: str) -> Any:
+def parked(handler: FrameHandler, stream: DeviceStream, name: str) -> ServerSession:
     """Begin a response whose tokens are not read until it rests; return its session."""
     session = open_session(stream, name)
     generate(stream, name, 1, len(PROMPT), 40)
@@ -158,10 +160,8 @@ def test_drafters_in_use_stay_when_there_are_too_many(monkeypatch: pytest.Monkey
     assert used not in drafters._drafters.values()
 
 
-def generation_of(method: str) -> Any:
+def generation_of(method: str) -> Generation:
     """Return a response by a method."""
-    from specbench_kit.live.server.generation import Generation
-
     return Generation(1, 20, frozenset(), 60.0, method)
 
 
@@ -196,7 +196,7 @@ def test_drafts_of_a_batch_that_fails_are_made_one_by_one(poisoned: str, monkeyp
     begin = drafter._drafter.begin
     failures = count()
 
-    def failing(sessions: list[Any]) -> Any:
+    def failing(sessions: list[Session]) -> Any:
         drafts = begin(sessions)
         if (len(sessions) > 1 and next(failures) == 0) or any(
             session.record.request_id in poisoned for session in sessions

@@ -20,6 +20,7 @@ from specbench_kit.live.server.scoring import KEPT_S, MOST_OF_ACCOUNT, MOST_WAIT
 from specbench_kit.live.server.service import LOGGED_REFUSALS, DeviceStream
 from specbench_kit.live.wire import Refusal, Status, Up
 from specbench_kit.metrics.evidence import choice_of
+from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append
 
 
@@ -134,7 +135,7 @@ def test_the_times_at_a_start_are_those_of_a_forward_and_of_a_token_and_no_slot_
     runner, time = make_runner(TARGET, 4, CAPACITY), SimpleNamespace(seconds=0.0)
     forward = runner.forward
 
-    def timed(rows: list[Append], *more: object) -> Any:
+    def timed(rows: list[Append], *more: object) -> Forward:
         time.seconds += 0.020 + 0.003 * sum(len(row.tokens) for row in rows)
         return forward(rows, *more)
 

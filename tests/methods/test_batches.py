@@ -16,6 +16,7 @@ from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import InteractionModel, TableModel
 from specbench_kit.decoding.loop import DecodingSetup
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.assembly import live_engine
@@ -265,7 +266,7 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
     """Every request draws its draft and its answer from numbers of its own, and each token keeps its distribution."""
     method, requests = parse_method(f"fixed-k:k=4,drafter={drafter}"), make_requests(random_prompts([3, 9, 17], 64), 20)
 
-    def records(batch_size: int) -> dict[str, Any]:
+    def records(batch_size: int) -> dict[str, RequestRecord]:
         target, draft, smaller = (make_runner(model, batch_size, 80) for model in MODELS)
         engine = live_engine(
             method,
@@ -276,7 +277,7 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
         )
         for request in requests:
             engine.submit(request)
-        finished: dict[str, Any] = {}
+        finished: dict[str, RequestRecord] = {}
         while not engine.idle:
             finished |= {record.request_id: record for record in engine.step()}
         return finished

@@ -1,12 +1,12 @@
 """Where the threshold rule stops, and how it learns."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from known_drafts import KnownDrafter, at
+from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
@@ -150,7 +150,7 @@ def test_thresholds_adapt_per_request(runners: Runners) -> None:
         assert submitted(list(alone.values())) == submitted([together[request.id]])
 
 
-def reference(values: Any, labels: Any) -> float:
+def reference(values: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
     fpr, tpr, thresholds = roc_curve(labels, values)
     return float(thresholds[np.argmin(fpr + 3 * (1 - tpr))])
 
@@ -169,7 +169,7 @@ def test_best_threshold_equals_scikit_learns(decimals: int) -> None:
         assert cost(best, values, labels) == pytest.approx(cost(expected_best, values, labels))
 
 
-def cost(threshold: float, values: Any, labels: Any) -> float:
+def cost(threshold: float, values: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
     accepted_flags = values >= threshold
     return float(accepted_flags[~labels].mean() + 3 * (~accepted_flags)[labels].mean())
 

@@ -1,10 +1,20 @@
 """The few kernels of a Llama-like model compute what transformers' own code does."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 from transformers.cache_utils import DynamicCache
 
 from specbench_kit.models.drafts.reduced import exit_early
@@ -24,7 +34,10 @@ CONFIGURATIONS = [LlamaConfig, Qwen2Config, Qwen3Config]
 ROWS, WIDTH = 2, 7
 
 
-def make_model(kind: type[Any], dtype: torch.dtype = torch.float32, **changes: object) -> PreTrainedModel:
+Forward = Callable[[Tensor, Tensor, Tensor], Any]
+
+
+def make_model(kind: type[PretrainedConfig], dtype: torch.dtype = torch.float32, **changes: object) -> PreTrainedModel:
     """A model whose norms and biases are not what they begin with."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(kind(**(SIZES | changes))).to(dtype).eval()
@@ -34,7 +47,7 @@ def make_model(kind: type[Any], dtype: torch.dtype = torch.float32, **changes: o
     return model
 
 
-def computed(forward: Any, dtype: torch.dtype) -> Any:
+def computed(forward: Forward, dtype: torch.dtype) -> Any:
     """The result of a forward of some tokens, of which each attends to those before it that are not two before it."""
     torch.manual_seed(1)
     tokens = torch.randint(0, SIZES["vocab_size"], (ROWS, WIDTH))
@@ -46,21 +59,23 @@ def computed(forward: Any, dtype: torch.dtype) -> Any:
         return forward(tokens, positions, mask)
 
 
-def by_transformers(model: PreTrainedModel) -> Any:
-    def forward(tokens: Any, places: Any, mask: Any) -> Any:
+def by_transformers(model: PreTrainedModel) -> Forward:
+    def forward(tokens: Tensor, places: Tensor, mask: Tensor) -> Any:
         options = {"past_key_values": DynamicCache(), "output_hidden_states": True}
         return model(input_ids=tokens, position_ids=places, attention_mask=mask, **options)
 
     return forward
 
 
-def by_decoder(model: PreTrainedModel, layers: tuple[int, ...] = (), first: int = 0) -> Any:
+def by_decoder(model: PreTrainedModel, layers: tuple[int, ...] = (), first: int = 0) -> Forward:
     return lambda tokens, places, mask: CardDecoder(model)(tokens, places, mask, DynamicCache(), layers, first)
 
 
 @pytest.mark.parametrize("kind", [*CONFIGURATIONS, MistralConfig])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
-def test_logits_and_hidden_states_of_every_layer(kind: type[Any], dtype: torch.dtype, tolerance: float) -> None:
+def test_logits_and_hidden_states_of_every_layer(
+    kind: type[PretrainedConfig], dtype: torch.dtype, tolerance: float
+) -> None:
     """A norm in bf16 rounds twice in transformers, and once here."""
     model = make_model(kind, dtype, **({"sliding_window": None} if kind is MistralConfig else {}))
     assert is_computable(model)

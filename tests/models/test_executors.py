@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -36,7 +35,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-LLAMAS: dict[str, dict[str, Any]] = {
+LLAMAS: dict[str, dict[str, object]] = {
     "grouped queries, untied head": {},
     "one key-value head, tied head": {"num_key_value_heads": 1, "tie_word_embeddings": True},
     "as many key-value heads as heads": {"num_key_value_heads": 4},
@@ -135,7 +134,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_p
         ("Phi", {}),
     ],
 )
-def test_other_models_get_the_transformers_executor(prefix: str, options: dict[str, Any]) -> None:
+def test_other_models_get_the_transformers_executor(prefix: str, options: dict[str, object]) -> None:
     """Models that the fast executor would get wrong come out right."""
     config = getattr(transformers, f"{prefix}Config")(**(SIZES | options))
     model = fill(getattr(transformers, f"{prefix}ForCausalLM")(config), 0)
@@ -175,7 +174,7 @@ def test_half_precision_runs_in_the_transformers_executor(dtype: torch.dtype) ->
         ),
     ],
 )
-def test_models_that_cannot_be_run_are_one_line(prefix: str, options: dict[str, Any]) -> None:
+def test_models_that_cannot_be_run_are_one_line(prefix: str, options: dict[str, object]) -> None:
     """They keep a state, or mask for themselves: their output would be wrong without an error."""
     config = getattr(transformers, f"{prefix}Config")(**options)
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)

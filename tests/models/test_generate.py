@@ -25,6 +25,7 @@ from tiny_models import (
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import bundled_pairs
 from specbench_kit.models.pair import load_pair
@@ -258,7 +259,7 @@ def test_rounds_equal_assisted_generation(spec: str) -> None:
         assert ours == submitted
 
 
-def _rooms(record: Any) -> list[int]:
+def _rooms(record: RequestRecord) -> list[int]:
     """Tokens still to come before each round."""
     rooms, room = [], len(record.output_ids)
     for step in record.rounds:

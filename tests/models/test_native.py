@@ -5,7 +5,6 @@ import subprocess
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -134,7 +133,7 @@ def test_what_lies_outside_is_refused_and_never_read(row: Row, named: str) -> No
     "options",
     [{"hidden_act": "gelu"}, {"head_dim": 8}, {"hidden_size": 40}, {"attention_bias": True}, {"mlp_bias": True}],
 )
-def test_what_it_does_not_compute_falls_to_the_next_executor(options: dict[str, Any]) -> None:
+def test_what_it_does_not_compute_falls_to_the_next_executor(options: dict[str, object]) -> None:
     model = llama(**options)
     assert not executors.get("native").supports(model)
     assert type(make_executor(model, 1, 40, None)) is not executors.get("native")

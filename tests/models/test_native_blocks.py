@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gguf.quants import dequantize
-from gguf_files import quantised, rewrite
+from gguf_files import Encode, Encoded, quantised, rewrite
 from native_models import in_a_tree, in_pieces, rounded
 from nightly import nightly_except
 from numpy.typing import NDArray
@@ -68,10 +68,10 @@ def random_blocks(kind: str, rows: int, columns: int, seed: int) -> NDArray[np.u
     return blocks.reshape(rows, -1)
 
 
-def every_matrix(kind: str) -> Callable[[str, NDArray[np.float32]], Any]:
+def every_matrix(kind: str) -> Encode:
     """Replace every matrix by random blocks of a type."""
 
-    def encode(name: str, matrix: NDArray[np.float32]) -> Any:
+    def encode(name: str, matrix: NDArray[np.float32]) -> Encoded:
         return random_blocks(kind, *matrix.shape, sum(name.encode())), gguf.GGMLQuantizationType[kind]
 
     return encode
@@ -196,7 +196,7 @@ def runner_of(path: Path, slots: int = 1) -> Runner:
 MIXED = {"token_embd": "Q5_0", "output": "Q8_0", "attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_output": "Q5_1"}
 
 
-def like_a_published_file(name: str, matrix: NDArray[np.float32]) -> Any:
+def like_a_published_file(name: str, matrix: NDArray[np.float32]) -> Encoded:
     """Another type for some matrices, even for those that are multiplied together."""
     kind = next((MIXED[part] for part in MIXED if part in name), "Q4_K")
     return every_matrix(kind)(name, matrix)
@@ -248,7 +248,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(mixed: Path, wide: Path
         assert outputs(decode(parse_method(method), runners, requests, batch_size=3)) == plain, method
 
 
-def in_4_bits(path: Path) -> Any:
+def in_4_bits(path: Path) -> Runner:
     return load_pair(str(path), None, executor="native-4bit").all_runners(1, 200)["target"]
 
 
@@ -322,7 +322,7 @@ def test_a_pair_whose_draft_computes_few_logits_is_another_pair_and_lossless(
 
 
 def test_a_scale_that_is_not_a_number_is_noticed(wide: Path, tmp_path: Path) -> None:
-    def encode(name: str, matrix: NDArray[np.float32]) -> Any:
+    def encode(name: str, matrix: NDArray[np.float32]) -> Encoded:
         blocks, kind = every_matrix("Q4_K")(name, matrix)
         if name == "blk.1.ffn_down.weight":
             blocks[3, :2] = np.array([np.nan], np.float16).view(np.uint8)

@@ -70,7 +70,7 @@ def drafted(model: PreTrainedModel, executor: str | None, states: Tensor, pieces
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_before_residual": False, "fc_bias": True}])
-def test_a_head_multiplies_rounded_weights_by_rounded_activations(options: dict[str, Any]) -> None:
+def test_a_head_multiplies_rounded_weights_by_rounded_activations(options: dict[str, object]) -> None:
     head, shares = random_head(**options), []
     assert type(make_executor(head, 1, 50, None)) is executors.get("native-8bit-head")
     for seed in range(5):

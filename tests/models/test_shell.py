@@ -24,7 +24,7 @@ needs_native = pytest.mark.skipif(library.load_library() is None, reason="no C++
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def save(model: PreTrainedModel, folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+def save(model: PreTrainedModel, folder: Path, dtype: torch.dtype = torch.float32, **options: object) -> Any:
     """Write a model in a type, and return it as transformers loads it in float32."""
     model.to(dtype).save_pretrained(folder, **options)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)

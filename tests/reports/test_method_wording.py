@@ -2,7 +2,6 @@
 
 import csv
 from io import StringIO
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -96,7 +95,7 @@ def test_one_setting_named_in_two_ways_is_one_method_over_two_datasets(tmp_path)
 
 
 def link_run(
-    spec: str, *, seen: bool, drafted: int = 3, placement: str = "edge", **changes: Any
+    spec: str, *, seen: bool, drafted: int = 3, placement: str = "edge", **changes: object
 ) -> tuple[RunDocument, RunSummary]:
     """The run.json and the summary of a latency-aware method beyond a link."""
     latencies = {"draft": {}, "verify": {}, **({"link": {"rtt_s": 0.04}} if seen else {})}

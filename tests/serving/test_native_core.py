@@ -172,7 +172,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("changes", UNKNOWN.values(), ids=UNKNOWN)
-def test_what_the_core_does_not_know_runs_in_python(changes: dict[str, Any]) -> None:
+def test_what_the_core_does_not_know_runs_in_python(changes: dict[str, object]) -> None:
     assert Simulation(scenario("wisp", 6, **changes), 1)._core is None
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import pytest
@@ -157,7 +156,7 @@ def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:
     assert (result.evictions, result.peak_kv_tokens) == (1, 14)
 
 
-def rounds_of(result: SimulationResult) -> tuple[Any, Any]:
+def rounds_of(result: SimulationResult) -> tuple[np.ndarray, np.ndarray]:
     return result.rounds["client"], result.rounds["started_s"]
 
 

@@ -19,7 +19,8 @@ from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.subject import find_subject
-from specbench_kit.serving.arrivals import Poisson, ReplayedArrivals, RequestArrival
+from specbench_kit.serving.arrays import Floats, Integers
+from specbench_kit.serving.arrivals import NextRequests, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule
@@ -81,7 +82,9 @@ class FewRequests(Poisson):
 
     limit = 5
 
-    def next_requests(self, devices: Any, count: int, number: Any, previous_s: Any, uniform: Any) -> Any:
+    def next_requests(
+        self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
+    ) -> NextRequests:
         following = Poisson(self.rate_per_s).next_requests(devices, count, number, previous_s, uniform)
         return following._replace(at_s=np.where(number < self.limit, following.at_s, np.inf))
 
@@ -129,7 +132,7 @@ def test_a_session_that_moves_is_computed_from_its_first_token_on() -> None:
 
 @pytest.mark.parametrize("system", ["wisp", "sled", "specedge", "wisp-cache", "centralized"])
 @pytest.mark.parametrize("changes", [{}, {"memory": KvCapacity(1500), "arrivals": Poisson(2.0)}])
-def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, changes: dict[str, Any]) -> None:
+def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, changes: dict[str, object]) -> None:
     """The loop of pools takes every arrival by itself, and comes to the same rounds, batches and responses."""
     scene = scenario(system, 30, **changes)
     alone = simulate(scene, 5)
@@ -385,7 +388,7 @@ def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
         ({"servers": ("2xh100",), "deployment": ("specedge-server",)}, "does not say by a profile which model"),
     ],
 )
-def test_pools_that_cannot_be_are_refused(changes: dict[str, Any], line: str) -> None:
+def test_pools_that_cannot_be_are_refused(changes: dict[str, object], line: str) -> None:
     with pytest.raises(SkitError, match=line):
         built(**changes)
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def summary_of(out: Path) -> bytes:
 @pytest.mark.parametrize(("command", "module", "function", "parts"), COMMANDS)
 def test_what_was_done_is_not_done_again(
     command: tuple[object, ...],
-    module: Any,
+    module: ModuleType,
     function: str,
     parts: int | None,
     tmp_path: Path,

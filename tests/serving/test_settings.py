@@ -69,7 +69,7 @@ def test_other_texts_are_no_numbers_of_devices(text: str) -> None:
         ({"devices": tuple(range(1, 3000))}, "vary less at once"),
     ],
 )
-def test_bad_settings_are_refused(changes: dict[str, Any], line: str) -> None:
+def test_bad_settings_are_refused(changes: dict[str, object], line: str) -> None:
     with pytest.raises(SkitError, match=line):
         settings(**changes).points()
 

@@ -6,7 +6,6 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -310,7 +309,7 @@ def test_rows_that_do_not_fit_the_header_are_refused(tmp_path: Path, header, tra
         list(TraceFile(path))
 
 
-def with_column(path: Path, name: str, change: Callable[[list[Any]], None]) -> Path:
+def with_column(path: Path, name: str, change: Callable[[list[object]], None]) -> Path:
     """Return the trace at `path` with other values in one of its columns."""
     table = pyarrow.parquet.read_table(path)
     values = table[name].to_pylist()
@@ -323,7 +322,7 @@ def with_column(path: Path, name: str, change: Callable[[list[Any]], None]) -> P
     return path
 
 
-def set_first(value: Any) -> Callable[[list[Any]], None]:
+def set_first(value: object) -> Callable[[list[object]], None]:
     return lambda values: values.__setitem__(0, value)
 
 

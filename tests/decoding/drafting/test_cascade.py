@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from environments import DEPLOYMENT
@@ -25,7 +24,7 @@ MODELS = [tiny_llama(0), disturbed(tiny_llama(0), 0.01), disturbed(tiny_llama(0)
 PROMPTS = clear_prompts(MODELS[0], [3, 12, 40], LONG)
 
 
-def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[Any], int, int]:
+def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[RequestRecord], int, int]:
     """Records, and how often the draft model and the smaller one were forwarded."""
     target, draft, smaller = (make_runner(model, 3, 200) for model in MODELS)
     counts = [_count(draft), _count(smaller)]
@@ -33,7 +32,7 @@ def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[Any], int, int]:
     engine = live_engine(parse_method(spec), target, draft, setup=setup, others={"smaller": smaller})
     for request in make_requests(PROMPTS, LONG):
         engine.submit(request)
-    records = []
+    records: list[RequestRecord] = []
     while not engine.idle:
         records += engine.step()
     return sorted(records, key=lambda one: one.request_id), len(counts[0]), len(counts[1])
@@ -95,7 +94,7 @@ def recorded(
         parse_method(spec), target, first, setup=setup, deployment=place, others=other_runners, ends=ends
     )
     engine.submit(make_requests([prompt], 27)[0])
-    records = []
+    records: list[RequestRecord] = []
     while not engine.idle:
         records += engine.step()
     return records[0], tokens

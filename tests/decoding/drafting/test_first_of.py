@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -29,6 +28,7 @@ from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.detail import DetailCollector, RoundDetail
+from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.drafting.base import DRAFT, parse_drafter
 from specbench_kit.decoding.drafting.first_of import FirstOfDrafting
 from specbench_kit.decoding.latency import ContextModel
@@ -75,11 +75,11 @@ class DraftsInVain(FixedK):
 class _InVain(Policy):
     k: int
 
-    def draft(self, drafter: Any) -> None:
+    def draft(self, drafter: Drafter) -> None:
         for _ in range(self.k):
             drafter.extend(drafter.drafts)
 
-    def choose(self, drafts: Sequence[Any]) -> list[list[int]]:
+    def choose(self, drafts: Sequence[Draft]) -> list[list[int]]:
         return [[] for _ in drafts]
 
 

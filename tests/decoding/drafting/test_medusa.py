@@ -3,7 +3,6 @@
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -119,7 +118,7 @@ def test_heads_come_back_as_they_were_saved(target: PreTrainedModel, trained: Me
     ],
 )
 def test_heads_that_do_not_fit_are_refused_in_one_line(
-    change: dict[str, Any], words: str, target: PreTrainedModel, trained: MedusaModel, tmp_path: Path
+    change: dict[str, object], words: str, target: PreTrainedModel, trained: MedusaModel, tmp_path: Path
 ) -> None:
     save_medusa(trained, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -1,7 +1,5 @@
 """Drafts by text: what the target's tokenizer makes of them, and that outputs stay the target's."""
 
-from typing import Any
-
 import pytest
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, tiny_llama
 from tiny_tokenizers import SPACED, TARGET
@@ -14,7 +12,7 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.models.vocabulary_map import Texts, TranslatingRunner, map_vocabulary
 
 TEXTS = Texts(TARGET, SPACED)
-SIZES: dict[str, Any] = {
+SIZES: dict[str, object] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     return [(record, details.take(record.request_id)) for record in records]
 
 
-def page_of(record: RequestRecord, detail: RequestDetail, show: Any = str, prompt: str = "") -> str:
+def page_of(record: RequestRecord, detail: RequestDetail, show: Callable[[int], str] = str, prompt: str = "") -> str:
     (page,) = pages([record], [detail])
     return render_page(RUN, page, show, prompt)
 
@@ -119,7 +120,9 @@ def test_trees_show_what_was_rejected(decoded: list[tuple[RequestRecord, Request
         assert len(page.classes("line", "bonus")) == len(page.classes("line", "root")) == len(record.rounds)
 
 
-def test_some_tokens_are_reused(decoded: list[tuple[RequestRecord, RequestDetail]], request: Any) -> None:
+def test_some_tokens_are_reused(
+    decoded: list[tuple[RequestRecord, RequestDetail]], request: pytest.FixtureRequest
+) -> None:
     reused = sum(step.reused for record, _ in decoded for step in record.rounds)
     assert (reused > 0) == ("specedge" in request.node.name)
 
@@ -137,7 +140,7 @@ TREE = RoundDetail(
 )
 
 
-def the_page(show: Any = str, prompt: str = "", **fields: Any) -> str:
+def the_page(show: Callable[[int], str] = str, prompt: str = "", **fields: Any) -> str:
     step = make_round(6, submitted=3, accepted=1, proactive=2, **fields)
     return page_of(make_record("q", step), RequestDetail("q", [TREE]), show, prompt)
 

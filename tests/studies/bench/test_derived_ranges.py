@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from environments import DEPLOYMENT
@@ -22,6 +21,7 @@ from specbench_kit.metrics.derived_range import reversing_ends, seconds_at_ends
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.sections import derived_range
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.replay import prepare_for_replay, replay
@@ -36,7 +36,9 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> TraceFile:
     return write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(8))
 
 
-def replayed(trace: TraceFile, out: Path, *methods: str, batch_size: int = 1, deployment: Deployment = WAN) -> Any:
+def replayed(
+    trace: TraceFile, out: Path, *methods: str, batch_size: int = 1, deployment: Deployment = WAN
+) -> list[Conclusion]:
     settings = BenchSettings(methods, out=out, deployment=deployment, batch_size=batch_size)
     conclusions, left_out, _ = bench_replay(settings, trace.path, lambda _: None)
     assert not left_out
@@ -86,7 +88,7 @@ def test_ranges_of_speedups_stand_in_summary_and_report(trace: TraceFile, tmp_pa
     assert not any("a plain step" in line for run in runs for line in setting_cautions(run.fields))
 
 
-def read(conclusion: Any) -> tuple[list[RequestRecord], list[RequestRecord]]:
+def read(conclusion: Conclusion) -> tuple[list[RequestRecord], list[RequestRecord]]:
     return conclusion.directory.records(), conclusion.directory.baseline_records()
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -190,7 +189,7 @@ def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypat
         ({"schedulers": ("nonsense",)}, "unknown scheduler 'nonsense'"),
     ],
 )
-def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(changes: dict[str, object], said: str) -> None:
     with pytest.raises(SkitError, match=said) as error:
         run.PlanRun(options("4", **changes), lambda *_: None).run()
     assert "no fleet" not in str(error.value)

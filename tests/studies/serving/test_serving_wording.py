@@ -187,7 +187,7 @@ def series(method: str, submitted: float, acceptance: str | None = None) -> dict
         (series("wisp", 8.0, "iid:alpha=0.8,length=8"), []),
     ],
 )
-def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, Any], words: list[str]) -> None:
+def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, object], words: list[str]) -> None:
     assert acceptance_cautions(serving_run(entry, models={"target": {"name": "smollm2"}})) == words
 
 
