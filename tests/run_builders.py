@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import fields, replace
 from report_builders import autoregressive_like, make_run, run_document, simulate_chain
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
@@ -38,7 +38,7 @@ def write_run(
     return path
 
 
-def _lossless(compared: int) -> dict[str, Any]:
+def _lossless(compared: int) -> JsonObject:
     counts = {"lossless": True, "compared": compared, "identical": compared, "ties": 0, "errors": 0}
     return counts | {"prompt_differs": 0, "not_compared": 0, "tie_margin": 1e-4, "divergences": []}
 

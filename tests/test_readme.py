@@ -18,6 +18,7 @@ import pytest
 from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit, write_rows
 from documents import PAGES, ROOT, block, blocks
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import SAMPLES, read_prompts
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
@@ -77,7 +78,7 @@ def folder(tiny: TinyPair, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def response(number: int) -> dict[str, Any]:
+def response(number: int) -> JsonObject:
     """Return vLLM's answer with detailed acceptance."""
     acceptance = {"num_spec_tokens": 5, "per_step_accepted": [0, 5, number], "per_step_drafted": [5, 5, 5]}
     usage = {"prompt_tokens": 20, "completion_tokens": number + 9}

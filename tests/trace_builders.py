@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.traces.trace import RequestTrace, TraceFile, TraceHeader
 from specbench_kit.traces.writing import TraceWriter
 
@@ -60,7 +61,7 @@ def write_trace(
     dataset: dict[str, object] | None = None,
     draft_s: float = DRAFT_S,
     verify_s: tuple[float, ...] = VERIFY_S,
-    machine: list[dict[str, Any]] | None = None,
+    machine: list[JsonObject] | None = None,
 ) -> TraceFile:
     run = {
         "models": models,

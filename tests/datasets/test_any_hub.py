@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import Hub, LoadedDataset, Prompt, datasets
 from specbench_kit.datasets.loading import load, parse
 
@@ -25,7 +26,7 @@ SPEED: dict[str, Any] = {
 """As the card of nvidia/SPEED-Bench has its columns."""
 
 
-def put(path: Path, *rows: dict[str, Any]) -> None:
+def put(path: Path, *rows: JsonObject) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
 

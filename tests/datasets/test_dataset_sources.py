@@ -16,6 +16,7 @@ import pytest
 from http_servers import running
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset, datasets
 from specbench_kit.datasets.loading import load
 
@@ -33,7 +34,7 @@ def local(name: str, data_dir: Path | None, limit: int | None = None) -> LoadedD
     return load(name, data_dir=data_dir, allow_sample=False, limit=limit, seed=0)
 
 
-def put(folder: Path, relative: str, *rows: dict[str, Any]) -> None:
+def put(folder: Path, relative: str, *rows: JsonObject) -> None:
     path = folder / relative
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -12,8 +12,8 @@ from emulated_card.operators import tensors_in
 def perform(
     card: Card,
     function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     *,
     is_kernel: bool = True,
     reads: Sequence[Block] = (),
@@ -43,7 +43,7 @@ def perform(
     return results, result_blocks
 
 
-def _again(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], results: Any) -> None:
+def _again(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object], results: object) -> None:
     """Compute once more, with results in the memory of the first time."""
     for first, again in zip(tensors_in(results), tensors_in(function(*args, **kwargs)), strict=True):
         if first.untyped_storage()._cdata != again.untyped_storage()._cdata:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import engine_server as stand_in
 import pytest
@@ -39,7 +38,7 @@ def bench(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
     tokenizer = AutoTokenizer.from_pretrained(tiny.target)
     monkeypatch.setattr(stand_in, "TARGET", AutoModelForCausalLM.from_pretrained(tiny.target))
 
-    def tokenize(body: dict[str, Any]) -> JsonObject:
+    def tokenize(body: JsonObject) -> JsonObject:
         text = body.get("prompt") or body["content"]
         return {"tokens": tokenizer.encode(text, add_special_tokens=False)}
 

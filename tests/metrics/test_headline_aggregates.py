@@ -15,7 +15,7 @@ from specbench_kit.metrics.summary import summarise, summarise_run
 
 
 def overall(records: list[RequestRecord], **options: Any) -> JsonObject:
-    metrics: dict[str, Any] = summarise(records, makespan_s=10.0, **options)["overall"]
+    metrics: JsonObject = summarise(records, makespan_s=10.0, **options)["overall"]
     return metrics
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from report_builders import deployment_description, serving_figures, serving_run
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRow, SimulatedRow
@@ -169,7 +170,7 @@ def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
     assert impossible_times(RunDescription()) == []
 
 
-def series(method: str, submitted: float, acceptance: str | None = None) -> dict[str, Any]:
+def series(method: str, submitted: float, acceptance: str | None = None) -> JsonObject:
     return {
         "label": "edge",
         "method": method,
