@@ -33,8 +33,8 @@ class ByFile(LoadScopeScheduling):
         file, crashed = unfinished[0]
         files[file][crashed] = True
         self.workqueue.update({file: tests for file, tests in files.items() if not all(tests.values())})
-        for other in self.nodes:
-            self._reschedule(other)
+        for worker in self.nodes:
+            self._reschedule(worker)
         return crashed
 
     def _reschedule(self, node: WorkerController) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -49,9 +50,9 @@ class TinyPair:
 
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment without what leads the kit to data, models, the user's folder or a hub."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))}
     fixed = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SKIT_HOME": HOME.name, READINGS: str(QUIET)}
-    return kept | fixed | changes
+    return inherited | fixed | changes
 
 
 def ignore_ctrl_c() -> None:
@@ -65,14 +66,14 @@ def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]
     command = [SKIT, *map(str, arguments)]
     usual = environment()
     if options.keys() <= {"env", "cwd"} and command[1] not in QUICK and loads_alike(settings["env"], usual):
-        place = str(options.get("cwd", Path.cwd()))
-        return warm_start(usual).run(command[1:], settings["env"], place, settings["timeout"])
+        folder = str(options.get("cwd", Path.cwd()))
+        return warm_start(usual).run(command[1:], settings["env"], folder, settings["timeout"])
     done: subprocess.CompletedProcess[str] = subprocess.run(command, text=True, check=False, **settings)
     return done
 
 
 def skit_here(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The same in this process, which loads torch only once."""
+    """Run `skit` in this process, which loads torch only once."""
     from specbench_kit.cli.main import main
 
     argv, sys.argv = sys.argv, ["skit", *map(str, arguments)]
@@ -95,7 +96,7 @@ def error_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0].removeprefix("error: ")
 
 
-def write_rows(path: Path, *rows: dict[str, Any]) -> Path:
+def write_rows(path: Path, *rows: Mapping[str, object]) -> Path:
     """A JSONL file."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -108,11 +109,11 @@ def read_rows(path: Path) -> Rows:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
-def copy_model(source: Path, folder: Path, **config: Any) -> Path:
+def copy_model(source: Path, folder: Path, **config: object) -> Path:
     """A copy of a model's folder with changed entries in its config.json."""
     shutil.copytree(source, folder)
     file = folder / "config.json"

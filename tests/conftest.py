@@ -3,12 +3,18 @@
 import gc
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from by_file import ByFile
 from command_line import HOME, QUIET, READINGS, TinyPair
 from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specbench_kit.metrics.comparison import Comparison
+
 
 os.environ[READINGS] = str(QUIET)  # how busy the machine is that runs the tests decides none of them
 os.environ["SKIT_HOME"] = HOME.name
@@ -29,8 +35,8 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(4, 1 + (os.cpu_count() or 1))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Who gets which tests where several processes share them."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Deal the tests to the processes that share them."""
     return ByFile(config, log)
 
 
@@ -69,7 +75,7 @@ def unrendered_figures(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: no later collection looks through it again."""
+    """Freeze what is loaded by now, so that no later collection looks through it again."""
     gc.collect()
     gc.freeze()
 
@@ -86,7 +92,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     return TinyPair(folder / "target", folder / "draft")
 
 
-def _byte_tokenizer() -> Any:
+def _byte_tokenizer() -> "PreTrainedTokenizerBase":
     """A token per byte, a beginning and an end."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -102,7 +108,7 @@ def _byte_tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tiny: TinyPair) -> Any:
+def tokenizer(tiny: TinyPair) -> "PreTrainedTokenizerBase":
     """The tiny pair's tokenizer."""
     from transformers import AutoTokenizer
 
@@ -110,7 +116,7 @@ def tokenizer(tiny: TinyPair) -> Any:
 
 
 @pytest.fixture(scope="session")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> "Comparison":
     """Four methods on the same twelve prompts, which tests of metrics and reports only read."""
     from run_builders import write_methods
 

@@ -21,16 +21,16 @@ class Block:
 
 def blocks(language: str) -> list[Block]:
     """Every block of the language, each text once."""
-    found = [
+    all_blocks = [
         Block(page, match[2], match[3], bool(match[1]))
         for page in PAGES
         for match in FENCED.finditer(page.read_text(encoding="utf-8"))
         if match[2] == language
     ]
-    return list({block.text: block for block in reversed(found)}.values())[::-1]
+    return list({block.text: block for block in reversed(all_blocks)}.values())[::-1]
 
 
 def block(language: str, part: str) -> str:
     """The one block that has this in it."""
-    (found,) = (one for one in blocks(language) if part in one.text)
-    return found.text
+    (matching,) = (candidate for candidate in blocks(language) if part in candidate.text)
+    return matching.text

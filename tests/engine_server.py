@@ -22,7 +22,7 @@ HELD_BACK = 3
 
 @dataclass
 class Faults:
-    """How this engine differs from one that always computes the same."""
+    """The ways in which this engine differs from one that always computes the same."""
 
     rounding: float = 0.0
     """How far each shape of forward moves each logit at most."""
@@ -46,8 +46,8 @@ def logits_of(tokens: list[int], shape: str) -> torch.Tensor:
 
 def best(tokens: list[int], shape: str = "scored") -> list[tuple[int, float]]:
     """The likeliest token after each token, with its log-probability."""
-    values, found = logits_of(tokens, shape).log_softmax(-1).max(-1)
-    return list(zip(found.tolist(), values.tolist(), strict=True))
+    values, token_ids = logits_of(tokens, shape).log_softmax(-1).max(-1)
+    return list(zip(token_ids.tolist(), values.tolist(), strict=True))
 
 
 def scores(tokens: list[int], shape: str = "scored") -> list[list[float]]:
@@ -57,7 +57,7 @@ def scores(tokens: list[int], shape: str = "scored") -> list[list[float]]:
 
 
 def verified(tokens: list[int], after: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """What a scored draft is verified by."""
+    """Return the scored tokens that a draft is verified by; a wrong server's last one is its least likely."""
     if not FAULTS.wrong or len(tokens) % 2:
         return after
     worst = min(enumerate(scores(tokens)[-1]), key=lambda entry: entry[1])
@@ -105,7 +105,7 @@ def sglang(body: Body) -> Body:
 
 
 def one_token(tokens: list[int], body: Body, shape: str = "prefix") -> int:
-    """By the server's own sampler."""
+    """Draw one token by the server's own sampler."""
     sampler = Sampler(body["temperature"], body.get("top_p", 1.0), max(0, body.get("top_k", 0)))
     logits = logits_of(tokens, shape)[-1:]
     if sampler.greedy:
@@ -114,8 +114,8 @@ def one_token(tokens: list[int], body: Body, shape: str = "prefix") -> int:
 
 
 def completions(body: Body) -> Body:
-    found = [one_token(tokens, body) for tokens in body["prompt"]]
-    return {"choices": [{"index": i, "text": "", "token_ids": [token]} for i, token in enumerate(found)]}
+    token_ids = [one_token(tokens, body) for tokens in body["prompt"]]
+    return {"choices": [{"index": i, "text": "", "token_ids": [token]} for i, token in enumerate(token_ids)]}
 
 
 LLAMA_CPP_DEFAULTS: Body = {
@@ -236,14 +236,14 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
-    def answer(self, content: Any) -> None:
+    def answer(self, content: object) -> None:
         payload = json.dumps(content).encode()
         self.send_response(404 if content is None else 200)
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()
         self.wfile.write(payload)
 
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, *arguments: object) -> None:
         return
 
 

@@ -34,7 +34,7 @@ def plant(environment: Mapping[str, str]) -> None:
     done = 0
     owner = os.getpid()
 
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal done
         if not _writes(event, arguments, folder) or os.getpid() != owner:
             return

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from specbench_kit.models.gguf import open_gguf
 
 VALUE_TYPES = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT16, str: gguf.GGUFValueType.STRING}
-Encode = Callable[[str, NDArray[np.float32]], tuple[NDArray[Any], gguf.GGMLQuantizationType] | None]
+Encoded = tuple[NDArray[Any], gguf.GGMLQuantizationType] | None
+Encode = Callable[[str, NDArray[np.float32]], Encoded]
 """Turns the matrix of a name into blocks and their type; None leaves it as it is."""
 
 
@@ -21,7 +22,7 @@ def quantised(kind: str) -> Encode:
     block_type = gguf.GGMLQuantizationType[kind]
     block_size, _ = gguf.GGML_QUANT_SIZES[block_type]
 
-    def encode(_: str, matrix: NDArray[np.float32]) -> tuple[NDArray[Any], gguf.GGMLQuantizationType] | None:
+    def encode(_: str, matrix: NDArray[np.float32]) -> Encoded:
         return None if matrix.shape[1] % block_size else (quantize(matrix, block_type), block_type)
 
     return encode
@@ -31,7 +32,7 @@ def rewrite(
     path: Path,
     target: Path,
     encode: Encode | None = None,
-    metadata: dict[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
     drop: str = "",
     without: Collection[str] = (),
     tensors: Mapping[str, NDArray[np.float32]] | None = None,

@@ -27,17 +27,17 @@ def at(**known: float) -> NodeStats:
 class Known:
     """A distribution with known statistics, drawn from at random as far as anybody can tell."""
 
-    found: NodeStats
+    node_stats: NodeStats
     sampled: bool = True
 
     def stats(self, row: int, token: int) -> NodeStats:
-        return self.found
+        return self.node_stats
 
     def probability(self, row: int, token: int) -> float:
-        return self.found.probability
+        return self.node_stats.probability
 
     def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        return judge.score(self.found, place)
+        return judge.score(self.node_stats, place)
 
 
 @dataclass
@@ -67,9 +67,9 @@ class KnownDrafter:
         return grown
 
     def verdicts(self, chosen: Sequence[list[int]], accepted: Sequence[int]) -> list[Verdict]:
-        """Of chains of which the target took so many tokens."""
-        found = zip(self.drafts, chosen, accepted, strict=True)
-        return [Verdict(draft, nodes, nodes[:count], 7, 1 + len(nodes)) for draft, nodes, count in found]
+        """Return the verdicts on chains of which the target accepted so many tokens."""
+        verified = zip(self.drafts, chosen, accepted, strict=True)
+        return [Verdict(draft, nodes, nodes[:count], 7, 1 + len(nodes)) for draft, nodes, count in verified]
 
     def _session(self, name: str) -> Session:
         request = Request(name, "test", (1,) * (self.context - self.produced), 1000)

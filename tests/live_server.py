@@ -7,6 +7,7 @@ from threading import Thread
 from typing import Any
 
 from tiny_models import GREEDY, decode, disturbed, make_runner, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.latency import InteractionModel
@@ -49,7 +50,7 @@ def make_server(
     listen: ListenAddress | None = None,
     tokens: tuple[str, ...] = (),
     methods: tuple[str, ...] = (),
-    target_model: Any = TARGET,
+    target_model: PreTrainedModel = TARGET,
     scores: bool = True,
 ) -> VerificationService:
     """Return a server that does not listen yet; `methods` are those with which it drafts by itself."""

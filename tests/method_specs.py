@@ -117,5 +117,5 @@ def variants(name: str) -> list[str]:
 
 
 def specs() -> list[str]:
-    """Those of every registered method."""
+    """Return the specs of every registered method."""
     return [spec for name in methods.all() for spec in variants(name)]

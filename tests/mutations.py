@@ -19,17 +19,17 @@ TEXTS = (
     "a" * 3000,
 )
 NUMBERS = (0, -1, 1.5, 2**70, -(2**63), 1e308, 5e-324, float("nan"), float("inf"))
-NESTED: Any = [[[[[{"a": [None]}]]]]]
-VALUES: tuple[Any, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, NESTED, {"__reduce__": ["os.system", "true"]})
+NESTED: object = [[[[[{"a": [None]}]]]]]
+VALUES: tuple[object, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, NESTED, {"__reduce__": ["os.system", "true"]})
 
 
 class Payload:
-    """What a reader that unpickles would make a file of."""
+    """An object of which a reader that unpickles would make a file."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Path.touch, (self.mark,)
 
 
@@ -42,8 +42,8 @@ def spoil(content: bytes, random: Random) -> bytes:
     at, end = sorted((random.randrange(len(content) + 1), random.randrange(len(content) + 1)))
     kind = random.randrange(6)
     if kind == 0 and content:
-        place = random.randrange(len(content))
-        return content[:place] + bytes([content[place] ^ 1 << random.randrange(8)]) + content[place + 1 :]
+        offset = random.randrange(len(content))
+        return content[:offset] + bytes([content[offset] ^ 1 << random.randrange(8)]) + content[offset + 1 :]
     if kind == 1:
         return content[:at]
     if kind == 2:
@@ -55,7 +55,7 @@ def spoil(content: bytes, random: Random) -> bytes:
     return content[:at] + random.choice(TEXTS).encode("utf-8", "surrogatepass") + content[at:]
 
 
-def swap(tree: Any, random: Random, values: tuple[Any, ...] = VALUES) -> Any:
+def swap(tree: Any, random: Random, values: tuple[object, ...] = VALUES) -> Any:
     """A JSON value with one of its parts, at any depth, replaced, taken out or given another name."""
     if not isinstance(tree, dict | list) or not tree:
         return random.choice(values)
@@ -78,8 +78,8 @@ def spoil_json(content: bytes, random: Random) -> bytes:
 
 
 def spoil_lines(content: bytes, random: Random) -> bytes:
-    """The same of one line of a JSONL file."""
+    """Spoil one line of a JSONL file."""
     lines = content.split(b"\n")
-    place = random.randrange(len(lines) - 1)
-    lines[place] = spoil_json(lines[place], random)
+    number = random.randrange(len(lines) - 1)
+    lines[number] = spoil_json(lines[number], random)
     return b"\n".join(lines) if random.random() < 0.8 else spoil(content, random)

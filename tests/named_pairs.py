@@ -92,7 +92,7 @@ def write_wheel(folder: Path, role: str, part: int, content: bytes) -> Path:
 
 
 class Hub:
-    """What a local server gives, and what it was asked for.
+    """A local server's files, and the requests that it got.
 
     `files` are the contents by name. `cut_after` is the number of bytes after which it closes the connection, and
     `hold_after` that after which it falls silent until `released`.
@@ -125,9 +125,9 @@ def local_hub() -> Iterator[Hub]:
             if content is None:
                 self.send_error(404)
                 return
-            asked = self.headers.get("Range")
-            hub.ranges.append(asked)
-            start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and hub.knows_ranges else 0
+            range_header = self.headers.get("Range")
+            hub.ranges.append(range_header)
+            start = int(range_header.removeprefix("bytes=").rstrip("-")) if range_header and hub.knows_ranges else 0
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()

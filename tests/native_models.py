@@ -1,13 +1,12 @@
 """Small random models that the native executors compute, and the ways in which a text can be fed to them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import transformers
 from tiny_models import fill, tiny_llama
 from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from specbench_kit.models.runner import Append, Runner
 
@@ -33,23 +32,23 @@ LLAMA3 = {
 }
 
 
-def llama(**options: Any) -> Any:
+def llama(**options: object) -> PreTrainedModel:
     return tiny_llama(0, **SIZES | options)
 
 
-def qwen2() -> Any:
+def qwen2() -> PreTrainedModel:
     return fill(Qwen2ForCausalLM(Qwen2Config(**SIZES)), 1)
 
 
-def qwen3() -> Any:
+def qwen3() -> PreTrainedModel:
     return fill(Qwen3ForCausalLM(Qwen3Config(**SIZES)), 2)
 
 
-def mistral() -> Any:
+def mistral() -> PreTrainedModel:
     return fill(transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)), 3)
 
 
-def stored_as(dtype: torch.dtype) -> Any:
+def stored_as(dtype: torch.dtype) -> PreTrainedModel:
     """Weights that were rounded before they were loaded, as those of a checkpoint in half precision."""
     return llama().to(dtype).float()
 
@@ -80,17 +79,17 @@ def rounded(values: Tensor, together: int) -> Tensor:
 
 def in_pieces(runner: Runner, text: Sequence[int], size: int) -> Tensor:
     """Logits after every token of a text that is fed `size` tokens at a time."""
-    slot, found = runner.acquire(), []
+    slot, logits_of_pieces = runner.acquire(), []
     for at in range(0, len(text), size):
         piece = text[at : at + size]
-        found.append(runner.forward([Append(slot, piece, keep=len(piece))])[0].clone())
+        logits_of_pieces.append(runner.forward([Append(slot, piece, keep=len(piece))])[0].clone())
         runner.commit(slot, range(len(piece)))
     runner.release(slot)
-    return torch.cat(found)
+    return torch.cat(logits_of_pieces)
 
 
 def in_a_tree(runner: Runner, text: Sequence[int], first: int) -> Tensor:
-    """The same from `first` on, as a path of a tree of three siblings a level, in a batch with two others' rows."""
+    """Return the logits from `first` on, as a path of a tree of three siblings a level, beside two others' rows."""
     slots = [runner.acquire() for _ in range(3)]
     for slot, length in zip(slots, (first + 3, first, 5), strict=True):
         runner.forward([Append(slot, text[:length])])
@@ -103,9 +102,9 @@ def in_a_tree(runner: Runner, text: Sequence[int], first: int) -> Tensor:
         tokens += [1, 2, token]
         path.append(len(tokens) - 1)
     rows = [Append(slots[0], [3, 4], keep=2), Append(slots[1], tokens, parents, keep=30), Append(slots[2], [5])]
-    found = runner.forward(rows)[1][path].clone()
+    tree_logits = runner.forward(rows)[1][path].clone()
     runner.commit(slots[1], path)
     after = runner.forward([Append(slots[1], text[first + 10 : first + 12], keep=2)])[0]
     for slot in slots:
         runner.release(slot)
-    return torch.cat((found, after))
+    return torch.cat((tree_logits, after))

@@ -1,13 +1,12 @@
 """Which cases of a test run before every change, and which only every night."""
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
 
-def nightly_except(kept: Collection[Any], cases: Iterable[Any]) -> list[ParameterSet]:
+def nightly_except(kept: Collection[object], cases: Iterable[object]) -> list[ParameterSet]:
     """Return all cases as parameters of a test; those that are not `kept` run in `make test-all` alone.
 
     A case is a value or a tuple of values. What is kept exercises every line and every rule that the others exercise.

@@ -92,15 +92,15 @@ def _read_table(file: Path) -> OptionTable:
             row.pop("nightly", bases[base].get("nightly", False) and not texts.get("says")),
         )
         after_work = row.pop("after_work", False)
-        rest: dict[str, Any] = {"instead": None if instead is None else tuple(instead), "nightly": nightly}
-        rest["after_work"] = after_work
+        settings: dict[str, Any] = {"instead": None if instead is None else tuple(instead), "nightly": nightly}
+        settings["after_work"] = after_work
         assert not row, f"{file.name}: unknown {', '.join(row)}"
-        cases.append(OptionCase(command=command, base=base, to=to, besides=besides, **texts, **rest))
+        cases.append(OptionCase(command=command, base=base, to=to, besides=besides, **texts, **settings))
     for base, refused in content.pop("refused", {}).items():
-        for given, to in refused.items():
-            option = given.replace("--no-", "--") if given.startswith("--no-") else given
-            says = f"{given} "
-            cases.append(OptionCase(command=command, option=option, flag=given, base=base, to=tuple(to), says=says))
+        for flag, to in refused.items():
+            option = flag.replace("--no-", "--") if flag.startswith("--no-") else flag
+            says = f"{flag} "
+            cases.append(OptionCase(command=command, option=option, flag=flag, base=base, to=tuple(to), says=says))
     exempt = content.pop("exempt", {})
     assert not content, f"{file.name}: unknown {', '.join(content)}"
     return OptionTable(command, bases, tuple(cases), exempt)
@@ -108,7 +108,7 @@ def _read_table(file: Path) -> OptionTable:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a command left: its exit code, what it said, and its folder."""
+    """The exit code, the output and the folder that a command left."""
 
     exit: int
     stdout: str
@@ -143,19 +143,19 @@ class Observation:
         return VARIABLE.sub("*", text.replace(str(self.folder), "FOLDER"))
 
 
-def _part(document: Any, path: str) -> str:
+def _part(document: object, path: str) -> str:
     """Return the part of a document at a path of keys, which passes through lists, as text."""
     for key in filter(None, path.split(".")):
         document = [_entry(part, key) for part in document] if isinstance(document, list) else _entry(document, key)
     return json.dumps(_without_echo(document), indent=1, sort_keys=True)
 
 
-def _entry(document: Any, key: str) -> Any:
+def _entry(document: object, key: str) -> Any:
     """Return the entry of a document; None where it has no such entry."""
     return document.get(key) if isinstance(document, dict) else None
 
 
-def _without_echo(document: Any) -> Any:
+def _without_echo(document: object) -> Any:
     if isinstance(document, dict):
         return {name: _without_echo(value) for name, value in document.items() if name not in ECHO}
     return [_without_echo(value) for value in document] if isinstance(document, list) else document
@@ -178,8 +178,8 @@ class OptionRuns:
         arguments = table.bases[case.base]["arguments"] if case.instead is None else case.instead
         is_argument = not case.option.startswith("--")
         spelt_out = is_argument or (case.instead is not None and case.option in case.to + case.instead)
-        given = case.to if spelt_out else (case.flag or case.option, *case.to)
-        return self.run(table.command, [*arguments, *case.besides, *given])
+        option_arguments = case.to if spelt_out else (case.flag or case.option, *case.to)
+        return self.run(table.command, [*arguments, *case.besides, *option_arguments])
 
     def run(self, command: str, arguments: list[str], again: bool = False) -> Observation:
         """Run a command once, in a new folder, which is also the user's own."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import load
@@ -32,12 +33,12 @@ from specbench_kit.runs.document import DeploymentDescription, RunDocument
 from specbench_kit.studies.serving.summary import ServingDescription
 
 
-def run_document(content: Mapping[str, Any]) -> RunDocument:
+def run_document(content: Mapping[str, object]) -> RunDocument:
     """The run as it is read from a file with this content."""
     return RunDocument.read({"schema_version": 1, **content})
 
 
-def deployment_description(**changes: Any) -> DeploymentDescription:
+def deployment_description(**changes: object) -> DeploymentDescription:
     """The deployment `wan` with these changes, as it is read from a file."""
     return replace(described(load("wan")), **changes)
 
@@ -50,12 +51,12 @@ def priced(server: float, edge: float, placement: str = "edge") -> DeploymentDes
     return wan
 
 
-def run_summary(content: dict[str, Any]) -> RunSummary:
+def run_summary(content: Mapping[str, object]) -> RunSummary:
     """The summary as it is read from a file with this content."""
     return read_summary(json.loads(json.dumps(content)))
 
 
-def make_row(**values: Any) -> MethodRow:
+def make_row(**values: object) -> MethodRow:
     """A row of a table with these values, of a method without requests."""
     return method_row(request_metrics(RequestGroup([])) | {"intervals": {}} | values)
 
@@ -92,25 +93,31 @@ def serving_figures(nothing: N, **overall: Any) -> ServingFigures[N]:
     )
 
 
-def serving_run(*series: Mapping[str, Any], seeds: int = 5, **changes: Any) -> ServingDescription:
+def serving_run(*series: JsonObject, seeds: int = 5, **changes: Any) -> ServingDescription:
     """The description of a simulation of these series, which say no more than they have to."""
     config = {"seeds": seeds, "duration_s": 10.0, "warmup_s": 1.0, "slo": ["2"], "objective": "speed"}
     config |= {"arrivals": "closed", "max_batch": 64}
     entry: dict[str, Any] = dict.fromkeys(("label", "system", "summary", "scheduler", "method", "deployment"), "")
     entry |= {"acceptance": None, "kv": {"tokens": None, "context": None, "origin": ""}}
     entries = []
-    for one in series:
-        typical = {"submitted": 0.0, "acceptance": 0.0, "committed": 1.0, "longest": 8, **one.get("typical", {})}
-        entries.append({**entry, **one, "typical": typical})
+    for changed_series in series:
+        typical = {
+            "submitted": 0.0,
+            "acceptance": 0.0,
+            "committed": 1.0,
+            "longest": 8,
+            **changed_series.get("typical", {}),
+        }
+        entries.append({**entry, **changed_series, "typical": typical})
     return ServingDescription.read({"config": config, "series": entries, **changes})
 
 
-def render_run(run: dict[str, Any], summary: dict[str, Any], *args: Any, **options: Any) -> str:
+def render_run(run: dict[str, Any], summary: dict[str, Any], *args: object, **options: Any) -> str:
     """Return the report on one run as Markdown."""
     return render_markdown.render(run_report.build(run_document(run), run_summary(summary), *args, **options))
 
 
-def render_comparison(*args: Any, **options: Any) -> str:
+def render_comparison(*args: object, **options: Any) -> str:
     """Return the report on several runs as Markdown."""
     return render_markdown.render(comparison_report.build(*args, **options))
 
@@ -141,7 +148,7 @@ def make_round(
     )
 
 
-def make_record(request_id: str, *rounds: RoundRecord, category: str = "chat", **fields: Any) -> RequestRecord:
+def make_record(request_id: str, *rounds: RoundRecord, category: str = "chat", **fields: object) -> RequestRecord:
     """A finished request whose times follow from its rounds."""
     tokens = sum(r.committed for r in rounds)
     record = RequestRecord(request_id, category, [1, 2], list(range(10, 10 + tokens)), rounds=list(rounds))
@@ -178,7 +185,7 @@ def simulate_chain(requests: int, rounds: int, draft: int, alpha: float, seed: i
 
 
 def autoregressive_like(records: list[RequestRecord], verify_s: float = 0.015) -> list[RequestRecord]:
-    """The same outputs decoded one token per round."""
+    """Return the same outputs decoded one token per round."""
     return [
         make_record(
             record.request_id,
@@ -189,7 +196,7 @@ def autoregressive_like(records: list[RequestRecord], verify_s: float = 0.015) -
     ]
 
 
-def make_run(**fields: Any) -> dict[str, Any]:
+def make_run(**fields: object) -> dict[str, Any]:
     """The content of a run.json."""
     return {
         "method": "fixed-k:k=4",
@@ -230,8 +237,8 @@ def make_run(**fields: Any) -> dict[str, Any]:
 def summary_of(
     records: list[RequestRecord],
     baseline: list[RequestRecord] | None = None,
-    lossless: dict[str, Any] | None = None,
-    **fields: Any,
+    lossless: Mapping[str, object] | None = None,
+    **fields: object,
 ) -> dict[str, Any]:
     """The content of a summary.json."""
     metrics = summarise(records, baseline, makespan_s=2.0, baseline_makespan_s=4.0 if baseline else None)

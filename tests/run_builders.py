@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import fields, replace
 from report_builders import autoregressive_like, make_run, run_document, simulate_chain
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
@@ -19,7 +19,7 @@ SECONDS = [field.name for field in fields(RoundRecord) if field.name.endswith("_
 
 
 def write_run(
-    out: Path, method: str, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] = (), **changes: Any
+    out: Path, method: str, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] = (), **changes: object
 ) -> Path:
     """A finished run with these records; `changes` are made to its run.json."""
     run = make_run(method=method, requests=len(records), **changes)
@@ -38,9 +38,9 @@ def write_run(
     return path
 
 
-def _lossless(compared: int) -> dict[str, Any]:
-    found = {"lossless": True, "compared": compared, "identical": compared, "ties": 0, "errors": 0}
-    return found | {"prompt_differs": 0, "not_compared": 0, "tie_margin": 1e-4, "divergences": []}
+def _lossless(compared: int) -> JsonObject:
+    counts = {"lossless": True, "compared": compared, "identical": compared, "ties": 0, "errors": 0}
+    return counts | {"prompt_differs": 0, "not_compared": 0, "tie_margin": 1e-4, "divergences": []}
 
 
 def answers(requests: int, tokens: int) -> dict[str, list[int]]:
@@ -61,11 +61,11 @@ def records_of(
 
 def _cut(record: RequestRecord, output: list[int], repeat: int, slower: float) -> RequestRecord:
     rounds: list[RoundRecord] = []
-    for one in record.rounds:
-        left = len(output) - sum(done.committed for done in rounds)
-        if left:
-            times = {name: getattr(one, name) * slower for name in SECONDS}
-            rounds.append(replace(one, committed=min(one.committed, left), **times))
+    for step in record.rounds:
+        tokens_left = len(output) - sum(done.committed for done in rounds)
+        if tokens_left:
+            times = {name: getattr(step, name) * slower for name in SECONDS}
+            rounds.append(replace(step, committed=min(step.committed, tokens_left), **times))
     return _timed(replace(record, output_ids=output, rounds=rounds, repeat=repeat))
 
 
@@ -76,18 +76,18 @@ def _timed(record: RequestRecord) -> RequestRecord:
 
 
 def plain(records: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """The same outputs decoded one token per round."""
+    """Return the same outputs decoded one token per round."""
     return [
-        replace(one, output_ids=record.output_ids, repeat=record.repeat)
-        for one, record in zip(autoregressive_like(list(records)), records, strict=True)
+        replace(answer, output_ids=record.output_ids, repeat=record.repeat)
+        for answer, record in zip(autoregressive_like(list(records)), records, strict=True)
     ]
 
 
 def in_turn(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Requests that were asked one after the other."""
-    found = list(records)
-    ends_s = accumulate(record.e2e_s or 0.0 for record in found)
-    return [replace(record, finished_s=end_s) for record, end_s in zip(found, ends_s, strict=True)]
+    finished = list(records)
+    ends_s = accumulate(record.e2e_s or 0.0 for record in finished)
+    return [replace(record, finished_s=end_s) for record, end_s in zip(finished, ends_s, strict=True)]
 
 
 def write_methods(
@@ -96,7 +96,7 @@ def write_methods(
     tokens: int = 24,
     repeats: int = 1,
     drafts: Mapping[str, tuple[int, float]] = DRAFTS,
-    **changes: Any,
+    **changes: object,
 ) -> list[Path]:
     """One run per method, all with the same baseline."""
     paths = []

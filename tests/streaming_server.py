@@ -26,6 +26,7 @@ import torch
 from http_servers import running
 from live_server import DRAFT, TARGET
 from tiny_models import plain_logits
+from transformers import PreTrainedModel
 
 Body = dict[str, Any]
 PATIENCE_S = 240
@@ -35,7 +36,7 @@ DRAFT_LENGTH = 4
 
 @dataclass
 class Behaviour:
-    """What sets one server apart from another."""
+    """The behaviour that sets one server apart from another."""
 
     speculates: bool = False
     wrong: bool = False
@@ -75,8 +76,8 @@ class Behaviour:
 
 
 @lru_cache(maxsize=100_000)
-def last_logits(model: Any, tokens: tuple[int, ...]) -> torch.Tensor:
-    """What a model says after the last tokens of a text; many requests of a test meet the same texts."""
+def last_logits(model: PreTrainedModel, tokens: tuple[int, ...]) -> torch.Tensor:
+    """Return a model's logits after the last tokens of a text; many requests of a test meet the same texts."""
     with torch.inference_mode():
         return plain_logits(model, tokens)[-DRAFT_LENGTH - 1 :].clone()
 
@@ -96,8 +97,8 @@ class Forward(NamedTuple):
 
 
 def agreed(best: list[int], draft: list[int]) -> list[int]:
-    """What a greedy verification commits."""
-    accepted = next((place for place, token in enumerate(draft) if best[place] != token), len(draft))
+    """Return the tokens that a greedy verification commits."""
+    accepted = next((position for position, token in enumerate(draft) if best[position] != token), len(draft))
     return best[: accepted + 1]
 
 
@@ -118,7 +119,7 @@ def drawn_draft(
 def sampled(
     rows: list[list[float]], draft: list[int], likely: list[list[float]], random: Random, verification: str
 ) -> list[int]:
-    """What a verification of drawn tokens commits.
+    """Return the tokens that a verification of drawn tokens commits.
 
     `ratio` accepts a token with chance p / q and draws another from the residual, as it should be. `point` takes the
     draft for certain (q = 1): fewer tokens are accepted, and the distribution is right. `argmax` is told that its most
@@ -126,12 +127,12 @@ def sampled(
     """
     new: list[int] = []
     for token, row, q in zip(draft, rows, likely, strict=False):
-        belief = [float(place == token) for place in range(64)] if verification == "point" else q
+        belief = [float(candidate == token) for candidate in range(64)] if verification == "point" else q
         if verification == "any" or random.random() < row[token] / belief[token]:
             new.append(token)
             continue
-        rest = [max(0.0, p - other) for p, other in zip(row, belief, strict=True)]
-        return [*new, random.choices(range(64), row if verification == "no residual" else rest)[0]]
+        residual = [max(0.0, p - drafted) for p, drafted in zip(row, belief, strict=True)]
+        return [*new, random.choices(range(64), row if verification == "no residual" else residual)[0]]
     return [*new, random.choices(range(64), rows[len(draft)])[0]]
 
 
@@ -170,17 +171,17 @@ class Engine:
             else:
                 new = agreed(logits.argmax(-1).tolist(), draft)
             accepted, tokens, is_first = len(new) - 1, tokens + new, False
-            stop = next((place for place, token in enumerate(new) if token in ends), None)
+            stop = next((position for position, token in enumerate(new) if token in ends), None)
             sent = new[:count] if stop is None else new[: stop + 1][:count]
             count = 0 if stop is not None else count - len(sent)
             yield Forward(sent, len(draft), accepted, is_last=not count, ended=stop is not None)
 
 
 def continuation(tokens: list[int]) -> list[int]:
-    """What followed the last two tokens when they stood together before."""
-    for place in range(len(tokens) - 3, -1, -1):
-        if tokens[place : place + 2] == tokens[-2:]:
-            return tokens[place + 2 : place + 2 + DRAFT_LENGTH]
+    """Return the tokens that followed the last two tokens when they stood together before."""
+    for position in range(len(tokens) - 3, -1, -1):
+        if tokens[position : position + 2] == tokens[-2:]:
+            return tokens[position + 2 : position + 2 + DRAFT_LENGTH]
     return []
 
 
@@ -327,7 +328,7 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(payload)
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, *arguments: object) -> None:
             return
 
     return Handler
@@ -349,7 +350,7 @@ def streaming_server(
 
 
 @contextmanager
-def server_process(port: int = 0, **behaviour: Any) -> Iterator[tuple[BaseProcess, int]]:
+def server_process(port: int = 0, **behaviour: object) -> Iterator[tuple[BaseProcess, int]]:
     """A server in a process of its own, forked from this one, and its port; make it before any thread."""
     context = get_context("fork")
     ours, theirs = context.Pipe()

@@ -22,11 +22,17 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def result(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> skit.Result:
     folder = tmp_path_factory.mktemp("api")
     rows = [{"id": str(number), "prompt": f"Who is number {number}?", "answer": ["the 7th", ""]} for number in range(6)]
-    asked = write_rows(folder / "ask.jsonl", *rows)
+    prompts_file = write_rows(folder / "ask.jsonl", *rows)
     pair = {"target": str(tiny.target), "draft": str(tiny.draft)}
     methods = ["fixed-k:k=2", "threshold"]
     return skit.bench(
-        methods, str(asked), deployment="specedge", max_new_tokens=8, draft_answers=True, out=folder / "out", **pair
+        methods,
+        str(prompts_file),
+        deployment="specedge",
+        max_new_tokens=8,
+        draft_answers=True,
+        out=folder / "out",
+        **pair,
     )
 
 
@@ -68,10 +74,10 @@ def test_methods_that_went_on_without_another_have_their_reports(
 ) -> None:
     add_breaking_in(monkeypatch)
     rows = [{"id": str(number), "prompt": f"Who is {number}?"} for number in range(6)]
-    asked = write_rows(tmp_path / "ask.jsonl", *rows)
+    prompts_file = write_rows(tmp_path / "ask.jsonl", *rows)
     options = {"target": str(tiny.target), "draft": str(tiny.draft), "max_new_tokens": 4, "out": tmp_path / "out"}
     with pytest.raises(SkitError, match=r"^Breaking: .* not drafted.*; the other methods went on$"):
-        skit.bench(["breaking", "fixed-k:k=2"], str(asked), **options)
+        skit.bench(["breaking", "fixed-k:k=2"], str(prompts_file), **options)
     done = {}
     for report in (tmp_path / "out").glob("*/report.md"):
         name = read_object(report.with_name("run.json"))["method"].partition(":")[0]
@@ -163,10 +169,10 @@ REFUSED = {
 def test_an_option_without_effect_is_refused_before_any_work(
     name: str, option: str, value: object, tmp_path: Path
 ) -> None:
-    function, given, _ = REFUSED[name]
+    function, usual_arguments, _ = REFUSED[name]
     flag = f"--{'no-' if value is False else ''}{option.replace('_', '-')}"
     with pytest.raises(SkitError, match=rf"(^{flag} |leave out .*{flag}\b|{flag} measures again)"):
-        function(**{**given, option: value, "out": tmp_path / "out"})
+        function(**{**usual_arguments, option: value, "out": tmp_path / "out"})
     assert not (tmp_path / "out").exists()
 
 

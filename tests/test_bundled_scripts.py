@@ -27,23 +27,23 @@ MARK = [5, 6]
 
 
 def documents(count: int, seed: int = 0) -> list[Any]:
-    """Of 10 to 30 tokens each, the last 4 to 9 to be learned."""
+    """Make documents of 10 to 30 tokens each, the last 4 to 9 to be learned."""
     rng = np.random.default_rng(seed)
-    made = []
+    documents_made = []
     for length, learned in zip(rng.integers(10, 30, count), rng.integers(4, 9, count), strict=True):
         likely = np.stack([rng.permutation(64)[: answers.TOP] for _ in range(learned)]).astype(np.uint16)
         probability = rng.dirichlet(np.ones(answers.TOP), learned).astype(np.float16)
         tokens = rng.integers(2, 64, length).astype(np.uint16)
-        made.append(answers.Document(tokens, int(length - learned), likely, probability))
-    return made
+        documents_made.append(answers.Document(tokens, int(length - learned), likely, probability))
+    return documents_made
 
 
 def test_a_changed_problem_has_other_digits_and_each_name_replaced_by_one() -> None:
     problem = "Sarah has 20 pens on Monday. Tom gives Sarah 105 more; Sarah's sister Mary has none."
-    other = answers.changed(problem, random.Random(0))
-    renamed = dict(zip(re.findall(r"[A-Za-z]+", problem), re.findall(r"[A-Za-z]+", other), strict=True))
-    assert re.fullmatch(r"\w+ has [1-9]{2} pens on Monday\. \w+ gives \w+ [1-9]{3} more; .*", other)
-    assert other.count(renamed["Sarah"]) == 3
+    changed_problem = answers.changed(problem, random.Random(0))
+    renamed = dict(zip(re.findall(r"[A-Za-z]+", problem), re.findall(r"[A-Za-z]+", changed_problem), strict=True))
+    assert re.fullmatch(r"\w+ has [1-9]{2} pens on Monday\. \w+ gives \w+ [1-9]{3} more; .*", changed_problem)
+    assert changed_problem.count(renamed["Sarah"]) == 3
     assert len({renamed[name] for name in ("Sarah", "Tom", "Mary")}) == 3
     assert {word for word, new in renamed.items() if new != word} <= {"Sarah", "Tom", "Mary"}
 
@@ -53,14 +53,16 @@ def test_answers_are_the_targets_greedy_ones(slots: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(answers, "ANSWER_TOKENS", 12)
     model = tiny_llama()
     prompts = random_prompts([4, 9, 6, 12, 5], 64)
-    found = answers.written(make_executor(model, slots, 64, None), zip(prompts * 9, repeat(True)), MARK, len(prompts))
-    outputs = {tuple(one.tokens[: one.start]): one for one in found}
+    documents_written = answers.written(
+        make_executor(model, slots, 64, None), zip(prompts * 9, repeat(True)), MARK, len(prompts)
+    )
+    outputs = {tuple(document.tokens[: document.start]): document for document in documents_written}
     for prompt in prompts:
         expected, _ = plain_greedy(model, prompt, 12)
         answer = expected[: expected.index(answers.EOS_ID) + 1] if answers.EOS_ID in expected else expected
-        one = outputs[tuple(prompt)]
-        assert one.tokens[one.start :].tolist() == answer == one.likely[:, 0].tolist()
-        assert one.probability.sum(-1) == pytest.approx(1, abs=1e-2)
+        document = outputs[tuple(prompt)]
+        assert document.tokens[document.start :].tolist() == answer == document.likely[:, 0].tolist()
+        assert document.probability.sum(-1) == pytest.approx(1, abs=1e-2)
 
 
 def test_a_problem_of_the_targets_own_ends_with_the_mark_and_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +70,10 @@ def test_a_problem_of_the_targets_own_ends_with_the_mark_and_is_not_learned(monk
     torch.manual_seed(0)
     executor = make_executor(tiny_llama(), 4, 256, None)
     mark = [7]
-    for one in answers.written(executor, repeat(([2, 3], False)), mark, 5):
-        assert one.tokens[one.start - 1] == mark[0]
-        assert mark[0] not in one.tokens[2 : one.start - 1]
-        assert len(one.tokens) - one.start == len(one.likely) <= 6
+    for document in answers.written(executor, repeat(([2, 3], False)), mark, 5):
+        assert document.tokens[document.start - 1] == mark[0]
+        assert mark[0] not in document.tokens[2 : document.start - 1]
+        assert len(document.tokens) - document.start == len(document.likely) <= 6
 
 
 def test_shards_keep_documents(tmp_path: Path) -> None:
@@ -79,22 +81,22 @@ def test_shards_keep_documents(tmp_path: Path) -> None:
     answers.write_shard(tmp_path / "0-0.npz", written)
     read = answers.read_shard(tmp_path / "0-0.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["0-0.npz"]
-    for one, other in zip(written, read, strict=True):
-        assert one.start == other.start
+    for before, after in zip(written, read, strict=True):
+        assert before.start == after.start
         for name in ("tokens", "likely", "probability"):
-            assert np.array_equal(getattr(one, name), getattr(other, name))
+            assert np.array_equal(getattr(before, name), getattr(after, name))
 
 
 def test_a_head_learns_from_shards_and_remembers_the_problems(tmp_path: Path) -> None:
     written = documents(7)
     answers.write_shard(tmp_path / "0-0.npz", written)
-    for one, text in zip(written, head_training.answered(tmp_path), strict=True):
-        assert [*text.prompt, *text.answer] == one.tokens.tolist()
-        assert len(text.prompt) == one.start
+    for document, text in zip(written, head_training.answered(tmp_path), strict=True):
+        assert [*text.prompt, *text.answer] == document.tokens.tolist()
+        assert len(text.prompt) == document.start
     head_training.remember(tmp_path, ["<s>Question: How many?\nAnswer: 3</s>", "<s>Question: Why?\nAnswer: So.</s>"])
-    found = training_prompts(tmp_path)
-    assert found.prompts == {Prompt("", "", (question,)).fingerprint for question in ("How many?", "Why?")}
-    assert found.part == "train"
+    learned = training_prompts(tmp_path)
+    assert learned.prompts == {Prompt("", "", (question,)).fingerprint for question in ("How many?", "Why?")}
+    assert learned.part == "train"
 
 
 def test_shards_are_used_in_turn_whole_and_new_ones_as_they_come(
@@ -107,10 +109,12 @@ def test_shards_are_used_in_turn_whole_and_new_ones_as_they_come(
     first: list[Any] = []
     while len(first) < 40:
         first += next(batches)
-    assert {bytes(one.tokens) for one in first} == {bytes(one.tokens) for n in range(2) for one in documents(20, n)}
+    assert {bytes(document.tokens) for document in first} == {
+        bytes(document.tokens) for n in range(2) for document in documents(20, n)
+    }
     answers.write_shard(tmp_path / "1-0.npz", documents(20, 2))
-    assert {bytes(one.tokens) for one in documents(20, 2)} & {
-        bytes(one.tokens) for batch in islice(batches, 8) for one in batch
+    assert {bytes(document.tokens) for document in documents(20, 2)} & {
+        bytes(document.tokens) for batch in islice(batches, 8) for document in batch
     }
 
 
@@ -119,26 +123,33 @@ def test_the_loss_is_the_cross_entropy_to_the_targets_probabilities_over_what_is
     batch = documents(5)
     loss = distillation.batch_loss(draft, batch)
     loss.backward()
-    found = {name: weight.grad.clone() for name, weight in draft.named_parameters()}
+    gradients = {name: weight.grad.clone() for name, weight in draft.named_parameters()}
     draft.zero_grad()
     parts, count = [], 0
-    for one in batch:
-        logits = draft(input_ids=torch.from_numpy(one.tokens.astype(np.int64))[None]).logits[0, one.start - 1 : -1]
-        wanted = torch.zeros_like(logits)
-        probability = torch.from_numpy(one.probability.astype(np.float32))
-        wanted.scatter_(-1, torch.from_numpy(one.likely.astype(np.int64)), probability / probability.sum(-1, True))
-        parts.append(cross_entropy(logits, wanted, reduction="sum"))
-        count += len(one.likely)
+    for document in batch:
+        logits = draft(input_ids=torch.from_numpy(document.tokens.astype(np.int64))[None]).logits[
+            0, document.start - 1 : -1
+        ]
+        probabilities = torch.zeros_like(logits)
+        probability = torch.from_numpy(document.probability.astype(np.float32))
+        probabilities.scatter_(
+            -1, torch.from_numpy(document.likely.astype(np.int64)), probability / probability.sum(-1, True)
+        )
+        parts.append(cross_entropy(logits, probabilities, reduction="sum"))
+        count += len(document.likely)
     exact = sum(parts) / count
     exact.backward()
     assert loss.item() == pytest.approx(exact.item(), rel=0.02)
     for name, weight in draft.named_parameters():
-        assert torch.nn.functional.cosine_similarity(found[name].flatten(), weight.grad.flatten(), dim=0) > 0.99
+        assert torch.nn.functional.cosine_similarity(gradients[name].flatten(), weight.grad.flatten(), dim=0) > 0.99
 
 
 def test_the_average_keeps_a_share_of_the_old_weights() -> None:
     new, old = tiny_llama(seed=0), tiny_llama(seed=1)
-    expected = [0.6 * one + 0.4 * other for one, other in zip(new.parameters(), old.parameters(), strict=True)]
+    expected = [
+        0.6 * new_weight + 0.4 * old_weight
+        for new_weight, old_weight in zip(new.parameters(), old.parameters(), strict=True)
+    ]
     distillation.average(new, old, 0.4)
-    for weight, wanted in zip(new.parameters(), expected, strict=True):
-        assert torch.allclose(weight, wanted, atol=1e-6)
+    for weight, expected_weight in zip(new.parameters(), expected, strict=True):
+        assert torch.allclose(weight, expected_weight, atol=1e-6)

@@ -16,8 +16,12 @@ from specbench_kit.methods.base import methods
 
 
 def commands() -> list[str]:
-    """Those in blocks, most of which only `make docs-test` runs, and those in sentences and tables with an option."""
-    lines = [line for one in (*blocks("bash"), *blocks("sh")) for line in one.text.replace("\\\n", " ").splitlines()]
+    """Return the commands in blocks, most of which only `make docs-test` runs, and in sentences with an option."""
+    lines = [
+        line
+        for code_block in (*blocks("bash"), *blocks("sh"))
+        for line in code_block.text.replace("\\\n", " ").splitlines()
+    ]
     for page in PAGES:
         lines += re.findall(r"`(skit [^`\n]+ --[^`\s]+ [^`\n]+)`", page.read_text(encoding="utf-8"))
     return sorted({line.partition("  #")[0].removesuffix(" &") for line in lines if line.startswith("skit ")})
@@ -42,8 +46,8 @@ def test_every_page_is_in_the_navigation() -> None:
 
 @pytest.mark.skipif(not find_spec("mkdocs"), reason="the extra docs is not installed here")
 def test_every_method_and_metric_has_its_page() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))
-    pages = dict(made["pages"]())
+    script = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))
+    pages = dict(script["pages"]())
     assert {f"methods/{name}.md" for name in methods.all()} <= pages.keys()
     assert (
         "| `acceptance_length` | number | committed tokens per verification: committed tokens / rounds"
@@ -84,8 +88,8 @@ def test_the_examples_of_the_policy_reference_run_and_keep_what_methods_promise(
 
 @pytest.mark.skipif(not find_spec("mkdocs"), reason="the extra docs is not installed here")
 def test_the_policy_reference_has_what_policies_are_given() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))
-    page = dict(made["pages"]())["policies.md"]
+    script = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))
+    page = dict(script["pages"]())["policies.md"]
     for kind in ("Policy", "Drafter", "Draft", "TokenTree", "Verdict", "StopRule", "Method"):
         assert f"\n## {kind}\n" in page
     for part in ("extend", "expand", "room", "probability", "path_probability", "choose", "observe", "awaits_answer"):

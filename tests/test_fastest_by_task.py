@@ -15,7 +15,7 @@ script: Any = importlib.import_module("fastest_by_task")
 
 
 def test_a_lead_is_shown_only_over_methods_that_are_slower_on_most_prompts() -> None:
-    """Of three tasks with eight prompts each; chains are faster than plain decoding, and an equal method ties."""
+    """Three tasks have eight prompts each; chains are faster than plain decoding, and an equal method ties."""
     chains = simulate_chain(24, rounds=20, draft=4, alpha=0.9)
     plain = autoregressive_like(chains)
     rows = list(script.compare(0.02, {"autoregressive": plain, "fixed-k:k=4": chains, "threshold": chains}))

@@ -18,21 +18,21 @@ Graph = dict[str, set[str]]
 
 def modules(root: Path) -> dict[str, Path]:
     """Every module of a package by its dotted name."""
-    found = {}
+    paths = {}
     for path in root.rglob("*.py"):
         parts = path.relative_to(root.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 @cache
 def imports(root: Path) -> Graph:
     """The modules of the package that each module names in an import statement, wherever it stands."""
-    known = modules(root)
+    paths = modules(root)
     graph = {}
-    for name, path in known.items():
+    for name, path in paths.items():
         named = set(_named(ast.walk(ast.parse(path.read_text())), name, path.name == "__init__.py"))
-        graph[name] = {_module(target, known) for target in named if _module(target, known)} - {name}
+        graph[name] = {_module(target, paths) for target in named if _module(target, paths)} - {name}
     return graph
 
 
@@ -53,10 +53,10 @@ def _module(target: str, known: Mapping[str, Path]) -> str:
 
 def folders(root: Path) -> Graph:
     """The folders that the modules of each folder import from; a module at the top is a folder of its own."""
-    known = modules(root)
+    paths = modules(root)
 
     def folder(module: str) -> str:
-        inside = known[module].parent.relative_to(root).parts
+        inside = paths[module].parent.relative_to(root).parts
         return ".".join(inside) if inside else module.rpartition(".")[2]
 
     graph: defaultdict[str, set[str]] = defaultdict(set)

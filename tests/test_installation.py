@@ -42,7 +42,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def skit(installed: Path, folder: Path, *arguments: object) -> str:
-    """What the installed command prints, run in `folder`."""
+    """Return what the installed command prints, run in `folder`."""
     settings = environment(PYTHONPATH=str(installed), SKIT_HOME=str(folder / "home"))
     return run(sys.executable, installed / "bin" / "skit", *arguments, cwd=folder, env=settings)
 

@@ -33,6 +33,7 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     LogitsProcessorList,
+    PreTrainedModel,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -45,6 +46,7 @@ from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, drafters
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
@@ -142,7 +144,7 @@ one_method_of_every_kind = pytest.mark.parametrize("method", nightly_except(KIND
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What the specs name by a place."""
+    """Return the folders and files that specs name."""
     return filled_in(tmp_path_factory.mktemp("places"))
 
 
@@ -161,9 +163,10 @@ def spec(request: pytest.FixtureRequest) -> str:
 
 
 Runners = tuple[Runner, Runner]
+ModelPair = tuple[PreTrainedModel, PreTrainedModel]
 
 
-def run(method: Method, runners: Runners, requests: Sequence[Any], **options: Any) -> dict[str, RequestRecord]:
+def run(method: Method, runners: Runners, requests: Sequence[Request], **options: Any) -> dict[str, RequestRecord]:
     """Decode; a method that reads the target's answer is given it."""
     if method.needs_reference:
         answers = decode(AUTOREGRESSIVE, runners, requests, **options)
@@ -172,29 +175,29 @@ def run(method: Method, runners: Runners, requests: Sequence[Any], **options: An
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, **AS_NATIVE)
 
 
 @pytest.fixture(scope="module")
-def head(target: Any, prompts: list[list[int]], answers: dict[str, list[int]]) -> HeadModel:
+def head(target: PreTrainedModel, prompts: list[list[int]], answers: dict[str, list[int]]) -> HeadModel:
     return trained(target, prompts, [answers[name] for name in sorted(answers)])
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any, head: HeadModel) -> Runners:
+def runners(target: PreTrainedModel, head: HeadModel) -> Runners:
     runner = make_runner(target, 8, 256)
     put_beside(runner, head)
     return runner, make_runner(disturbed(target, 0.01), 8, 256)
 
 
 @pytest.fixture(scope="module")
-def prompts(target: Any) -> list[list[int]]:
+def prompts(target: PreTrainedModel) -> list[list[int]]:
     return clear_prompts(target, [1, 2, 90, 5, 14, 23, 64, 3, 40, 9, 63], LONG)
 
 
 @pytest.fixture(scope="module")
-def answers(target: Any, prompts: list[list[int]]) -> dict[str, list[int]]:
+def answers(target: PreTrainedModel, prompts: list[list[int]]) -> dict[str, list[int]]:
     """Greedy continuations computed by the transformers model alone, without any cache."""
     return {request.id: plain_greedy(target, request.prompt_ids, LONG)[0] for request in make_requests(prompts, LONG)}
 
@@ -256,11 +259,11 @@ def test_output_ends_with_the_first_end_of_sequence(
     method: Method, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
     ends = {answers["000"][4], answers["003"][7], answers["005"][2]}
-    wanted = {name: _until(answer, ends) for name, answer in answers.items()}
+    expected = {name: _until(answer, ends) for name, answer in answers.items()}
     records = run(method, runners, make_requests(prompts, LONG), eos_ids=frozenset({*ends, 63_000}), batch_size=3)
-    assert outputs(records) == wanted
+    assert outputs(records) == expected
     for name, record in records.items():
-        assert record.finish_reason == ("eos" if ends & {*wanted[name]} else "length")
+        assert record.finish_reason == ("eos" if ends & {*expected[name]} else "length")
 
 
 def test_end_of_sequence_cuts_an_accepted_block(
@@ -277,24 +280,24 @@ def test_end_of_sequence_cuts_an_accepted_block(
 
 @one_method_of_every_kind
 def test_output_is_never_longer_than_asked(
-    method: Method, target: Any, head: HeadModel, prompts: list[list[int]], answers: dict[str, list[int]]
+    method: Method, target: PreTrainedModel, head: HeadModel, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
     agreeing = make_runner(target, 3, 256), make_runner(disturbed(target, 0.0005), 3, 256)
     put_beside(agreeing[0], head)
-    asked = {name: 1 + place % 7 for place, name in enumerate(answers)}
-    requests = [replace(one, max_new_tokens=asked[one.id]) for one in make_requests(prompts, 1)]
+    lengths = {name: 1 + index % 7 for index, name in enumerate(answers)}
+    requests = [replace(request, max_new_tokens=lengths[request.id]) for request in make_requests(prompts, 1)]
     records = run(method, agreeing, requests, batch_size=3)
-    assert outputs(records) == {name: answer[: asked[name]] for name, answer in answers.items()}
+    assert outputs(records) == {name: answer[: lengths[name]] for name, answer in answers.items()}
     if method.uses_drafter and DRAFT in method.drafting.models and not method.needs_reference:
         rounds = [record.rounds[-1] for record in records.values()]
         assert any(step.committed <= step.accepted for step in rounds)
 
 
-def _full_llama() -> Any:
+def _full_llama() -> PreTrainedModel:
     return tiny_llama(3, max_position_embeddings=32, **AS_NATIVE)
 
 
-def _full_gpt2() -> Any:
+def _full_gpt2() -> PreTrainedModel:
     config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0)
     return fill(GPT2LMHeadModel(config), 4)
 
@@ -304,32 +307,32 @@ def _full_gpt2() -> Any:
     nightly_except([(spec, _full_llama) for spec in EVERY], product(EVERY, [_full_llama, _full_gpt2])),
     indirect=["method"],
 )
-def test_output_ends_with_the_context(method: Method, spec: str, make_model: Callable[[], Any]) -> None:
+def test_output_ends_with_the_context(method: Method, spec: str, make_model: Callable[[], PreTrainedModel]) -> None:
     """Requests of different length in one batch, up to the last position that the model has."""
-    runners, prompts, wanted = _filled(make_model)
+    runners, prompts, expected = _filled(make_model)
     for batch_size in (1, 3) if spec in SAMPLED else (3,):
         records = run(method, runners, make_requests(prompts, 1000), batch_size=batch_size)
-        assert outputs(records) == wanted
+        assert outputs(records) == expected
 
 
 @cache
-def _filled(make_model: Callable[[], Any]) -> tuple[Runners, list[list[int]], dict[str, list[int]]]:
+def _filled(make_model: Callable[[], PreTrainedModel]) -> tuple[Runners, list[list[int]], dict[str, list[int]]]:
     """A pair, prompts, and what fills the context up after each of them."""
     model, context = make_model(), 32
     runners = make_runner(model, 3, context), make_runner(disturbed(model, 0.002), 3, context)
     lengths = [31, 20, 28, 1, 30, 25]
     prompts = clear_prompts(model, lengths, 1)
-    wanted = {
+    expected = {
         request.id: plain_greedy(model, request.prompt_ids, context - length)[0]
         for request, length in zip(make_requests(prompts, 1), lengths, strict=True)
     }
-    return runners, prompts, wanted
+    return runners, prompts, expected
 
 
 def _until(answer: list[int], ends: Iterable[int]) -> list[int]:
     """Return the answer up to and with its first end token."""
-    places = [answer.index(token) for token in ends if token in answer]
-    return answer[: min(places) + 1] if places else answer
+    end_positions = [answer.index(token) for token in ends if token in answer]
+    return answer[: min(end_positions) + 1] if end_positions else answer
 
 
 # Sampling: a vocabulary small enough to count every outcome.
@@ -343,7 +346,7 @@ START = (2,)
 PROCESSED = Sampler(temperature=1.3, top_p=0.9, top_k=4)
 
 
-def _sharp(seed: int) -> Any:
+def _sharp(seed: int) -> PreTrainedModel:
     """Odds between tokens are of the order of 10, so that draft and target differ markedly."""
     return tiny_llama(
         seed,
@@ -358,11 +361,11 @@ def _sharp(seed: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def small() -> tuple[Any, Any]:
+def small() -> ModelPair:
     return _sharp(6), _sharp(2)
 
 
-def processed(model: Any, tokens: Sequence[int], sampler: Sampler) -> torch.Tensor:
+def processed(model: PreTrainedModel, tokens: Sequence[int], sampler: Sampler) -> torch.Tensor:
     """The next token's distribution, with the logits processors of transformers."""
     chain = LogitsProcessorList([TemperatureLogitsWarper(sampler.temperature)])
     if sampler.top_k:
@@ -375,7 +378,7 @@ def processed(model: Any, tokens: Sequence[int], sampler: Sampler) -> torch.Tens
 
 
 @cache
-def joint(model: Any, length: int, sampler: Sampler) -> dict[tuple[int, ...], float]:
+def joint(model: PreTrainedModel, length: int, sampler: Sampler) -> dict[tuple[int, ...], float]:
     """Exact probability of every output of that length."""
     table: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(length):
@@ -391,23 +394,23 @@ def joint(model: Any, length: int, sampler: Sampler) -> dict[tuple[int, ...], fl
 
 def p_value(records: dict[str, RequestRecord], wanted: dict[tuple[int, ...], float]) -> float:
     """Chi-square over all outputs; those expected fewer than five times count as one. Impossible ones give 0."""
-    seen = dict.fromkeys(wanted, 0)
+    counts = dict.fromkeys(wanted, 0)
     for record in records.values():
-        seen[tuple(record.output_ids)] += 1
-    if any(count and not wanted[tokens] for tokens, count in seen.items()):
+        counts[tuple(record.output_ids)] += 1
+    if any(count and not wanted[tokens] for tokens, count in counts.items()):
         return 0.0
     common = [tokens for tokens in wanted if wanted[tokens] * len(records) >= 5]
-    observed = [seen[tokens] for tokens in common]
+    observed = [counts[tokens] for tokens in common]
     expected = [wanted[tokens] * len(records) for tokens in common]
-    rest = len(records) - sum(expected)
-    if rest > 1e-3 * len(records):
-        observed, expected = [*observed, len(records) - sum(observed)], [*expected, rest]
+    rare_count = len(records) - sum(expected)
+    if rare_count > 1e-3 * len(records):
+        observed, expected = [*observed, len(records) - sum(observed)], [*expected, rare_count]
     scale = sum(observed) / sum(expected)
     return float(chisquare(observed, [value * scale for value in expected]).pvalue)
 
 
 def sample(
-    method: Method, pair: tuple[Any, Any], length: int, sampler: Sampler, draws: int = DRAWS
+    method: Method, pair: ModelPair, length: int, sampler: Sampler, draws: int = DRAWS
 ) -> dict[str, RequestRecord]:
     runners = make_runner(pair[0], 400, 40), make_runner(pair[1], 400, 40)
     # a pipeline takes one request at a time; what is looked up draws plain decoding's own tokens, as is tested below
@@ -426,7 +429,7 @@ def sample(
     nightly_except([(spec, ENOUGH) for spec in SAMPLED], product(SAMPLED, (ENOUGH, DRAWS))),
     indirect=["method"],
 )
-def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, small: tuple[Any, Any]) -> None:
+def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, small: ModelPair) -> None:
     records = sample(method, small, 2, Sampler(temperature=1.0), draws)
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
 
@@ -437,7 +440,7 @@ def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, sma
     nightly_except(SAMPLED_WITH_DRAFTERS, [spec for spec in DRAFTED if parse_method(spec).drafting.models]),
     indirect=True,
 )
-def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: tuple[Any, Any]) -> None:
+def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: ModelPair) -> None:
     records = sample(method, small, 3, Sampler(temperature=1.0), draws=1500)
     assert p_value(records, joint(small[0], 3, Sampler(temperature=1.0))) > 1e-3
 
@@ -456,7 +459,7 @@ LOOK_UPS = [spec for spec in [*SPECULATIVE, *DRAFTED] if spec not in TREES and n
     ),
     indirect=["method"],
 )
-def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, small: tuple[Any, Any]) -> None:
+def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, small: ModelPair) -> None:
     """With the same seed, sampling too draws what plain decoding draws; and repeated text takes fewer rounds.
 
     What is drawn repeats itself less than the likeliest text, which ends in a loop: methods that weigh the gain see a
@@ -475,12 +478,14 @@ def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, 
 
 
 @pytest.mark.parametrize("method", ["fixed-k:drafter=cascade", "threshold:drafter=cascade"], indirect=True)
-def test_what_a_cascade_draws_does_not_depend_on_the_batch(method: Method, small: tuple[Any, Any]) -> None:
-    """Where the policy looks at one request's tokens alone: others draft to another length in other company."""
+def test_what_a_cascade_draws_does_not_depend_on_the_batch(method: Method, small: ModelPair) -> None:
+    """The policy looks at one request's tokens alone there: others draft to another length in other company."""
     runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
     requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2), (2, 2)], 30), Sampler(temperature=1.0)
-    found = [outputs(run(method, runners, requests, sampler=sampler, batch_size=size)) for size in (1, 3, 8)]
-    assert found[0] == found[1] == found[2]
+    outputs_by_batch_size = [
+        outputs(run(method, runners, requests, sampler=sampler, batch_size=size)) for size in (1, 3, 8)
+    ]
+    assert outputs_by_batch_size[0] == outputs_by_batch_size[1] == outputs_by_batch_size[2]
 
 
 REFUSED = [
@@ -519,7 +524,7 @@ PROCESSED_METHODS = [("fixed-k:k=2", 3), ("threshold:max_draft=3", 2), ("tree of
     indirect=["method"],
 )
 def test_sampling_keeps_the_targets_processed_distribution(
-    method: Method, length: int, draws: int, small: tuple[Any, Any]
+    method: Method, length: int, draws: int, small: ModelPair
 ) -> None:
     records = sample(method, small, length, PROCESSED, draws)
     assert p_value(records, joint(small[0], length, PROCESSED)) > 1e-3
@@ -532,16 +537,16 @@ def _from_target(
     tree: TokenTree, nodes: Sequence[int], target: torch.Tensor, random: RequestRandom
 ) -> tuple[list[int], int]:
     """Wrong on purpose: after a rejection the extra token comes from p, not from what p has left over q."""
-    for place, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         source, row = tree.source(node)
         assert isinstance(source, DraftForward)
         token = tree.tokens[node]
-        if random.uniform("accept") * float(source.probabilities[row][token]) > float(target[place, token]):
-            return list(nodes[:place]), draw(target[place, None], [random.uniform("target")])[0]
+        if random.uniform("accept") * float(source.probabilities[row][token]) > float(target[position, token]):
+            return list(nodes[:position]), draw(target[position, None], [random.uniform("target")])[0]
     return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]
 
 
-def test_the_distribution_check_catches_a_wrong_rule(small: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_distribution_check_catches_a_wrong_rule(small: ModelPair, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(temperature=1.0)
     target, draft = (processed(model, START, sampler) for model in small)
     assert (target - draft).abs().sum() / 2 > 0.25
@@ -556,7 +561,9 @@ class ForgetfulTree(TopTwoTree):
     proposal = "sample"
 
 
-def test_a_tree_that_forgets_its_proposal_keeps_the_distribution(small: tuple[Any, Any]) -> None:
+def test_a_tree_that_forgets_its_proposal_keeps_the_distribution(
+    small: ModelPair,
+) -> None:
     """The rule follows from how the nodes were proposed, not from what the method says of itself."""
     records = sample(ForgetfulTree(2), small, 2, Sampler(temperature=1.0), draws=4000)
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
@@ -579,7 +586,9 @@ class _WithholdingPolicy(Policy):
         return [[1] if draft.tree.tokens[1] == 3 else [] for draft in drafts]
 
 
-def test_the_distribution_check_catches_a_policy_that_picks_by_the_token(small: tuple[Any, Any]) -> None:
-    """What is sent may depend on the draft distribution, or on the token if that is sent too: not on what it drops."""
+def test_the_distribution_check_catches_a_policy_that_picks_by_the_token(
+    small: ModelPair,
+) -> None:
+    """The draft distribution, or a token that is sent too, may decide what is sent: not a token that it drops."""
     records = sample(Withholding(), small, 2, Sampler(temperature=1.0), ENOUGH)
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) < 1e-6

@@ -18,6 +18,7 @@ import pytest
 from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit, write_rows
 from documents import PAGES, ROOT, block, blocks
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import SAMPLES, read_prompts
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
@@ -48,14 +49,16 @@ The blocks of all others run in `make docs-test`; tests/test_docs.py parses thei
 
 def sessions() -> list[Any]:
     """The shell blocks, without the lines that continuous integration runs anyway."""
-    found = []
-    for one in blocks("sh"):
-        lines = [line for line in one.text.splitlines() if not line.startswith("make ")]
+    parameters = []
+    for code_block in blocks("sh"):
+        lines = [line for line in code_block.text.splitlines() if not line.startswith("make ")]
         if lines:
             always = any(line.startswith(ALWAYS_RUN) for line in lines)
             marks = () if always else pytest.mark.docs
-            found.append(pytest.param(lines, one.slow, id=f"{one.page.stem}: {lines[-1]}", marks=marks))
-    return found
+            parameters.append(
+                pytest.param(lines, code_block.slow, id=f"{code_block.page.stem}: {lines[-1]}", marks=marks)
+            )
+    return parameters
 
 
 def example() -> tuple[str, str]:
@@ -75,8 +78,8 @@ def folder(tiny: TinyPair, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def response(number: int) -> dict[str, Any]:
-    """What vLLM answers with detailed acceptance."""
+def response(number: int) -> JsonObject:
+    """Return vLLM's answer with detailed acceptance."""
     acceptance = {"num_spec_tokens": 5, "per_step_accepted": [0, 5, number], "per_step_drafted": [5, 5, 5]}
     usage = {"prompt_tokens": 20, "completion_tokens": number + 9}
     return {"id": f"cmpl-{number}", "usage": usage, "metrics": {"speculative_decoding": acceptance}}
@@ -90,7 +93,7 @@ def install_example(site: Path) -> None:
     information.mkdir(parents=True)
     (site / "ramp.py").write_text(method)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: ramp\nVersion: 1.0\n")
-    lines = [f"{name} = {place}\n" for name, place in points.items()]
+    lines = [f"{name} = {entry_point}\n" for name, entry_point in points.items()]
     (information / "entry_points.txt").write_text("".join(["[specbench_kit.methods]\n", *lines]))
 
 
@@ -122,9 +125,9 @@ def test_every_command_runs(lines: list[str], whole: bool, folder: Path) -> None
                 assert code == 0, (line, err)
                 assert "Traceback" not in err
     require_unseen(folder, trained="--save-to" in "".join(lines))
-    for made in folder.glob("**/requests.jsonl"):
-        assert {"run.json", "summary.json", "report.md"} <= {path.name for path in made.parent.iterdir()}
-        lossless = read_object(made.parent / "summary.json")["lossless"]
+    for rows_file in folder.glob("**/requests.jsonl"):
+        assert {"run.json", "summary.json", "report.md"} <= {path.name for path in rows_file.parent.iterdir()}
+        lossless = read_object(rows_file.parent / "summary.json")["lossless"]
         assert lossless is None or lossless["lossless"]
 
 
@@ -147,7 +150,7 @@ def run(words: list[str], folder: Path, whole: bool) -> tuple[int, str]:
 
 
 def spread(word: str, folder: Path) -> list[str]:
-    """What a shell makes of a word with a star."""
+    """Return the paths that a shell makes of a word with a star."""
     return [str(path.relative_to(folder)) for path in folder.glob(word)] if word.endswith("/*") else [word]
 
 
@@ -171,7 +174,7 @@ def listens(host: str, port: int) -> bool:
 
 
 def require_unseen(folder: Path, trained: bool) -> None:
-    """What was trained here is what `wisp` decodes with, on prompts that it did not learn from."""
+    """Assert that `wisp` decodes with what was trained here, on prompts that it did not learn from."""
     runs = [path.parent for path in folder.glob("*/*/run.json") if read_object(path).get("method", "").endswith("mine")]
     assert bool(runs) == trained
     for run in runs:
@@ -251,8 +254,10 @@ def test_the_architecture_page_names_every_room_of_the_package_and_no_other() ->
 
 def test_links_lead_to_files_that_are_there() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
-        places = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        targets = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
         missing = [
-            place for place in places if "://" not in place and not (page.parent / place.partition("#")[0]).is_file()
+            target
+            for target in targets
+            if "://" not in target and not (page.parent / target.partition("#")[0]).is_file()
         ]
         assert not missing, page

@@ -43,8 +43,8 @@ def make_test(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     folder.joinpath("pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-q'\ntimeout = 3\n")
     for name in ("constraints.txt", "installed"):
         folder.joinpath(name).touch()
-    here = ["INSTALLED=installed", f"BIN={Path(sys.executable).parent}", f"PYTEST={sys.executable} -m pytest -n 1"]
-    command = ["make", "-f", str(ROOT / "Makefile"), "test", *here]
+    settings = ["INSTALLED=installed", f"BIN={Path(sys.executable).parent}", f"PYTEST={sys.executable} -m pytest -n 1"]
+    command = ["make", "-f", str(ROOT / "Makefile"), "test", *settings]
     env = environment(PYTHONPATH=os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]))
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
@@ -52,10 +52,10 @@ def make_test(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
 def test_what_passes_alone_is_told_with_its_first_traceback_and_fails_nothing(tmp_path: Path) -> None:
     done = make_test(tmp_path, flaky=FLAKY)
     assert done.returncode == 0, done.stdout + done.stderr
-    _, _, told = done.stdout.partition("FLAKY: failed at first, passed alone")
-    assert "test_flaky.py::test_flaky" in told
-    assert "AssertionError: what failed at first" in told
-    assert told.splitlines()[-1].startswith("1 passed in ")
+    _, _, flaky_part = done.stdout.partition("FLAKY: failed at first, passed alone")
+    assert "test_flaky.py::test_flaky" in flaky_part
+    assert "AssertionError: what failed at first" in flaky_part
+    assert flaky_part.splitlines()[-1].startswith("1 passed in ")
 
 
 def test_what_fails_twice_fails_the_run(tmp_path: Path) -> None:

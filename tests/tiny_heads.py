@@ -2,11 +2,10 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.methods.base import Method
 from specbench_kit.models.draft_library import HEAD, OWN_MEDUSA, named
@@ -87,7 +86,7 @@ def untrained(target: Runner, seed: int = 0) -> HeadModel:
     return head.eval().requires_grad_(False)
 
 
-def trained(target: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> HeadModel:
+def trained(target: PreTrainedModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> HeadModel:
     """A head that knows some of the answers."""
     layers, vocabulary = (0, 1, 2), target.config.vocab_size
     longest = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))

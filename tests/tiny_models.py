@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import torch
 from tiny_heads import heads_beside
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
@@ -25,7 +24,7 @@ GREEDY = Sampler()
 AUTOREGRESSIVE = Autoregressive()
 
 
-def fill(model: Any, seed: int, scale: float = 0.3) -> Any:
+def fill(model: PreTrainedModel, seed: int, scale: float = 0.3) -> PreTrainedModel:
     """Random weights large enough that the model's output depends on what it reads."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -37,11 +36,11 @@ def fill(model: Any, seed: int, scale: float = 0.3) -> Any:
     return model.eval().requires_grad_(False)
 
 
-AS_NATIVE: dict[str, Any] = {"head_dim": 16}
+AS_NATIVE: dict[str, int] = {"head_dim": 16}
 """Sizes that 16 divides: the native executor computes such a model, in a twentieth of the time."""
 
 
-def tiny_llama(seed: int = 0, **options: Any) -> Any:
+def tiny_llama(seed: int = 0, **options: object) -> PreTrainedModel:
     """A llama with grouped queries and an untied head."""
     settings = {
         "vocab_size": 64,
@@ -56,7 +55,7 @@ def tiny_llama(seed: int = 0, **options: Any) -> Any:
     return fill(LlamaForCausalLM(LlamaConfig(**(settings | options))), seed)
 
 
-def disturbed(model: Any, noise: float, seed: int = 1) -> Any:
+def disturbed(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTrainedModel:
     """A copy with noise on its weights: a draft that agrees with the model now and then."""
     generator = torch.Generator().manual_seed(seed)
     copy = deepcopy(model)
@@ -66,7 +65,7 @@ def disturbed(model: Any, noise: float, seed: int = 1) -> Any:
     return copy
 
 
-def make_runner(model: Any, slots: int, capacity: int, executor: str | None = None) -> Runner:
+def make_runner(model: PreTrainedModel, slots: int, capacity: int, executor: str | None = None) -> Runner:
     """A runner as the bench makes it, or over the named executor."""
     return Runner(make_executor(model, slots, capacity, model.config.vocab_size, executor))
 
@@ -85,8 +84,8 @@ def decode(
 ) -> dict[str, RequestRecord]:
     """Every request's record by id, in the order in which they finished."""
     setup = DecodingSetup(sampler=sampler, seed=seed, eos_ids=eos_ids, batch_size=batch_size)
-    others = heads_beside(method, runners[0])
-    engine = live_engine(method, *runners, setup=setup, deployment=deployment, ends=ends, others=others)
+    other_runners = heads_beside(method, runners[0])
+    engine = live_engine(method, *runners, setup=setup, deployment=deployment, ends=ends, others=other_runners)
     for request in requests:
         engine.submit(request)
     records: dict[str, RequestRecord] = {}
@@ -117,13 +116,13 @@ def random_prompts(lengths: Sequence[int], vocabulary: int, seed: int = 0) -> li
 
 
 @torch.inference_mode()
-def plain_logits(model: Any, tokens: Sequence[int]) -> Tensor:
-    """What the transformers model itself says after each token, [tokens, vocabulary]."""
+def plain_logits(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
+    """Return the transformers model's own logits after each token, [tokens, vocabulary]."""
     logits: Tensor = model(torch.tensor([list(tokens)], device=model.device), use_cache=False).logits[0].float()
     return logits
 
 
-def plain_greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
+def plain_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
     """Greedy continuation without any cache, and the least lead of a chosen token over the runner-up's logit."""
     tokens, least = list(prompt), float("inf")
     for _ in range(count):
@@ -133,7 +132,9 @@ def plain_greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[in
     return tokens[len(prompt) :], least
 
 
-def clear_prompts(model: Any, lengths: Sequence[int], count: int, seed: int = 0, lead: float = 1e-3) -> list[list[int]]:
+def clear_prompts(
+    model: PreTrainedModel, lengths: Sequence[int], count: int, seed: int = 0, lead: float = 1e-3
+) -> list[list[int]]:
     """Prompts of the given lengths whose greedy continuation has no near-tie that rounding could turn."""
     prompts: list[list[int]] = []
     for length in lengths:

@@ -1,12 +1,10 @@
 """Tokenizers of a few pieces, for tests of pairs with two vocabularies."""
 
-from typing import Any
-
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
-def byte_pairs(merges: list[tuple[str, str]], pieces: list[str], *, spaces: str = "Ġ") -> Any:
+def byte_pairs(merges: list[tuple[str, str]], pieces: list[str], *, spaces: str = "Ġ") -> PreTrainedTokenizerBase:
     """Return a tokenizer of these pieces and of what the merges make of them."""
     joined = [*pieces, *("".join(pair) for pair in merges)]
     tokenizer = Tokenizer(models.BPE({piece: number for number, piece in enumerate(joined)}, merges))

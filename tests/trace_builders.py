@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.traces.trace import RequestTrace, TraceFile, TraceHeader
 from specbench_kit.traces.writing import TraceWriter
 
@@ -22,10 +23,10 @@ def made_request(
     `spare` tokens of the target's answer beyond the output are on record.
     """
     random = np.random.default_rng(seed)
-    places = length + MAX_DRAFT
-    answer = random.integers(0, VOCABULARY, places)
-    own = statistics(random.random(places) ** 0.5, random)
-    right = random.random(places) < own[:, 0]
+    positions = length + MAX_DRAFT
+    answer = random.integers(0, VOCABULARY, positions)
+    own = statistics(random.random(positions) ** 0.5, random)
+    right = random.random(positions) < own[:, 0]
     # After a draft's first wrong token it says what the answer has there: that must count for nothing.
     drafted = np.lib.stride_tricks.sliding_window_view(answer, MAX_DRAFT)[:length].astype(np.int32)
     table = np.empty((length, MAX_DRAFT, 5), np.float32)
@@ -34,9 +35,9 @@ def made_request(
         table[offset] = statistics(random.random(MAX_DRAFT), random)
         table[offset, : leading + 1] = own[offset : offset + min(leading + 1, MAX_DRAFT)]
         drafted[offset, leading : leading + 1] += VOCABULARY
-    said = answer.tolist()
+    answer_ids = answer.tolist()
     return RequestTrace(
-        name, "test", list(prompt), said[:length], "length", said[length : length + spare], drafted, table
+        name, "test", list(prompt), answer_ids[:length], "length", answer_ids[length : length + spare], drafted, table
     )
 
 
@@ -45,7 +46,7 @@ def made_requests(count: int, length: int = 40) -> list[RequestTrace]:
     return [made_request(f"request-{n}", length, prompt=(n, 1, 2), seed=n) for n in range(count)]
 
 
-def statistics(confidence: NDArray[Any], random: np.random.Generator) -> NDArray[np.float32]:
+def statistics(confidence: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float32]:
     """Plausible draft statistics [n, 5] around these confidences."""
     noise = random.normal(0, 0.05, len(confidence))
     entropy = np.maximum(0, 2.5 * (1 - confidence) + noise)
@@ -57,10 +58,10 @@ def write_trace(
     path: Path,
     traces: list[RequestTrace],
     models: Any = MODELS,
-    dataset: dict[str, Any] | None = None,
+    dataset: dict[str, object] | None = None,
     draft_s: float = DRAFT_S,
     verify_s: tuple[float, ...] = VERIFY_S,
-    machine: list[dict[str, Any]] | None = None,
+    machine: list[JsonObject] | None = None,
 ) -> TraceFile:
     run = {
         "models": models,

@@ -39,16 +39,16 @@ class TwoTokenDrafter:
     chances: Chances
     names: Sequence[str]
     drawn: bool
-    told: dict[str, Prefix] = field(default_factory=dict)
+    next_tokens: dict[str, Prefix] = field(default_factory=dict)
     clock: ModelledClock = field(default_factory=ModelledClock)
     drafts: list[Draft] = field(default_factory=list)
-    known: dict[tuple[str, Prefix], DraftForward] = field(default_factory=dict)
+    forwards: dict[tuple[str, Prefix], DraftForward] = field(default_factory=dict)
 
-    def begin(self, told: dict[str, Prefix]) -> "TwoTokenDrafter":
+    def begin(self, next_tokens: dict[str, Prefix]) -> "TwoTokenDrafter":
         """A fresh round."""
         sessions = map(make_session, self.names)
         drafts = [Draft(session, TokenTree(0)) for session in sessions]
-        return replace(self, told=told, drafts=drafts)
+        return replace(self, next_tokens=next_tokens, drafts=drafts)
 
     def awaits_answer(self, draft: Draft) -> bool:
         return True
@@ -62,7 +62,7 @@ class TwoTokenDrafter:
             tree, name = draft.tree, draft.request_id
             forward = self._forward(name, tokens_to(tree, tree.last))
             best = int(forward.probabilities[0].argmax())
-            tree.add(self.told[name][tree.last] if self.drawn else best, tree.last, forward, 0)
+            tree.add(self.next_tokens[name][tree.last] if self.drawn else best, tree.last, forward, 0)
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
@@ -74,15 +74,15 @@ class TwoTokenDrafter:
         return DraftForward(Forward([torch.cat(rows)]), SAMPLER)
 
     def _forward(self, name: str, prefix: Prefix) -> DraftForward:
-        if (name, prefix) not in self.known:
+        if (name, prefix) not in self.forwards:
             chance = self.chances(name, prefix)
             logits = torch.tensor([[chance, 1 - chance]], dtype=torch.float64).log().float()
-            self.known[name, prefix] = DraftForward(Forward([logits]), SAMPLER, sampled=self.drawn)
-        return self.known[name, prefix]
+            self.forwards[name, prefix] = DraftForward(Forward([logits]), SAMPLER, sampled=self.drawn)
+        return self.forwards[name, prefix]
 
 
 def tokens_to(tree: TokenTree, node: int) -> Prefix:
-    return tuple(tree.tokens[one] for one in tree.path(node))
+    return tuple(tree.tokens[step] for step in tree.path(node))
 
 
 Output = dict[Prefix, float]
@@ -99,10 +99,10 @@ def after(target: Chances, name: str, begun: Prefix, weight: float, into: Output
 
 
 def residual_outcome(draft: Chances, target: Chances, name: str, sent: Prefix, weight: float, into: Output) -> None:
-    """What a chain of drawn tokens comes to: each accepted with min(1, p/q), else one of what p has over q."""
-    for place, token in enumerate(sent):
-        prefix = sent[:place]
-        q, p = (one(name, prefix) if token == 0 else 1 - one(name, prefix) for one in (draft, target))
+    """Add the outcomes of a chain of drawn tokens: each accepted with min(1, p/q), else one of what p has over q."""
+    for position, token in enumerate(sent):
+        prefix = sent[:position]
+        q, p = (chances(name, prefix) if token == 0 else 1 - chances(name, prefix) for chances in (draft, target))
         accepted = min(1.0, p / q)
         # of two tokens, what p has over q is all the other's
         after(target, name, (*prefix, 1 - token), weight * (1 - accepted), into)
@@ -111,12 +111,12 @@ def residual_outcome(draft: Chances, target: Chances, name: str, sent: Prefix, w
 
 
 def likelihood(draft: Chances, name: str, tokens: Prefix) -> float:
-    """Of drawing these tokens one after the other."""
-    found = 1.0
-    for place, token in enumerate(tokens):
-        chance = draft(name, tokens[:place])
-        found *= chance if token == 0 else 1 - chance
-    return found
+    """Return the chance of drawing these tokens one after the other."""
+    chance_of_all = 1.0
+    for position, token in enumerate(tokens):
+        chance = draft(name, tokens[:position])
+        chance_of_all *= chance if token == 0 else 1 - chance
+    return chance_of_all
 
 
 def all_draws(names: Sequence[str]) -> Iterable[dict[str, Prefix]]:
@@ -135,20 +135,20 @@ def exact_outputs(
 
     None where no token is drawn at random: then the target's own draws are the output.
     """
-    found: dict[str, Output] = {name: {} for name in drafter.names}
-    for told in all_draws(drafter.names):
-        view, fresh = drafter.begin(told), deepcopy(policy)
+    outputs: dict[str, Output] = {name: {} for name in drafter.names}
+    for tokens_drawn in all_draws(drafter.names):
+        view, fresh = drafter.begin(tokens_drawn), deepcopy(policy)
         chosen = plan(fresh, view)
         weight = 1.0
-        for name, tokens in told.items():
+        for name, tokens in tokens_drawn.items():
             weight *= likelihood(drafter.chances, name, tokens)
         for draft, nodes in zip(view.drafts, chosen, strict=True):
             if not drafter.drawn:
                 assert rule_for(draft.tree, nodes) is match
                 return None
-            sent = told[draft.request_id][: len(nodes)]
-            residual_outcome(drafter.chances, target, draft.request_id, sent, weight, found[draft.request_id])
-    return found
+            sent = tokens_drawn[draft.request_id][: len(nodes)]
+            residual_outcome(drafter.chances, target, draft.request_id, sent, weight, outputs[draft.request_id])
+    return outputs
 
 
 def play(
@@ -160,8 +160,8 @@ def play(
 ) -> None:
     """Let a policy see some rounds, whose draws and verdicts are chances."""
     for _ in range(rounds):
-        told = {name: tuple(torch.randint(2, (DEPTH,), generator=random).tolist()) for name in drafter.names}
-        view = drafter.begin(told)
+        tokens_drawn = {name: tuple(torch.randint(2, (DEPTH,), generator=random).tolist()) for name in drafter.names}
+        view = drafter.begin(tokens_drawn)
         chosen = plan(policy, view)
         verdicts = [_verdict(draft, nodes, random) for draft, nodes in zip(view.drafts, chosen, strict=True)]
         drafter.clock.wait_until(drafter.clock.now_s() + 0.01 + 0.002 * max(map(len, chosen)))

@@ -53,7 +53,7 @@ class WarmStart:
     def run(
         self, arguments: Sequence[str], env: Mapping[str, str], cwd: str, timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """What `subprocess.run` gives for `skit` with these arguments."""
+        """Return what `subprocess.run` gives for `skit` with these arguments."""
         assert self.process.stdin
         assert self.process.stdout
         with TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ def warm_start(variables: Mapping[str, str]) -> WarmStart:
 
 
 def loads_alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether libraries that are loaded in one environment are what the other would load."""
+    """Return whether libraries that are loaded in one environment are what the other would load."""
     return _at_loading(one) == _at_loading(other)
 
 
@@ -119,8 +119,8 @@ def _serve() -> None:
 
 def _become(order: Mapping[str, Any]) -> NoReturn:
     """Be `skit` as if it had been started with these arguments, in this environment and folder."""
-    for number, place in enumerate((os.devnull, order["out"], order["err"])):
-        os.dup2(os.open(place, os.O_RDWR | os.O_CREAT, 0o600), number)
+    for number, path in enumerate((os.devnull, order["out"], order["err"])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), number)
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])

@@ -24,7 +24,9 @@ def test_its_figures_hang_together(tmp_path: Path) -> None:
     for batch_size in (1, 4, 16):
         for spec in METHODS.values():
             label = f"batch {batch_size}, {spec}"
-            drafted, submitted, accepted = (value[f"{label}: {what}"] for what in ("drafted", "submitted", "accepted"))
+            drafted, submitted, accepted = (
+                value[f"{label}: {counted}"] for counted in ("drafted", "submitted", "accepted")
+            )
             assert drafted >= submitted >= accepted > 0
             assert drafted == submitted or spec == "adaspec"
             assert value[f"{label}: acceptance rate"] == accepted / submitted

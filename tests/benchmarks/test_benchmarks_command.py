@@ -26,8 +26,8 @@ def test_a_benchmark_prints_its_bounds_writes_json_and_checks_only_on_request(tm
     bounded = [figure for figure in figures if figure["bound"]]
     assert [figure["bound"]["least"] for figure in bounded] == [None, None, 6, 6, 1.2, 1.4]
     for figure in bounded:
-        least, most = figure["bound"]["least"] or 0, figure["bound"]["most"] or inf
-        assert figure["passes"] is (least <= figure["value"] <= most)
+        least, largest = figure["bound"]["least"] or 0, figure["bound"]["most"] or inf
+        assert figure["passes"] is (least <= figure["value"] <= largest)
     assert checked.returncode == (0 if all(figure["passes"] for figure in bounded) else 1)
     for figure in bounded:
         assert ("PASS" if figure["passes"] else "FALLS SHORT") in checked.stdout

@@ -32,11 +32,11 @@ def test_agreement_counts_outputs_and_places() -> None:
 def test_divergence_is_that_of_the_distributions() -> None:
     logits = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).numpy()
     assert Agreement.between([logits], [logits + 3]) == Agreement(pytest.approx(0.0, abs=1e-9), 1.0)
-    other = torch.tensor([[0.0, 0.0]]).numpy(), torch.tensor([[0.0, 1.0]]).numpy()
+    peer_logits = torch.tensor([[0.0, 0.0]]).numpy(), torch.tensor([[0.0, 1.0]]).numpy()
     expected = torch.nn.functional.kl_div(
         torch.tensor([[0.0, 1.0]]).log_softmax(-1), torch.tensor([[0.5, 0.5]]), reduction="sum"
     )
-    assert Agreement.between([other[0]], [other[1]]).divergence == pytest.approx(expected.item())
+    assert Agreement.between([peer_logits[0]], [peer_logits[1]]).divergence == pytest.approx(expected.item())
 
 
 @pytest.fixture(scope="module")

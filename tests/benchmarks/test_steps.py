@@ -12,11 +12,11 @@ def test_nine_of_ten_times_on_a_further_card_lie_in_the_range() -> None:
     for _ in range(200):
         cards = random.normal(0, 0.06, 7)
         logs = [card + random.normal(0, 0.07, 60) for card in cards]
-        *known, further = logs
-        low, high = np.log(spread_on_new_card(known))
+        *measured_logs, further = logs
+        low, high = np.log(spread_on_new_card(measured_logs))
         covered.append(((further >= low) & (further <= high)).mean())
-        least, most = np.quantile(np.concatenate(known), (0.05, 0.95))
-        by_quantiles.append(((further >= least) & (further <= most)).mean())
+        least, greatest = np.quantile(np.concatenate(measured_logs), (0.05, 0.95))
+        by_quantiles.append(((further >= least) & (further <= greatest)).mean())
     assert 0.88 < np.mean(covered) < 0.94
     assert np.mean(by_quantiles) < 0.88
 

@@ -109,8 +109,8 @@ def test_a_draft_model_of_a_shorter_context_is_named_before_the_work(tiny: TinyP
     config = read_object(draft / "config.json")
     (draft / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
     rows = [{"id": "a", "prompt": "Hm?"}, {"id": "long", "prompt": "?" * 60}]
-    asked = bench(write_rows(tmp_path / "prompts.jsonl", *rows), "--target", tiny.target, "--draft", draft)
-    done = skit_here(*asked)
+    command = bench(write_rows(tmp_path / "prompts.jsonl", *rows), "--target", tiny.target, "--draft", draft)
+    done = skit_here(*command)
     line = next(line for line in done.stdout.splitlines() if line.startswith("SHORT CONTEXT: "))
     assert line.startswith("SHORT CONTEXT: the draft model holds 64 tokens and the target 512: requests of more than ")
     assert "FAILED REQUESTS: 1 of 2" in done.stdout
@@ -207,11 +207,11 @@ def test_a_full_disk_keeps_what_was_finished_and_the_run_goes_on_with_room(
     line = error_line(skit_here(*command))
     (run,) = small_disk.iterdir()
     assert line.startswith(f"cannot write report.md in {run}: No space left on device; finished requests are kept; ")
-    kept = read_rows(run / "baseline.jsonl")
-    assert 0 < len(kept) < 6
+    finished = read_rows(run / "baseline.jsonl")
+    assert 0 < len(finished) < 6
     assert mount(small_disk, "remount,size=10m").returncode == 0
     assert skit_here(*command, "--resume").returncode == 0
-    assert read_rows(run / "baseline.jsonl")[: len(kept)] == kept
+    assert read_rows(run / "baseline.jsonl")[: len(finished)] == finished
     assert read_object(run / "summary.json")["requests"] == {"planned": 6, "finished": 6, "failed": 0}
 
 

@@ -21,9 +21,9 @@ def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_is_pa
     assert bool(first) == (len(command.params) >= MANY)
     assert len(set(first)) == len(first) <= MOST_SHOWN
     required = {option.name for option in command.params if option.required}
-    known = {option.option.shown_name(key).removeprefix("--"): key for key, option in command.options.items()}
-    assert set(first) <= known.keys()
-    assert not first or required <= {known[option] for option in first}
+    option_keys = {option.option.shown_name(key).removeprefix("--"): key for key, option in command.options.items()}
+    assert set(first) <= option_keys.keys()
+    assert not first or required <= {option_keys[option] for option in first}
     if first:
         skit, called, *arguments = shlex.split(entry.example)
         assert (skit, called) == ("skit", name)
@@ -42,24 +42,24 @@ def test_the_example_of_a_simulation_runs(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_no_help_cuts_a_word_or_a_line(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    short, whole = (skit_here(name, option).stdout for option in ("--help", "--help-all"))
-    for text in (short, whole):
+    short, full_help = (skit_here(name, option).stdout for option in ("--help", "--help-all"))
+    for text in (short, full_help):
         assert max(map(len, text.splitlines())) <= columns
         assert "…" not in text
-    command, words = load_command(name), "".join(whole.split())
+    command, words = load_command(name), "".join(full_help.split())
     for option in command.params:
         assert "".join((option.help or "").split()) in words
-        assert max(option.opts, key=len) in whole
+        assert max(option.opts, key=len) in full_help
 
 
 def test_the_first_options_come_in_their_order_and_the_rest_under_headings() -> None:
-    short, whole = (skit_here("bench", option).stdout for option in ("--help", "--help-all"))
+    short, full_help = (skit_here("bench", option).stdout for option in ("--help", "--help-all"))
     first = [line.split()[0] for line in short.splitlines() if line.startswith("  --")]
     assert first == [f"--{name}" for name in COMMANDS["bench"].first.split()]
     assert COMMANDS["bench"].example in short
     assert "--help-all shows" in short
-    assert "--help-all shows" not in whole
-    headings = [line for line in whole.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert "--help-all shows" not in full_help
+    headings = [line for line in full_help.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings[:3] == ["Example:", "What to run:", "Models:"]
     assert headings[-1] == "Other:"
     assert headings.index("Server:") > headings.index("Decoding:")

@@ -22,8 +22,8 @@ from specbench_kit.cli.listing import KINDS, SLOW
     ],
 )
 def test_a_shell_is_offered_names(line: str, names: list[str]) -> None:
-    asked = {"_SKIT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    done = subprocess.run([SKIT], env=environment() | asked, capture_output=True, text=True, check=True)
+    completion_request = {"_SKIT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = subprocess.run([SKIT], env=environment() | completion_request, capture_output=True, text=True, check=True)
     assert done.stdout.split() == names
 
 

@@ -32,9 +32,9 @@ def test_what_every_command_needs_is_there(tmp_path: Path) -> None:
 def test_datasets_at_hand_are_counted_and_the_others_named(tmp_path: Path) -> None:
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k" / "test.jsonl").touch()
-    told = found(tmp_path)["data folder"]
-    assert (told.state, told.found.split(" datasets; ")[0].split()[-3]) == ("ok", "1")
-    assert "gsm8k" not in told.found.split("not ")[1].split(", ")
+    finding = found(tmp_path)["data folder"]
+    assert (finding.state, finding.found.split(" datasets; ")[0].split()[-3]) == ("ok", "1")
+    assert "gsm8k" not in finding.found.split("not ")[1].split(", ")
     assert found(tmp_path / "nowhere")["data folder"].state == "missing"
 
 
@@ -57,9 +57,9 @@ def test_installed_methods_are_told_and_one_that_cannot_be_imported(monkeypatch:
     kit = len(entries)
     monkeypatch.setattr(methods, "_entries", entries | {"mine": Mine})
     monkeypatch.setattr(methods, "_broken", {"gone": "the installed method 'gone' cannot be imported: no module"})
-    told = found()
-    assert told["methods"] == doctor.Finding("methods", "ok", f"{kit} of the kit, and of other packages mine")
-    assert (told["method gone"].state, told["method gone"].found[-9:]) == ("missing", "no module")
+    findings = found()
+    assert findings["methods"] == doctor.Finding("methods", "ok", f"{kit} of the kit, and of other packages mine")
+    assert (findings["method gone"].state, findings["method gone"].found[-9:]) == ("missing", "no module")
 
 
 def test_a_missing_compiler_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +83,6 @@ def test_a_part_that_cannot_be_looked_at_is_broken_and_the_rest_is_told(monkeypa
         raise SkitError("no such pair")
 
     monkeypatch.setitem(doctor.CHECKS, "bundled pair", fails)
-    told = found()
-    assert told["bundled pair"] == doctor.Finding("bundled pair", "broken", "no such pair")
-    assert "extra ray" in told
+    findings = found()
+    assert findings["bundled pair"] == doctor.Finding("bundled pair", "broken", "no such pair")
+    assert "extra ray" in findings

@@ -94,5 +94,5 @@ def test_a_command_that_runs_again_shows_the_same(command: str, runs: OptionRuns
     for name, base in table.bases.items():
         first, second = (runs.run(command, base["arguments"], again=True) for _ in range(2))
         shown = {case.shows for case in table.cases if case.base == name and not case.says} - {"stderr"}
-        for what in shown:
-            assert first.shown(what) == second.shown(what), f"{what} of {command} {name}"
+        for view in shown:
+            assert first.shown(view) == second.shown(view), f"{view} of {command} {name}"

@@ -75,14 +75,14 @@ def decoding(place: Place) -> list[object]:
 
 
 def benchmarked(out: Path) -> Result:
-    found = {}
+    outputs_of_runs = {}
     for method in ("fixed-k", "threshold"):
         folder = only(whole_folders(out / "runs", f"*Z-{method}-*"))
         for name in ("requests.jsonl", "baseline.jsonl"):
             rows = read_rows(folder / name)
-            found[method, name] = {row["request_id"]: row["output_ids"] for row in rows}
-            assert len(found[method, name]) == len(rows)
-    return found
+            outputs_of_runs[method, name] = {row["request_id"]: row["output_ids"] for row in rows}
+            assert len(outputs_of_runs[method, name]) == len(rows)
+    return outputs_of_runs
 
 
 def recorded(out: Path) -> Result:
@@ -91,15 +91,17 @@ def recorded(out: Path) -> Result:
 
 
 def traced(path: Path) -> Result:
-    return [(one.request_id, one.output_ids, one.drafted.tolist()) for one in TraceFile(path)]
+    return [(request.request_id, request.output_ids, request.drafted.tolist()) for request in TraceFile(path)]
 
 
 def rows_of(pattern: str, key: str = "rows") -> Callable[[Path], Result]:
     """Return a reader of part of a summary; what was killed behind its last file is whole as well, and the same."""
 
     def read(out: Path) -> Result:
-        first, *others = (read_object(folder / "summary.json")[key] for folder in whole_folders(out / "runs", pattern))
-        assert all(other == first for other in others)
+        first, *later_summaries = (
+            read_object(folder / "summary.json")[key] for folder in whole_folders(out / "runs", pattern)
+        )
+        assert all(summary == first for summary in later_summaries)
         return first
 
     return read
@@ -195,7 +197,7 @@ COMMANDS = {
 
 @dataclass
 class Whole:
-    """What a command finds that nothing ends early, and how many file operations it takes."""
+    """The result of a command that nothing ends early, and how many file operations it takes."""
 
     result: Result
     operations: list[str]
@@ -203,8 +205,8 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[str, str]]:
-    with streaming_server() as (one, _), streaming_server(speculates=True) as (two, _):
-        yield one, two
+    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
+        yield first_address, second_address
 
 
 @pytest.fixture(scope="module")
@@ -273,12 +275,12 @@ def test_a_command_that_is_ended_at_any_moment_loses_and_doubles_nothing(
     place_in: Callable[[Path], Place],
     tmp_path: Path,
 ) -> None:
-    command, untouched, place = COMMANDS[name], whole(name), place_in(tmp_path)
+    command, untouched, folder = COMMANDS[name], whole(name), place_in(tmp_path)
     moments = sorted(Random(f"{name}/{kind}").sample(range(1, len(untouched.operations) + 1), 3))
-    ended = run(command, place, fault(kind, moments[part], tmp_path))
+    ended = run(command, folder, fault(kind, moments[part], tmp_path))
     if kind == "kill":
         assert ended.returncode == -SIGKILL, untouched.operations[moments[part] - 1]
     else:
         assert "No space left on device" in error_line(ended), untouched.operations[moments[part] - 1]
-    finish(command, place)
+    finish(command, folder)
     assert command.result(tmp_path) == untouched.result, untouched.operations[moments[part] - 1]

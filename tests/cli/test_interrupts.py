@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, error_line, skit_here, write_rows
@@ -19,7 +18,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 @pytest.fixture
 def ignoring() -> Iterator[None]:
-    """As in the background of a script, where a shell has SIGINT ignored."""
+    """Ignore SIGINT, as a shell lets it be ignored in the background of a script."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)
@@ -53,7 +52,7 @@ def test_an_interrupted_recording_names_resume_once_there_is_something_to_resume
     append = UnfinishedTrace.append
 
     def append_and_end(keeps: bool) -> Callable[..., None]:
-        def ended(self: UnfinishedTrace, *arguments: Any) -> None:
+        def ended(self: UnfinishedTrace, *arguments: object) -> None:
             if keeps:
                 append(self, *arguments)
             raise KeyboardInterrupt

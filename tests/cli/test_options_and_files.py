@@ -87,14 +87,14 @@ def test_what_is_left_out_has_the_fields_default(walk: Command) -> None:
 
 
 def test_command_line_and_file_say_the_same_as_keywords(walk: Command, tmp_path: Path) -> None:
-    asked = Walk("hill", 3, "fast", back=False, dogs=("a", "b"), days=(2, 4, 6), rain_mm=1.5)
+    expected_walk = Walk("hill", 3, "fast", back=False, dogs=("a", "b"), days=(2, 4, 6), rain_mm=1.5)
     line = "--where hill --steps 3 --pace fast --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
     file = write(
         tmp_path,
         'where = "hill"\nsteps = 3\npace = "fast"\nback = false\ndog = ["a", "b"]\n'
         'days = "2:6:2"\nrain = 1.5\nloud = true',
     )
-    assert told(walk, *line.split()) == told(walk, "--config", file) == f"{asked} True"
+    assert told(walk, *line.split()) == told(walk, "--config", file) == f"{expected_walk} True"
 
 
 def test_the_command_line_goes_before_the_file(walk: Command, tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_the_command_line_goes_before_the_file(walk: Command, tmp_path: Path) ->
 
 
 def test_help_tells_defaults_and_every_choice(walk: Command) -> None:
-    found = told(walk, "--help")
+    help_text = told(walk, "--help")
     assert all(
-        text in found
+        text in help_text
         for text in ("--no-back", "--dog", "--rain", "[default: 7]", "[default: slow]", "[default: 1,3]", "--config")
     )
-    assert "inner" not in found
+    assert "inner" not in help_text
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_settings_are_keywords_in_python() -> None:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a paper may say of sampling."""
+    """The sampling options that a paper may state."""
 
     temperature: Annotated[float, Option("Of the target.", RUN)] = 0.0
     top_p: Annotated[float, Option("Nucleus.", RUN)] = 1.0
@@ -199,16 +199,16 @@ def sample(sampled: Sampled) -> None:
 
 
 def test_what_a_paper_samples_with_goes_by_its_name() -> None:
-    made = Command("go", sample, "Sample.")
-    assert told(made, "--config", "specpipe-sampling") == str(Sampled(0.6, 0.9, 80))
-    assert told(made, "--config", "specedge-sampling", "--top-k", "5") == str(Sampled(0.7, 1.0, 5, 256))
+    command = Command("go", sample, "Sample.")
+    assert told(command, "--config", "specpipe-sampling") == str(Sampled(0.6, 0.9, 80))
+    assert told(command, "--config", "specedge-sampling", "--top-k", "5") == str(Sampled(0.7, 1.0, 5, 256))
 
 
 def test_a_number_with_a_unit_is_shown() -> None:
-    asked = ["load", "--server", "localhost:1", "--trace", "t.parquet", "--duration", "40ms"]
+    arguments = ["load", "--server", "localhost:1", "--trace", "t.parquet", "--duration", "40ms"]
     # How it goes on depends on the version of Typer.
     assert re.match(
-        r"skit load: invalid value for '--duration': .*'40ms'.*; for example: ", error_line(skit_here(*asked))
+        r"skit load: invalid value for '--duration': .*'40ms'.*; for example: ", error_line(skit_here(*arguments))
     )
 
 

@@ -4,15 +4,20 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from command_line import Rows, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
 from msgspec.structs import fields
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.models.executors.library import load_library
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 METHODS = ("fixed-k:k=3", "threshold", "oracle:max_draft=3")
 PROMPTS: Rows = [
@@ -69,20 +74,20 @@ def done(prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def document(done: subprocess.CompletedProcess[str]) -> JsonObject:
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    parsed: JsonObject = json.loads(done.stdout.splitlines()[-1])
+    return parsed
 
 
 @pytest.fixture(scope="module")
-def runs(document: dict[str, Any]) -> list[Path]:
+def runs(document: JsonObject) -> list[Path]:
     return [Path(path) for path in document["run_dirs"]]
 
 
 def the_run(out: Path) -> Path:
-    (found,) = out.iterdir()
-    return found
+    (run,) = out.iterdir()
+    return run
 
 
 def outputs(run: Path, name: str = "requests.jsonl") -> dict[str, list[int]]:
@@ -90,7 +95,7 @@ def outputs(run: Path, name: str = "requests.jsonl") -> dict[str, list[int]]:
 
 
 def test_stdout_is_one_json_document_and_tables_go_to_stderr(
-    done: subprocess.CompletedProcess[str], document: dict[str, Any], runs: list[Path]
+    done: subprocess.CompletedProcess[str], document: JsonObject, runs: list[Path]
 ) -> None:
     assert done.stdout.count("\n") == 1
     assert set(document) == {"run_dirs", "summary", "report_dir", "warnings"}
@@ -110,7 +115,7 @@ def test_every_method_has_a_run_directory_with_all_files(runs: list[Path]) -> No
 
 
 def test_request_lines_have_the_designed_fields(runs: list[Path]) -> None:
-    """What a policy expected is told where it has chances to reckon with."""
+    """A record tells what a policy expected, where the policy has chances to reckon with."""
     only_of_some_methods, only_of_derived_times = {"expected", "drafter", "sent_bytes", "stale_bytes"}, {"ends_s"}
     designed = {f.name for f in fields(RoundRecord)} - only_of_some_methods
     assert designed >= DESIGNED_ROUND
@@ -137,7 +142,9 @@ def test_all_methods_answer_every_turn_like_the_baseline(runs: list[Path]) -> No
         assert outputs(run) == outputs(run, "baseline.jsonl") == expected
 
 
-def test_the_second_turn_is_asked_after_the_first_answer(runs: list[Path], tokenizer: Any) -> None:
+def test_the_second_turn_is_asked_after_the_first_answer(
+    runs: list[Path], tokenizer: "PreTrainedTokenizerBase"
+) -> None:
     rows = {row["request_id"]: row for row in read_rows(runs[0] / "requests.jsonl")}
     second = tokenizer.decode(rows["d1/2"]["prompt_ids"])
     assert rows["d1/1"]["text"]
@@ -186,8 +193,8 @@ def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, ti
     for folder, seed in (("a", 3), ("b", 3), ("c", 4)):
         options = (*methods("fixed-k"), "--no-baseline", *sampling, "--seed", seed)
         assert skit_here(*bench(prompts, tmp_path / folder, tiny, *options)).returncode == 0
-    first, again, other = (the_run(tmp_path / folder) for folder in "abc")
-    assert outputs(first) == outputs(again) != outputs(other)
+    first, again, other_seed = (the_run(tmp_path / folder) for folder in "abc")
+    assert outputs(first) == outputs(again) != outputs(other_seed)
     assert not (first / "baseline.jsonl").exists()
     assert read_object(first / "summary.json")["lossless"] is None
     report = (first / "report.md").read_text()
@@ -244,10 +251,10 @@ def test_a_limit_draws_prompts_by_the_seed(tiny: TinyPair, tmp_path: Path) -> No
     for seed in (0, 1):
         options = (*methods("autoregressive"), "--limit", 3, "--seed", seed)
         assert skit_here(*bench(prompts, tmp_path / str(seed), tiny, *options)).returncode == 0
-    first, other = (outputs(the_run(tmp_path / str(seed))) for seed in (0, 1))
+    first, other_seed = (outputs(the_run(tmp_path / str(seed))) for seed in (0, 1))
     expected = load(str(prompts), data_dir=None, allow_sample=False, limit=3, seed=0)
     assert list(first) == [prompt.id for prompt in expected.prompts]
-    assert set(first) != set(other)
+    assert set(first) != set(other_seed)
     assert read_object(the_run(tmp_path / "0") / "run.json")["dataset"]["total"] == 50
 
 

@@ -3,10 +3,11 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import error_line, read_object, skit_here
+
+from specbench_kit.core.typed_json import JsonObject
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +16,7 @@ SHORT = ["--duration", 15, "--warm-up", 3, "--jobs", 1]
 LONGER = ["--duration", 30, "--warm-up", 5, "--jobs", 1]
 
 
-def searched(*arguments: object, command: str = "capacity") -> tuple[Path, dict[str, Any], str]:
+def searched(*arguments: object, command: str = "capacity") -> tuple[Path, JsonObject, str]:
     """The run directory, the summary, and what was said."""
     done = skit_here(command, *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -25,21 +26,21 @@ def searched(*arguments: object, command: str = "capacity") -> tuple[Path, dict[
 
 
 @pytest.fixture(scope="module")
-def two_systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+def two_systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JsonObject, str]:
     out = tmp_path_factory.mktemp("out")
     systems = ["--system", "wisp", "--system", "sled", "--acceptance", "iid:alpha=0.8,length=4"]
     slos = ["--slo", "3", "--slo", "4", "--slo", "3:0.5,4:0.5"]
     return searched(*systems, *slos, *LENGTHS, *SHORT, "--seeds", 2, "--out", out)
 
 
-def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path, dict[str, Any], str]) -> None:
-    folder, summary, said = two_systems
-    found = {(row["series"], row["slo"]): row["capacity"]["mean"] for row in summary["rows"]}
-    assert list(found) == [(name, slo) for name in ("wisp", "sled") for slo in ("3", "4", "3:0.5,4:0.5")]
+def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path, JsonObject, str]) -> None:
+    folder, summary, terminal = two_systems
+    capacities = {(row["series"], row["slo"]): row["capacity"]["mean"] for row in summary["rows"]}
+    assert list(capacities) == [(name, slo) for name in ("wisp", "sled") for slo in ("3", "4", "3:0.5,4:0.5")]
     for name in ("wisp", "sled"):
-        assert 0 < found[name, "4"] < found[name, "3"]
-    assert all(found["wisp", slo] > found["sled", slo] for slo in ("3", "4"))
-    assert "MODELLED TIME" in said
+        assert 0 < capacities[name, "4"] < capacities[name, "3"]
+    assert all(capacities["wisp", slo] > capacities["sled", slo] for slo in ("3", "4"))
+    assert "MODELLED TIME" in terminal
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "summary.json", "capacity.csv", "report.md", "report.html", "plots",
     }  # fmt: skip
@@ -56,18 +57,18 @@ def test_one_capacity_is_explained_by_the_loads_that_were_tried(tmp_path: Path) 
     assert "Below the dotted line, at 10 %, a load counts as served" in (folder / "report.md").read_text()
 
 
-def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, JsonObject, str]) -> None:
     summary = two_systems[1]
     for row in summary["rows"]:
-        by_seed = [one["load"] for one in row["seeds"]]
+        by_seed = [search["load"] for search in row["seeds"]]
         assert row["capacity"]["mean"] == pytest.approx(sum(by_seed) / 2)
-        for one in row["seeds"]:
-            tried = {trial["load"]: trial["holds"] for trial in one["trials"]}
-            assert max((devices for devices, holds in tried.items() if holds), default=0) == one["load"]
-            assert all(not trial["settled"] or not trial["low"] <= 0.05 < trial["high"] for trial in one["trials"])
+        for search in row["seeds"]:
+            tried = {trial["load"]: trial["holds"] for trial in search["trials"]}
+            assert max((devices for devices, holds in tried.items() if holds), default=0) == search["load"]
+            assert all(not trial["settled"] or not trial["low"] <= 0.05 < trial["high"] for trial in search["trials"])
 
 
-def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, JsonObject, str]) -> None:
     """Mean and percentiles over the seeds, each at the load that it found."""
     folder, summary, _ = two_systems
     for row in summary["rows"]:
@@ -99,13 +100,13 @@ def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, di
 def test_a_class_that_cannot_be_served_is_said_beside_the_others(tmp_path: Path) -> None:
     slos = ["--slo", "4", "--slo", "60/s"]
     odds = ["--acceptance", "iid:alpha=0.8,length=4"]
-    _, summary, said = searched(*odds, *slos, *LENGTHS, *SHORT, "--seeds", 1, "--most", 4, "--out", tmp_path)
+    _, summary, terminal = searched(*odds, *slos, *LENGTHS, *SHORT, "--seeds", 1, "--most", 4, "--out", tmp_path)
     served, refused = summary["rows"]
     assert served["bounded"]
     assert refused["capacity"]["mean"] == 0
     assert "no batch can meet the SLO '60/s'" in refused["refused"]
-    assert "AT LEAST: wisp, 8 tokens/s" in said
-    assert "REFUSED: wisp, 60 tokens/s" in said
+    assert "AT LEAST: wisp, 8 tokens/s" in terminal
+    assert "REFUSED: wisp, 60 tokens/s" in terminal
 
 
 def test_capacity_against_the_estimators_error(tmp_path: Path) -> None:
@@ -120,9 +121,11 @@ def test_a_preset_of_the_search_runs_under_either_command(tmp_path: Path) -> Non
     rules = ["--scheduler", "static:size=8", "--acceptance", "iid:alpha=0.78,length=4"]
     smaller = ["--system", "sled", *rules, "--slo", "4", "--label", "sled"]
     options = ["--preset", "wisp-table-2", *smaller, *LONGER, "--seeds", 1]
-    found = [searched(*options, "--out", tmp_path / one, command=one)[1] for one in ("simulate", "capacity")]
-    assert found[0] == found[1]
-    pairs = {(one["series"], one["where"]["slo"]): one for one in found[0]["published"]}
+    searches = [
+        searched(*options, "--out", tmp_path / command, command=command)[1] for command in ("simulate", "capacity")
+    ]
+    assert searches[0] == searches[1]
+    pairs = {(published["series"], published["where"]["slo"]): published for published in searches[0]["published"]}
     assert pairs["sled", "4"]["value"] == 21
     assert pairs["sled", "4"]["simulated"]["mean"] > 0
     assert pairs["algorithm 1, late lane", "1"]["simulated"] is None
@@ -162,7 +165,7 @@ def test_the_best_two_are_searched_at_the_ends_of_derived_times(tmp_path: Path) 
     """A slower verifier serves no more devices, and the line says whether the best one stays ahead."""
     systems = ["--system", "wisp", "--system", "sled", "--system", "centralized"]
     where = ["--deployment", "wisp-roofline", "--acceptance", "iid:alpha=0.8,length=4", "--slo", "4"]
-    folder, summary, said = searched(*systems, *where, *LENGTHS, *SHORT, "--seeds", 1, "--out", tmp_path)
+    folder, summary, terminal = searched(*systems, *where, *LENGTHS, *SHORT, "--seeds", 1, "--out", tmp_path)
     means = {row["series"]: row["capacity"]["mean"] for row in summary["rows"]}
     first, second = sorted(means, key=lambda name: -means[name])[:2]
     assert [row["series"] for row in summary["ranges"]] == [first, second]
@@ -173,7 +176,7 @@ def test_the_best_two_are_searched_at_the_ends_of_derived_times(tmp_path: Path) 
         assert row["mean"] == means[row["series"]]
     low, high = summary["ranges"][1]["capacity_ratio"]
     verdict = "over the whole range" if low > 1 or high < 1 else "the verdict does not hold over the range"
-    line = " ".join(said.split())
+    line = " ".join(terminal.split())
     assert f"{first} ({verdict}); 1 more was not searched at the ends." in line
     assert line.count("DERIVED TIMES") == 1
     assert "DERIVED TIMES" in (folder / "report.md").read_text()

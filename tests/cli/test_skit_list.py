@@ -102,11 +102,11 @@ def test_only_the_command_that_is_run_is_imported() -> None:
 
 
 def test_help_says_of_each_command_what_the_command_says() -> None:
-    said = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    help_text = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
     for name in COMMANDS:
         first = load_command(name).help.partition("\n\n")[0]
         assert first == COMMANDS[name].summary
-        assert f" {name} {' '.join(first.split())}" in said
+        assert f" {name} {' '.join(first.split())}" in help_text
 
 
 def imported_by(*arguments: str) -> set[str]:

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -12,6 +11,7 @@ import torch
 from command_line import Rows, TinyPair, error_line, read_object, read_rows, skit, skit_here, write_rows
 from tiny_predictors import confidence_predictor
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.traces.replay import identify_pair
 from specbench_kit.traces.trace import TraceFile
 from specbench_kit.traces.writing import UnfinishedTrace
@@ -60,7 +60,7 @@ def methods(*specs: str) -> list[str]:
     return [part for spec in specs for part in ("--method", spec)]
 
 
-def rounds(run: Path) -> dict[str, Any]:
+def rounds(run: Path) -> JsonObject:
     return {
         row["request_id"]: [[step[name] for name in ROUND] for step in row["rounds"]]
         for row in read_rows(run / "requests.jsonl")
@@ -96,12 +96,12 @@ def test_a_replay_has_the_rounds_of_the_live_run(
 ) -> None:
     specs = methods(*METHODS, f"wisp:predictor={predictor},max_draft=4")
     sides = (["--dataset", prompts, "--max-new-tokens", 16, *tiny.options], ["--replay", trace])
-    found = []
+    runs_of_commands = []
     for name, options in zip(("live", "replay"), sides, strict=True):
         done = skit_here("bench", *specs, *options, "--out", tmp_path / name, "--json")
         assert done.returncode == 0, done.stderr
-        found.append([Path(path) for path in json.loads(done.stdout.splitlines()[-1])["run_dirs"]])
-    for live, replayed in zip(*found, strict=True):
+        runs_of_commands.append([Path(path) for path in json.loads(done.stdout.splitlines()[-1])["run_dirs"]])
+    for live, replayed in zip(*runs_of_commands, strict=True):
         assert rounds(live) == rounds(replayed)
         assert read_object(replayed / "run.json")["time_kind"] == "modelled"
         assert read_object(replayed / "summary.json")["lossless"]["identical"] == 4
@@ -144,15 +144,15 @@ def test_what_a_trace_does_not_hold_is_refused(options: list[str], trace: Path, 
 
 
 def test_a_damaged_trace_is_one_line(trace: Path, tmp_path: Path) -> None:
-    whole = trace.read_bytes()
+    intact = trace.read_bytes()
     columns = pyarrow.parquet.ParquetFile(trace).metadata.row_group(0)
     largest = max(map(columns.column, range(columns.num_columns)), key=lambda column: column.total_compressed_size)
     end = (largest.dictionary_page_offset or largest.data_page_offset) + largest.total_compressed_size
     middle = end - 8  # inside of the last page's data, behind its header
     contents = {
-        "cut": whole[:middle],
+        "cut": intact[:middle],
         "text": b"no trace",
-        "flipped": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
+        "flipped": intact[:middle] + bytes([intact[middle] ^ 255]) + intact[middle + 1 :],
     }
     for name, content in contents.items():
         (tmp_path / f"{name}.parquet").write_bytes(content)
@@ -220,8 +220,8 @@ def test_minutes_leave_a_trace_of_what_is_recorded_and_resume_records_the_others
     out = tmp_path / "trace.parquet"
     ended = skit_here(*record(prompts, out, tiny, "--batch-size", 1, "--minutes", 1e-6))
     assert ended.returncode == 0, ended.stderr
-    said = " ".join(ended.stdout.split())
-    assert re.search(r"PARTIAL RUN: (\d) of 5 requests were recorded before --minutes were over; the same", said)
+    terminal = " ".join(ended.stdout.split())
+    assert re.search(r"PARTIAL RUN: (\d) of 5 requests were recorded before --minutes were over; the same", terminal)
     part = TraceFile(out)
     assert 1 <= len(part) < len(TraceFile(trace))
     assert part.header.run["dataset"]["recorded"] == {"requests": len(part), "planned": 5}
@@ -229,11 +229,11 @@ def test_minutes_leave_a_trace_of_what_is_recorded_and_resume_records_the_others
     assert f"PARTIAL RUN: {len(part)} of 5 requests were recorded" in " ".join(replayed.stdout.split())
     again = skit_here(*record(prompts, out, tiny, "--batch-size", 1))
     assert "continue it with --resume" in error_line(again)
-    whole = skit_here(*record(prompts, out, tiny, "--batch-size", 1, "--resume"))
-    assert whole.returncode == 0, whole.stderr
-    assert "PARTIAL" not in whole.stdout
+    resumed = skit_here(*record(prompts, out, tiny, "--batch-size", 1, "--resume"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "PARTIAL" not in resumed.stdout
     assert "recorded" not in TraceFile(out).header.run["dataset"]
-    assert [one.output_ids for one in TraceFile(out)] == [one.output_ids for one in TraceFile(trace)]
+    assert [request.output_ids for request in TraceFile(out)] == [request.output_ids for request in TraceFile(trace)]
     assert not (tmp_path / "trace.parquet.unfinished").exists()
 
 
@@ -245,7 +245,7 @@ def test_a_recording_that_is_being_written_is_not_taken_up(
     second: list[subprocess.CompletedProcess[str]] = []
     append = UnfinishedTrace.append
 
-    def append_and_run(self: UnfinishedTrace, *arguments: Any) -> None:
+    def append_and_run(self: UnfinishedTrace, *arguments: object) -> None:
         append(self, *arguments)
         if not second:
             second.append(skit(*command, "--resume"))
@@ -256,7 +256,7 @@ def test_a_recording_that_is_being_written_is_not_taken_up(
     folder = tmp_path / "trace.parquet.unfinished"
     line = f"{folder} is being written by another skit: wait until it has ended, then --resume"
     assert error_line(second[0]) == line
-    assert [one.output_ids for one in TraceFile(tmp_path / "trace.parquet")] == [
-        one.output_ids for one in TraceFile(trace)
+    assert [request.output_ids for request in TraceFile(tmp_path / "trace.parquet")] == [
+        request.output_ids for request in TraceFile(trace)
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["trace.parquet"]

@@ -38,12 +38,12 @@ def rounds(run: Path) -> dict[str, list[list[float]]]:
 @pytest.mark.parametrize("drafter", ["head", "suffix", "first-of"])
 def test_a_replay_has_the_rounds_and_seconds_of_the_live_run(drafter: str, prompts: Path, tmp_path: Path) -> None:
     """The trace is recorded in a batch, whose requests end in another order than one after the other."""
-    trace, asked = tmp_path / "trace.parquet", ["--dataset", prompts, "--max-new-tokens", 24]
-    done = skit_here("record", "--drafter", drafter, *asked, "--max-draft", 4, "--out", trace)
+    trace, prompt_options = tmp_path / "trace.parquet", ["--dataset", prompts, "--max-new-tokens", 24]
+    done = skit_here("record", "--drafter", drafter, *prompt_options, "--max-draft", 4, "--out", trace)
     assert done.returncode == 0, done.stderr
     file = TraceFile(trace)
     assert "draft" not in file.header.run["models"]
-    live = bench(tmp_path / "live", *asked, "--method", f"fixed-k:k=4,drafter={drafter}")
+    live = bench(tmp_path / "live", *prompt_options, "--method", f"fixed-k:k=4,drafter={drafter}")
     # A replay without a drafter of its own drafts as the trace does.
     replayed = bench(tmp_path / "replayed", "--replay", trace, "--method", "fixed-k:k=4")
     assert rounds(replayed) == rounds(live)

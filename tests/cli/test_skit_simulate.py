@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
 from trace_builders import made_requests, write_trace
+
+from specbench_kit.core.typed_json import JsonObject
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ MIX = "1:0.5,4:0.5"
 FIGURES = ("violations", "throughput", "waiting", "interference", "attainment")
 
 
-def simulated(*arguments: object, command: str = "simulate") -> tuple[Path, dict[str, Any], str]:
+def simulated(*arguments: object, command: str = "simulate") -> tuple[Path, JsonObject, str]:
     """The run directory, the summary, and what was said."""
     done = skit_here(command, *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -30,26 +31,26 @@ def simulated(*arguments: object, command: str = "simulate") -> tuple[Path, dict
 
 
 @pytest.fixture(scope="module")
-def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JsonObject, str]:
     out = tmp_path_factory.mktemp("out")
     systems = ["--system", "wisp", "--system", "centralized", "--system", "sled"]
     load = ["--devices", "4,8,60", "--slo", MIX, "--seeds", 2, "--events", "--timeline", "10:11"]
     return simulated(*systems, *ODDS, *SHORT, *load, "--out", out)
 
 
-def test_a_run_leaves_tables_report_and_plots(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
-    folder, summary, said = side_by_side
+def test_a_run_leaves_tables_report_and_plots(side_by_side: tuple[Path, JsonObject, str]) -> None:
+    folder, summary, terminal = side_by_side
     assert re.fullmatch(r"\d{8}T\d{6}Z-simulate-wisp-centralized-sled-[0-9a-f]{8}", folder.name)
     files = {"run.json", "summary.json", "simulate.csv", "report.md", "report.html"}
     assert files <= {path.name for path in folder.iterdir()}
     plots = {path.name for path in (folder / "plots").iterdir()}
     assert plots >= {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
     assert read_object(folder / "summary.json") == summary
-    assert f"report: {folder / 'report.md'}" in said
-    assert "MODELLED TIME" in said
+    assert f"report: {folder / 'report.md'}" in terminal
+    assert "MODELLED TIME" in terminal
 
 
-def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder, summary, _ = side_by_side
     grid = [(series, devices) for series in ("wisp", "centralized", "sled") for devices in (4, 8, 60)]
     assert [(row["series"], row["devices"]) for row in summary["rows"]] == grid
@@ -69,15 +70,15 @@ def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, dict[s
             assert float(table[1][f"{metric}_{percentile}"]) == slow_class[metric][percentile]["mean"] > 0
 
 
-def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, JsonObject, str]) -> None:
     rows = {(row["series"], row["devices"]): row for row in side_by_side[1]["rows"]}
     for pair in side_by_side[1]["against_first"]:
         ours, theirs = rows[pair["series"], pair["devices"]], rows["wisp", pair["devices"]]
-        rates = [one["figures"]["overall"]["violation_rate"]["mean"] for one in (ours, theirs)]
+        rates = [row["figures"]["overall"]["violation_rate"]["mean"] for row in (ours, theirs)]
         assert pair["violation_difference"]["mean"] == pytest.approx(rates[0] - rates[1])
 
 
-def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder = side_by_side[0]
     report = (folder / "report.md").read_text()
     for section in (
@@ -99,10 +100,10 @@ def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, An
     run = read_object(folder / "run.json")
     assert (run["command"], run["time_kind"]) == ("simulate", "modelled")
     assert run["config"]["devices"] == [4, 8, 60]
-    assert [one["method"] for one in run["series"]] == ["wisp", "autoregressive", "fixed-k"]
+    assert [series["method"] for series in run["series"]] == ["wisp", "autoregressive", "fixed-k"]
 
 
-def test_events_are_tables_of_every_run(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_events_are_tables_of_every_run(side_by_side: tuple[Path, JsonObject, str]) -> None:
     import pandas
 
     folder = side_by_side[0]
@@ -116,7 +117,7 @@ def test_events_are_tables_of_every_run(side_by_side: tuple[Path, dict[str, Any]
     assert (rounds["cached"] == 0).all()
 
 
-def test_the_timeline_shows_the_window(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+def test_the_timeline_shows_the_window(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder = side_by_side[0]
     trace = read_object(folder / "timeline-wisp.json")
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
@@ -140,7 +141,7 @@ def test_a_trace_is_replayed_under_the_drafting_method(tmp_path: Path) -> None:
     folder, summary, _ = simulated("--acceptance", trace, *methods, *SHORT, "--seeds", 1, "--out", tmp_path)
     sent = [row["figures"]["overall"]["submitted_per_verify"]["mean"] for row in summary["rows"]]
     assert sent == pytest.approx([1, 4])
-    assert [one["acceptance"] for one in read_object(folder / "run.json")["series"]] == ["made.parquet"] * 2
+    assert [series["acceptance"] for series in read_object(folder / "run.json")["series"]] == ["made.parquet"] * 2
 
 
 def test_a_run_is_a_source_of_acceptance(tmp_path: Path) -> None:
@@ -155,9 +156,9 @@ def test_without_a_source_a_trace_is_recorded(tiny: TinyPair, tmp_path: Path) ->
     prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(4)))
     recording = ["--dataset", prompts, "--limit", 3, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
     options = ["--system", "sled", *recording, *SHORT, "--seeds", 1, "--out", tmp_path]
-    folder, _, said = simulated(*options)
+    folder, _, terminal = simulated(*options)
     run = read_object(folder / "run.json")
-    assert "no --acceptance: recording 3 answers to " in said
+    assert "no --acceptance: recording 3 answers to " in terminal
     assert (folder / "trace.parquet").is_file()
     assert run["dataset"]["count"] == 3
     assert set(run["models"]) == {"target", "draft"}
@@ -177,10 +178,10 @@ def test_arrivals_of_a_trace_file(tmp_path: Path) -> None:
 
 def test_guard_times_are_weighed_against_a_wrong_estimator(tmp_path: Path) -> None:
     grid = ["--estimator-factor", "0.5,1", "--guard", "0.05,0.4", "--devices", 40, "--slo", "4"]
-    folder, summary, said = simulated(*ODDS, *grid, *SHORT, "--seeds", 2, "--out", tmp_path)
+    folder, summary, terminal = simulated(*ODDS, *grid, *SHORT, "--seeds", 2, "--out", tmp_path)
     assert len(summary["rows"]) == 4
-    assert [found["estimator_factor"] for found in summary["guards"]] == [0.5]
-    assert "estimator times 0.5, noise 0" in said
+    assert [guard["estimator_factor"] for guard in summary["guards"]] == [0.5]
+    assert "estimator times 0.5, noise 0" in terminal
     assert "## Guard time against a wrong estimator" in (folder / "report.md").read_text()
     wrong = [row for row in summary["rows"] if row["estimator_factor"] == 0.5]
     assert all(row["figures"]["server"]["estimate_over_true"]["mean"] == pytest.approx(0.5) for row in wrong)
@@ -188,17 +189,17 @@ def test_guard_times_are_weighed_against_a_wrong_estimator(tmp_path: Path) -> No
 
 def test_a_preset_stands_beside_the_paper(tmp_path: Path) -> None:
     short = ["--duration", 30, "--warm-up", 5, "--seeds", 1, "--jobs", 1]
-    folder, summary, said = simulated("--preset", "wisp-table-1", *short, "--out", tmp_path)
+    folder, summary, terminal = simulated("--preset", "wisp-table-1", *short, "--out", tmp_path)
     rates = [pair for pair in summary["published"] if pair["series"] == "fcfs"]
     assert [pair["value"] for pair in rates] == pytest.approx([0.0, 0.3645, 0.9415, 0.9835])
     # Devices that were promised more are disappointed more often, in the paper and here.
-    found = [pair["simulated"]["mean"] for pair in rates]
-    assert found == sorted(found)
-    assert found[-1] > 0.5
+    violation_rates = [pair["simulated"]["mean"] for pair in rates]
+    assert violation_rates == sorted(violation_rates)
+    assert violation_rates[-1] > 0.5
     report = (folder / "report.md").read_text()
     assert "## Published and simulated" in report
     assert "## Assumed inputs" in report
-    assert "published" in said
+    assert "published" in terminal
     run = read_object(folder / "run.json")
     assert (run["preset"]["name"], run["config"]["seeds"]) == ("wisp-table-1", 1)
 
@@ -206,9 +207,9 @@ def test_a_preset_stands_beside_the_paper(tmp_path: Path) -> None:
 def test_the_printed_algorithm_livelocks_and_says_so(tmp_path: Path) -> None:
     load = ["--devices", 260, "--slo", "4", "--duration", 150, "--warm-up", 5, "--jobs", 1, "--seeds", 1]
     longer = [*ODDS[:3], 500, *ODDS[4:]]
-    _, summary, said = simulated(*longer, "--scheduler", "wisp-paper", *load, "--out", tmp_path)
+    _, summary, terminal = simulated(*longer, "--scheduler", "wisp-paper", *load, "--out", tmp_path)
     assert summary["rows"][0]["figures"]["server"]["refusals"]["mean"] > 0
-    assert "LIVELOCK: wisp at 260 devices" in said
+    assert "LIVELOCK: wisp at 260 devices" in terminal
 
 
 PROFILE = """name = "other"
@@ -270,10 +271,12 @@ c_s = 0.01
 )
 def test_bad_input_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
     (tmp_path / "profile.toml").write_text(PROFILE)
-    given = [str(tmp_path / "profile.toml") if one == "PROFILE" else one for one in arguments]
+    given_arguments = [str(tmp_path / "profile.toml") if argument == "PROFILE" else argument for argument in arguments]
     base = [*ODDS, *SHORT, "--seeds", 1]
-    options = {name: value for name, value in zip(base[::2], base[1::2], strict=True) if name not in given}
-    done = skit_here("simulate", *[part for pair in options.items() for part in pair], *given, "--out", tmp_path / "o")
+    options = {name: value for name, value in zip(base[::2], base[1::2], strict=True) if name not in given_arguments}
+    done = skit_here(
+        "simulate", *[part for pair in options.items() for part in pair], *given_arguments, "--out", tmp_path / "o"
+    )
     assert line in error_line(done)
     assert not (tmp_path / "o").exists()
 
@@ -309,13 +312,13 @@ def test_trees_cannot_come_from_a_trace(tmp_path: Path) -> None:
 def test_a_ray_cluster_gives_the_same_numbers(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
     command = [*ODDS, "--devices", "5,9", "--seeds", 2, *SHORT]
-    here, _, _ = simulated(*command, "--out", tmp_path / "here")
+    local_folder, _, _ = simulated(*command, "--out", tmp_path / "here")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        there, _, _ = simulated(*command, "--backend", "ray", "--out", tmp_path / "there")
+        ray_folder, _, _ = simulated(*command, "--backend", "ray", "--out", tmp_path / "there")
     finally:
         ray.shutdown()
-    assert (here / "summary.json").read_bytes() == (there / "summary.json").read_bytes()
+    assert (local_folder / "summary.json").read_bytes() == (ray_folder / "summary.json").read_bytes()
 
 
 ANSWERED = """

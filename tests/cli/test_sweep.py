@@ -5,12 +5,12 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports.writing.formatting import times
 from specbench_kit.studies.sweep.grid import replay_grid
 from specbench_kit.studies.sweep.run import summarise
@@ -28,7 +28,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def swept(*arguments: object) -> tuple[Path, dict[str, Any], str]:
+def swept(*arguments: object) -> tuple[Path, JsonObject, str]:
     """The run directory, the summary, and what was said."""
     done = skit_here("sweep", *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -38,19 +38,19 @@ def swept(*arguments: object) -> tuple[Path, dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def over_round_trips(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+def over_round_trips(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JsonObject, str]:
     values = ",".join(map(str, ROUND_TRIPS))
     methods = ["--method", "fixed-k", "--method", "threshold:max_draft=6"]
     out = tmp_path_factory.mktemp("out")
     return swept("--replay", trace, "--deployment", "wan", "--set", f"link.rtt_s={values}", *methods, "--out", out)
 
 
-def speedups(summary: dict[str, Any], method: str, key: str = "link.rtt_s") -> dict[Any, float]:
+def speedups(summary: JsonObject, method: str, key: str = "link.rtt_s") -> dict[float | str, float]:
     return {row[key]: row["speedup"] for row in summary["rows"] if row["method"] == method}
 
 
-def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
-    folder, summary, said = over_round_trips
+def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, JsonObject, str]) -> None:
+    folder, summary, terminal = over_round_trips
     assert re.fullmatch(r"\d{8}T\d{6}Z-sweep-wan-[0-9a-f]{8}", folder.name)
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "summary.json", "sweep.csv", "report.md", "report.html", "plots",
@@ -58,16 +58,16 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dic
     names = {f"{name}.{suffix}" for name in ("speedup", "throughput") for suffix in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == names
     assert read_object(folder / "summary.json") == summary
-    assert f"report: {folder / 'report.md'}" in said
+    assert f"report: {folder / 'report.md'}" in terminal
     page = (folder / "report.html").read_text()
     assert page.index("<svg ") < page.index("Which method is the fastest where")
     assert "speedup against round trip of the link (s)" in page
 
 
 def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
-    over_round_trips: tuple[Path, dict[str, Any], str],
+    over_round_trips: tuple[Path, JsonObject, str],
 ) -> None:
-    folder, summary, said = over_round_trips
+    folder, summary, terminal = over_round_trips
     winners = [
         next(row for row in summary["rows"] if {**won["place"], "method": won["method"]}.items() <= row.items())
         for won in summary["fastest"]
@@ -75,14 +75,14 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
     slower = [row["colocated_ratio"] for row in winners if (row["colocated_ratio"] or 1) < 1]
     line = f"SERVER-ONLY IS FASTER at {len(slower)} of {len(ROUND_TRIPS)} points"
     assert slower
-    assert line in " ".join(said.split())
+    assert line in " ".join(terminal.split())
     assert line in (folder / "report.md").read_text()
 
 
-def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
-    folder, summary, said = over_round_trips
+def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, JsonObject, str]) -> None:
+    folder, summary, terminal = over_round_trips
     compared = ["fixed-k", "threshold:max_draft=6"]
-    shown = {words[0]: words[1:] for line in said.splitlines() if (words := line.split())}
+    shown = {words[0]: words[1:] for line in terminal.splitlines() if (words := line.split())}
     for winner in summary["fastest"]:
         rtt_s = winner["place"]["link.rtt_s"]
         stars = ["*"] if winner["speedup"] >= 1 and winner["method"] in compared else []
@@ -93,35 +93,35 @@ def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, 
     methods = ["autoregressive", "fixed-k", "threshold:max_draft=6"]
     grid = [(str(rtt_s), method) for rtt_s in ROUND_TRIPS for method in methods]
     assert [(row["link.rtt_s"], row["method"]) for row in rows] == grid
-    for row, found in zip(rows, summary["rows"], strict=True):
-        assert float(row["speedup"]) == found["speedup"]
-        assert float(row["throughput"]) == pytest.approx(found["tokens"] / found["makespan_s"])
+    for row, entry in zip(rows, summary["rows"], strict=True):
+        assert float(row["speedup"]) == entry["speedup"]
+        assert float(row["throughput"]) == pytest.approx(entry["tokens"] / entry["makespan_s"])
         assert row["cost_efficiency"] == ""
     assert set(speedups(summary, "autoregressive").values()) == {1.0}
 
 
 def test_break_even_is_interpolated_between_neighbours_and_said(
-    over_round_trips: tuple[Path, dict[str, Any], str],
+    over_round_trips: tuple[Path, JsonObject, str],
 ) -> None:
-    folder, summary, said = over_round_trips
+    folder, summary, terminal = over_round_trips
     report = (folder / "report.md").read_text()
-    for found in summary["break_even"]:
-        line = speedups(summary, found["method"])
-        (crossing,) = found["crossings"]
+    for entry in summary["break_even"]:
+        line = speedups(summary, entry["method"])
+        (crossing,) = entry["crossings"]
         low, high = crossing["low"], crossing["high"]
         assert line[low] > 1 > line[high]
         assert ROUND_TRIPS.index(high) == ROUND_TRIPS.index(low) + 1
         share = (crossing["at"] - low) / (high - low)
         assert line[low] + share * (line[high] - line[low]) == pytest.approx(1)
-        sentence = f"{found['method']} stops beating autoregressive decoding at the server at round trip = "
-        assert sentence in " ".join(said.split())
+        sentence = f"{entry['method']} stops beating autoregressive decoding at the server at round trip = "
+        assert sentence in " ".join(terminal.split())
         assert sentence in report
         assert f"(between {low:g} and {high:g})" in report
     assert "MODELLED TIME" in report
     assert "## Deployment (modelled)" in report
 
 
-def test_run_json_says_what_was_swept(over_round_trips: tuple[Path, dict[str, Any], str], trace: Path) -> None:
+def test_run_json_says_what_was_swept(over_round_trips: tuple[Path, JsonObject, str], trace: Path) -> None:
     run = read_object(over_round_trips[0] / "run.json")
     assert run["config"]["axes"] == {"link.rtt_s": list(ROUND_TRIPS)}
     assert (run["command"], run["time_kind"], run["requests"]) == ("sweep", "modelled", 10)
@@ -130,7 +130,7 @@ def test_run_json_says_what_was_swept(over_round_trips: tuple[Path, dict[str, An
 
 
 def test_a_point_of_a_sweep_is_the_benchmark_of_that_deployment(
-    over_round_trips: tuple[Path, dict[str, Any], str], trace: Path, tmp_path: Path
+    over_round_trips: tuple[Path, JsonObject, str], trace: Path, tmp_path: Path
 ) -> None:
     options = ["--deployment", "wan", "--set", "link.rtt_s=0.08", "--out", tmp_path, "--json"]
     done = skit_here("bench", "--replay", trace, "--method", "fixed-k", *options)
@@ -152,14 +152,14 @@ def test_options_of_methods_are_swept_too(trace: Path, tmp_path: Path) -> None:
     assert fixed[1] < fixed[2] < fixed[4]
     assert {row["method"] for row in summary["rows"]} >= {"fixed-k:k=1", "fixed-k:k=2", "fixed-k:k=4"}
     assert len(set(speedups(summary, "threshold:max_draft=6", "fixed-k.k").values())) == 1
-    assert [found["method"] for found in summary["break_even"]] == ["fixed-k", "threshold:max_draft=6"]
+    assert [entry["method"] for entry in summary["break_even"]] == ["fixed-k", "threshold:max_draft=6"]
     assert read_object(folder / "run.json")["deployment"]["name"] == "recorded"
 
 
 def test_two_axes_make_a_line_for_each_value_of_the_second(trace: Path, tmp_path: Path) -> None:
     grid = ["--set", "link.rtt_s=0.01,0.5", "--set", "fixed-k.k=1,4", "--deployment", "specedge"]
     _, summary, _ = swept("--replay", trace, *grid, "--method", "fixed-k", "--out", tmp_path)
-    assert [found["method"] for found in summary["break_even"]] == ["fixed-k:k=1", "fixed-k:k=4"]
+    assert [entry["method"] for entry in summary["break_even"]] == ["fixed-k:k=1", "fixed-k:k=4"]
     assert len(summary["rows"]) == 4 * 2
     assert all(row["cost_efficiency"] > 0 for row in summary["rows"])
 
@@ -172,12 +172,12 @@ def test_ranges_without_a_break_even_are_named(trace: Path, tmp_path: Path) -> N
 
 
 def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_path: Path) -> None:
-    places = ["--deployment", "wan", "--set", "drafter.placement=server,edge", "--set", "link.rtt_s=0.3"]
-    folder, summary, said = swept("--replay", trace, *places, "--method", "fixed-k", "--out", tmp_path)
-    (found,) = summary["break_even"]
-    assert (found["verdict"], found["faster_at"], found["crossings"]) == ("in part", ["server"], [])
+    placements = ["--deployment", "wan", "--set", "drafter.placement=server,edge", "--set", "link.rtt_s=0.3"]
+    folder, summary, terminal = swept("--replay", trace, *placements, "--method", "fixed-k", "--out", tmp_path)
+    (break_even,) = summary["break_even"]
+    assert (break_even["verdict"], break_even["faster_at"], break_even["crossings"]) == ("in part", ["server"], [])
     sentence = "fixed-k beats autoregressive decoding at the server only at place of the drafter = server."
-    assert sentence in " ".join(said.split())
+    assert sentence in " ".join(terminal.split())
     assert "| `fixed-k` | at server |" in (folder / "report.md").read_text()
 
 
@@ -199,10 +199,10 @@ def test_without_a_trace_one_is_recorded(tiny: TinyPair, tmp_path: Path) -> None
     prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(4)))
     options = ["--dataset", prompts, "--limit", 3, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
     grid = ["--deployment", "specedge", "--set", "link.rtt_s=0.01,0.1"]
-    folder, summary, said = swept(*options, *grid, "--method", "fixed-k", "--out", tmp_path / "results")
+    folder, summary, terminal = swept(*options, *grid, "--method", "fixed-k", "--out", tmp_path / "results")
     assert (folder / "trace.parquet").is_file()
     assert {row["finished"] for row in summary["rows"]} == {3}
-    assert "recording" in said
+    assert "recording" in terminal
     again = ["--replay", folder / "trace.parquet", *grid, "--method", "fixed-k", "--out", tmp_path / "again"]
     assert swept(*again)[1] == summary
 
@@ -273,16 +273,16 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
         **pair,
     )
     rows, _ = replay_grid(settings, settings.points(), None, lambda *_: None)
-    found = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
-    assert found[1.0, "fixed-k:k=2"].acceptance_rate == 1
-    assert (found["0.5+0.4", "specinfer:branching=2"].acceptance_length or 0) > 1.7
-    best = {one.place["draft.ranks"]: one.method for one in summarise(rows, settings.axes()).fastest}
+    totals = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
+    assert totals[1.0, "fixed-k:k=2"].acceptance_rate == 1
+    assert (totals["0.5+0.4", "specinfer:branching=2"].acceptance_length or 0) > 1.7
+    best = {entry.place["draft.ranks"]: entry.method for entry in summarise(rows, settings.axes()).fastest}
     assert best[1.0] == "fixed-k:k=2"
 
 
 def test_options_of_a_draft_need_a_synthetic_pair(tmp_path: Path) -> None:
-    asked = ["sweep", "--method", "fixed-k", "--set", "draft.ranks=0.5,0.9", "--deployment", "wan", "--out", tmp_path]
-    assert "give --target synthetic" in error_line(skit_here(*asked))
+    command = ["sweep", "--method", "fixed-k", "--set", "draft.ranks=0.5,0.9", "--deployment", "wan", "--out", tmp_path]
+    assert "give --target synthetic" in error_line(skit_here(*command))
     pair = ["--target", "synthetic", "--draft", "synthetic"]
     local = ["sweep", *pair, "--method", "fixed-k", "--set", "draft.ranks=0.5,1"]
     assert "choose a modelled --deployment" in error_line(skit_here(*local, "--out", tmp_path))
@@ -293,14 +293,14 @@ def test_minutes_sweep_over_what_is_recorded_by_then(tiny: TinyPair, tmp_path: P
     prompts = write_rows(tmp_path / "prompts.jsonl", *rows)
     sizes = ("--dataset", prompts, "--max-new-tokens", 4, "--max-draft", 3, *tiny.options)
     grid = ("--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1")
-    folder, _, said = swept(*sizes, *grid, "--minutes", 1e-6, "--out", tmp_path / "out")
+    folder, _, terminal = swept(*sizes, *grid, "--minutes", 1e-6, "--out", tmp_path / "out")
     run = read_object(folder / "run.json")
     assert 0 < run["requests"] < 10
     line = f"PARTIAL RUN: {run['requests']} of 10 requests were recorded before --minutes were over"
-    assert line in " ".join(said.split())
+    assert line in " ".join(terminal.split())
     assert line in (folder / "report.md").read_text()
     resumed = skit_here("record", *sizes, "--limit", 100, "--out", folder / "trace.parquet", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    whole = swept("--replay", folder / "trace.parquet", *grid, "--out", tmp_path / "out")
-    assert read_object(whole[0] / "run.json")["requests"] == 10
-    assert "PARTIAL" not in whole[2]
+    complete = swept("--replay", folder / "trace.parquet", *grid, "--out", tmp_path / "out")
+    assert read_object(complete[0] / "run.json")["requests"] == 10
+    assert "PARTIAL" not in complete[2]

@@ -5,11 +5,11 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import SKIT, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.models.heads.files import is_head
 
 SMALL = ["--limit", "14", "--max-new-tokens", "12", "--epochs", "1", "--vocabulary", "200", "--batch-size", "6"]
@@ -17,9 +17,9 @@ SMALL = ["--limit", "14", "--max-new-tokens", "12", "--epochs", "1", "--vocabula
 
 def acceptance_length(line: str) -> float:
     """Return the held-out figure of a line of training.log."""
-    found = re.search(r"held out: ([0-9.]+) tokens", line)
-    assert found, line
-    return float(found[1])
+    match = re.search(r"held out: ([0-9.]+) tokens", line)
+    assert match, line
+    return float(match[1])
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def done(tiny: TinyPair, home: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_head_is_trained_and_described(done: subprocess.CompletedProcess[str], home: Path) -> None:
     assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    document: JsonObject = json.loads(done.stdout.splitlines()[-1])
     (folder,) = map(Path, document["run_dirs"])
     assert folder.is_relative_to(home)
     assert is_head(folder)
@@ -55,8 +55,8 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
 ) -> None:
     assert done.returncode == 0
     options = ["--method", "eagle:k=3", "--limit", "2", "--max-new-tokens", "8", "--out", str(tmp_path), "--json"]
-    place = ["--deployment", "wan", "--set", "link.state_bytes=1000"]
-    ran = skit("bench", "--target", tiny.target, *options, *place, env=environment(SKIT_HOME=str(home)))
+    over_the_link = ["--deployment", "wan", "--set", "link.state_bytes=1000"]
+    ran = skit("bench", "--target", tiny.target, *options, *over_the_link, env=environment(SKIT_HOME=str(home)))
     assert ran.returncode == 0, ran.stderr
     (folder,) = map(Path, json.loads(ran.stdout.splitlines()[-1])["run_dirs"])
     run = read_object(folder / "run.json")
@@ -67,11 +67,11 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     layers = run["hidden_states"]["layers"]
     assert run["hidden_states"]["bytes_per_token"] == 1000 * len(layers)
     sent = read_object(folder / "summary.json")["hidden_states"]
-    kept = [
+    kept_tokens = [
         len(record["prompt_ids"]) - 1 + sum(1 + step["accepted"] for step in record["rounds"])
         for record in read_rows(folder / "requests.jsonl")
     ]
-    assert sent["bytes"] == 1000 * len(layers) * sum(kept)
+    assert sent["bytes"] == 1000 * len(layers) * sum(kept_tokens)
     assert f"{len(layers)}.00 kB for every token that the target keeps" in (folder / "report.md").read_text()
 
 
@@ -84,10 +84,10 @@ def medusa_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def medusa(tiny: TinyPair, medusa_home: Path) -> Path:
     """Medusa heads of the command line, in the user's folder."""
-    made = skit(
+    trained = skit(
         "train-head", "--kind", "medusa", "--target", tiny.target, *SMALL, env=environment(SKIT_HOME=str(medusa_home))
     )
-    assert made.returncode == 0, made.stderr
+    assert trained.returncode == 0, trained.stderr
     (folder,) = (medusa_home / "medusa-heads").iterdir()
     return folder
 
@@ -165,23 +165,23 @@ def test_bad_input_is_one_line(
     options: list[str], words: str, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKIT_HOME", str(tmp_path))
-    found = skit_here(*options, "--target", tiny.target)
-    assert words in error_line(found)
+    refused = skit_here(*options, "--target", tiny.target)
+    assert words in error_line(refused)
 
 
 def test_answers_are_kept_for_the_next_training_and_a_draft_is_made_of_them(
     done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
 ) -> None:
     assert done.returncode == 0
-    (kept,) = (home / "answers").iterdir()
-    shards = {path: path.stat().st_mtime_ns for path in kept.glob("*.safetensors")}
+    (answer_folder,) = (home / "answers").iterdir()
+    shards = {path: path.stat().st_mtime_ns for path in answer_folder.glob("*.safetensors")}
     assert shards
     folder = tmp_path / "draft"
     save = ["--save-to", str(folder), "--layers", "0", "--json"]
-    made = skit("train-draft", "--target", tiny.target, *SMALL, *save, env=environment(SKIT_HOME=str(home)))
-    assert made.returncode == 0, made.stderr
-    assert {path: path.stat().st_mtime_ns for path in kept.glob("*.safetensors")} == shards
-    assert json.loads(made.stdout.splitlines()[-1])["summary"]["vocabulary"] == 200
+    trained = skit("train-draft", "--target", tiny.target, *SMALL, *save, env=environment(SKIT_HOME=str(home)))
+    assert trained.returncode == 0, trained.stderr
+    assert {path: path.stat().st_mtime_ns for path in answer_folder.glob("*.safetensors")} == shards
+    assert json.loads(trained.stdout.splitlines()[-1])["summary"]["vocabulary"] == 200
     options = ["--method", "fixed-k", "--method", "specinfer", "--limit", "2", "--max-new-tokens", "8", "--json"]
     pair = ["--target", tiny.target, "--draft", str(folder), "--out", str(tmp_path / "runs")]
     ran = skit("bench", *pair, *options, env=environment(SKIT_HOME=str(home)))
@@ -208,11 +208,13 @@ def test_a_killed_training_is_resumed_from_its_best_checkpoint(
         )
         process.kill()
     assert not (folder / "model.safetensors").exists()
-    kept = (folder / "training.log").read_text().splitlines()
+    epochs_before = (folder / "training.log").read_text().splitlines()
     resumed = skit(*command, "--epochs", "1", "--resume", env=environment(SKIT_HOME=str(home)))
     assert resumed.returncode == 0, resumed.stderr
-    first = (folder / "training.log").read_text().splitlines()[len(kept)]
-    assert acceptance_length(first) == pytest.approx(max(map(acceptance_length, kept)), abs=0.05), "kept in bf16"
+    first = (folder / "training.log").read_text().splitlines()[len(epochs_before)]
+    assert acceptance_length(first) == pytest.approx(max(map(acceptance_length, epochs_before)), abs=0.05), (
+        "kept in bf16"
+    )
     assert (folder / "model.safetensors").is_file()
     assert not (folder / "unfinished").exists()
     assert not (folder / ".lock").exists()

@@ -6,13 +6,13 @@ import subprocess
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import BUSY, QUIET, READINGS, TinyPair, environment, error_line, read_object, skit, skit_here
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.methods.predictor_based import load_predictor
 from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import PairHashes, entries, find
@@ -49,14 +49,14 @@ def done(tiny: TinyPair, home: Path, out: Path) -> subprocess.CompletedProcess[s
 
 
 @pytest.fixture(scope="module")
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def document(done: subprocess.CompletedProcess[str]) -> JsonObject:
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    parsed: JsonObject = json.loads(done.stdout.splitlines()[-1])
+    return parsed
 
 
 @pytest.fixture(scope="module")
-def folder(document: dict[str, Any]) -> Path:
+def folder(document: JsonObject) -> Path:
     return Path(document["run_dirs"][0])
 
 
@@ -72,7 +72,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_stdout_is_one_document_and_stderr_tells_progress_and_the_stand_in(
-    done: subprocess.CompletedProcess[str], document: dict[str, Any], folder: Path
+    done: subprocess.CompletedProcess[str], document: JsonObject, folder: Path
 ) -> None:
     assert done.stdout.count("\n") == 1
     assert document["summary"] == read_object(folder / "summary.json")
@@ -93,23 +93,25 @@ def test_the_run_folder_holds_trace_report_plots_and_predictors(folder: Path, ou
 
 
 def test_saved_predictors_are_found_by_pair_and_one_is_recommended(
-    document: dict[str, Any], home: Path, pair: PairHashes, monkeypatch: pytest.MonkeyPatch
+    document: JsonObject, home: Path, pair: PairHashes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKIT_HOME", str(home))
-    found = [load(folder, pair=pair) for folder in find(pair)]
-    assert [one.recommended for one in found] == [True, False]
-    assert found[0].family == document["summary"]["recommended"]
-    longest = {one["name"]: one["longest"] for one in document["summary"]["contenders"]}
-    for one in found:
-        assert one.max_draft == longest[one.family]
-        assert one.metrics["classification"]["auc"] == document["summary"]["classification"][one.family]["auc"]
-        assert one.training["split"]["test"]["prompts"] == 2
+    predictors = [load(folder, pair=pair) for folder in find(pair)]
+    assert [predictor.recommended for predictor in predictors] == [True, False]
+    assert predictors[0].family == document["summary"]["recommended"]
+    longest = {contender["name"]: contender["longest"] for contender in document["summary"]["contenders"]}
+    for predictor in predictors:
+        assert predictor.max_draft == longest[predictor.family]
+        assert (
+            predictor.metrics["classification"]["auc"] == document["summary"]["classification"][predictor.family]["auc"]
+        )
+        assert predictor.training["split"]["test"]["prompts"] == 2
 
 
-def test_wisp_decodes_with_what_was_trained(
-    tiny: TinyPair, home: Path, document: dict[str, Any], tmp_path: Path
-) -> None:
-    longest = next(one["longest"] for one in document["summary"]["contenders"] if one["kind"] == "classifier")
+def test_wisp_decodes_with_what_was_trained(tiny: TinyPair, home: Path, document: JsonObject, tmp_path: Path) -> None:
+    longest = next(
+        contender["longest"] for contender in document["summary"]["contenders"] if contender["kind"] == "classifier"
+    )
     bench = skit(
         *("bench", "--method", f"wisp:max_draft={longest}", *tiny.options),
         *("--limit", 2, "--max-new-tokens", 8, "--out", tmp_path, "--json"),
@@ -218,8 +220,8 @@ def test_bad_traces_are_one_line_and_leave_no_folder(
     tiny: TinyPair, folder: Path, pair: PairHashes, tmp_path: Path
 ) -> None:
     models = {role: {"name": role, "hash": getattr(pair, role)} for role in ("target", "draft")}
-    whole = (folder / "trace.parquet").read_bytes()
-    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    content = (folder / "trace.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(content[: len(content) // 2])
     (tmp_path / "text.parquet").write_text("no trace")
     write_trace(tmp_path / "empty.parquet", [], models)
     write_trace(tmp_path / "foreign.parquet", made_requests(6))

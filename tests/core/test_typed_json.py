@@ -1,6 +1,6 @@
 """JSON and TOML as typed records: what is wrong is said with the field's name."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from msgspec import Struct
@@ -56,7 +56,7 @@ def test_a_number_of_any_length_is_text_and_does_no_harm_where_nobody_reads_it()
         ({"seconds": 1, "layers": [{"rows": 1, "columns": 1}]}, r"^layers\[0\].columns is unknown$"),
     ],
 )
-def test_a_wrong_field_is_named(document: Any, message: str) -> None:
+def test_a_wrong_field_is_named(document: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         convert(Card, document)
 

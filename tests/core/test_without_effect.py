@@ -40,6 +40,6 @@ def refused(**given: object) -> str:
     ],
 )
 def test_the_line_names_the_options_and_the_case(given: dict[str, object], line: str) -> None:
-    said = refused(**given)
-    assert said.startswith(line)
-    assert bool(said) is bool(line)
+    refusal = refused(**given)
+    assert refusal.startswith(line)
+    assert bool(refusal) is bool(line)

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import Hub, LoadedDataset, Prompt, datasets
 from specbench_kit.datasets.loading import load, parse
 
@@ -25,7 +26,7 @@ SPEED: dict[str, Any] = {
 """As the card of nvidia/SPEED-Bench has its columns."""
 
 
-def put(path: Path, *rows: dict[str, Any]) -> None:
+def put(path: Path, *rows: JsonObject) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
 
@@ -99,7 +100,7 @@ def test_a_spec_says_where_and_which_columns() -> None:
         ([{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}], ("Why?",)),
     ],
 )
-def test_dialogues_are_what_a_person_says_in_them(value: Any, turns: tuple[str, ...]) -> None:
+def test_dialogues_are_what_a_person_says_in_them(value: object, turns: tuple[str, ...]) -> None:
     assert parse("hub:a/b").prompt({"prompt": value}, 0).turns == turns
 
 
@@ -124,7 +125,7 @@ def test_a_spec_that_is_wrong_is_one_line(spec: str, reason: str) -> None:
 def test_a_parquet_file_is_prompts_too(tmp_path: Path) -> None:
     put(tmp_path / "mine.parquet", {"id": "a", "prompt": "Why?"}, {"id": "b", "prompt": "How?"})
     loaded = loaded_from(str(tmp_path / "mine.parquet"), tmp_path)
-    assert (loaded.name, loaded.source, [one.turns for one in loaded.prompts]) == (
+    assert (loaded.name, loaded.source, [prompt.turns for prompt in loaded.prompts]) == (
         "mine",
         "file",
         [("Why?",), ("How?",)],

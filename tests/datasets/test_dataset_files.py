@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ def load_file(path: Path, limit: int | None = None, seed: int = 0) -> LoadedData
     return load(str(path), data_dir=None, allow_sample=False, limit=limit, seed=seed)
 
 
-def write(path: Path, *rows: Any) -> Path:
+def write(path: Path, *rows: object) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -63,7 +62,7 @@ SHARED = [
     ],
 )
 def test_conversations_are_read_in_the_forms_that_people_have(
-    tmp_path: Path, row: dict[str, Any], turns: tuple[str, ...] | None
+    tmp_path: Path, row: dict[str, object], turns: tuple[str, ...] | None
 ) -> None:
     (prompt,) = load_file(write(tmp_path / "mine.jsonl", row)).prompts
     assert prompt.turns == (turns or ("Hello", "Say it"))
@@ -82,7 +81,7 @@ def test_conversations_are_read_in_the_forms_that_people_have(
         {"system_prompt": "Be short.", "conversations": [{"from": "human", "value": "Hello"}]},
     ],
 )
-def test_what_the_system_says_goes_before_the_first_turn(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_what_the_system_says_goes_before_the_first_turn(tmp_path: Path, row: dict[str, object]) -> None:
     loaded = load_file(write(tmp_path / "mine.jsonl", row))
     (prompt,) = loaded.prompts
     assert (prompt.system, prompt.turns) == ("Be short.", ("Hello",))
@@ -169,7 +168,7 @@ def test_a_path_without_the_suffix_is_known_by_its_separator(tmp_path: Path) -> 
         ([], "bad.jsonl holds no prompts"),
     ],
 )
-def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, rows: list[Any], complaint: str) -> None:
+def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, rows: list[object], complaint: str) -> None:
     with pytest.raises(SkitError) as raised:
         load_file(write(tmp_path / "bad.jsonl", *rows))
     assert complaint in str(raised.value)
@@ -201,9 +200,9 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 def test_a_limit_draws_the_same_subset_for_a_seed_in_the_original_order(tmp_path: Path) -> None:
     path = write(tmp_path / "many.jsonl", *({"prompt": f"p{number}"} for number in range(50)))
-    first, again, other = load_file(path, 10, 3), load_file(path, 10, 3), load_file(path, 10, 4)
+    first, again, other_seed = load_file(path, 10, 3), load_file(path, 10, 3), load_file(path, 10, 4)
     assert first == again
-    assert first.digest != other.digest
+    assert first.digest != other_seed.digest
     assert [int(prompt.id) for prompt in first.prompts] == [4, 8, 15, 23, 30, 34, 37, 38, 40, 48]
     assert first.total == 50
 

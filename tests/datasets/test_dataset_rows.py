@@ -159,7 +159,7 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
 
 
 @pytest.mark.parametrize(("name", "row", "expected"), ROWS)
-def test_a_published_row_becomes_the_prompt(name: str, row: dict[str, Any], expected: Prompt | None) -> None:
+def test_a_published_row_becomes_the_prompt(name: str, row: dict[str, object], expected: Prompt | None) -> None:
     assert datasets.get(name)().prompt(row, 7) == expected
 
 

@@ -16,6 +16,7 @@ import pytest
 from http_servers import running
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset, datasets
 from specbench_kit.datasets.loading import load
 
@@ -33,14 +34,14 @@ def local(name: str, data_dir: Path | None, limit: int | None = None) -> LoadedD
     return load(name, data_dir=data_dir, allow_sample=False, limit=limit, seed=0)
 
 
-def put(folder: Path, relative: str, *rows: dict[str, Any]) -> None:
+def put(folder: Path, relative: str, *rows: JsonObject) -> None:
     path = folder / relative
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def run(code: str, home: Path, **environment: str) -> Any:
-    """What a fresh interpreter prints, as JSON, with the Hugging Face folders in `home` and no hub."""
+    """Return what a fresh interpreter prints as JSON, with the Hugging Face folders in `home` and no hub."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SKIT_"))}
     variables = {"HF_HOME": str(home), "HF_ENDPOINT": CLOSED_PORT, "no_proxy": "127.0.0.1"}
     done = subprocess.run(
@@ -150,7 +151,7 @@ def served(tmp_path: Path) -> Iterator[str]:
     """A real HTTP server over `tmp_path`; gives its address."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: object) -> None:
             """Nothing on stderr."""
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))) as port:
@@ -195,8 +196,8 @@ def test_another_distribution_adds_a_dataset_by_an_entry_point(tmp_path: Path) -
     (info / "entry_points.txt").write_text("[specbench_kit.datasets]\nriddles = riddles_plugin:Riddles\n")
     put(tmp_path, "riddles.jsonl", {"key": "r1", "text": "What has keys but no locks?"})
     code = LOAD.format(name="riddles", allow_sample=False)
-    found = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
-    assert found == ["local", "riddles.jsonl", [["What has keys but no locks?"]], False]
+    printed = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
+    assert printed == ["local", "riddles.jsonl", [["What has keys but no locks?"]], False]
 
 
 def test_discovery_imports_no_heavy_library(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_level_that_cannot_be_fed_is_one_line(children: list[Child], said: str
 class Mistaken(Method):
     """Gives the wrong kind of policy."""
 
-    gives: Any = field(default_factory=LevelPolicy)
+    gives: object = field(default_factory=LevelPolicy)
 
     def policy(self) -> Any:
         return self.gives
@@ -196,7 +196,7 @@ def test_the_wrong_kind_of_policy_is_one_line(runners: Runners) -> None:
     "spec", ["specedge:depth=3,budget=6", "threshold:schedule=heuristic-transient,adaptive=true", "fixed-k"]
 )
 def test_a_request_may_come_again_under_its_id(spec: str, runners: Runners) -> None:
-    """In the same engine, whose policy has seen it: the second time is like the first."""
+    """The engine's policy has seen the request before: the second time is like the first."""
     target = tiny_llama(0)
     agreeing = make_runner(target, 1, 60), make_runner(disturbed(target, 0.001), 1, 60)
     engine = live_engine(parse_method(spec), *agreeing, setup=DecodingSetup())

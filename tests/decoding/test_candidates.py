@@ -17,16 +17,16 @@ def test_looking_for_a_bound_finds_what_sorting_finds(rows: int, vocabulary: int
     for branch, count in ((1, 1), (2, 9), (5, 3), (16, 32), (200, 40)):
         logits = torch.randn(rows, vocabulary, generator=generator) * 4
         bases = (-3 * torch.rand(rows, generator=generator)).tolist()
-        asked = logits.softmax(-1), bases, min(branch, vocabulary), min(count, rows * min(branch, vocabulary))
-        quick, plain = _by_bound(*asked), _by_rows(*asked)
-        assert [found[1:] for found in quick] == [found[1:] for found in plain]
-        assert [found[0] for found in quick] == pytest.approx([found[0] for found in plain])
+        arguments = logits.softmax(-1), bases, min(branch, vocabulary), min(count, rows * min(branch, vocabulary))
+        quick, plain = _by_bound(*arguments), _by_rows(*arguments)
+        assert [candidate[1:] for candidate in quick] == [candidate[1:] for candidate in plain]
+        assert [candidate[0] for candidate in quick] == pytest.approx([candidate[0] for candidate in plain])
         assert likeliest(logits.softmax(-1), bases, branch, count) == quick
 
 
 def test_no_row_gives_more_than_its_branch() -> None:
     sure = torch.tensor([[0.5, 0.4, 0.1, 0.0], [0.25, 0.25, 0.25, 0.25]])
-    assert [found[1:] for found in likeliest(sure, [0.0, -9.0], 2, 3)] == [(0, 0), (0, 1), (1, 0)]
+    assert [candidate[1:] for candidate in likeliest(sure, [0.0, -9.0], 2, 3)] == [(0, 0), (0, 1), (1, 0)]
 
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 1000])
@@ -40,12 +40,12 @@ def test_the_native_executor_finds_the_same(vocabulary: int) -> None:
         forward = executor.forward([Row(0, [0] * (rows + 2), 0, 0, None, rows + 2)])
         forward.logits.copy_(torch.randn(forward.logits.shape, generator=generator) * 4)
         bases = (-3 * torch.rand(rows, generator=generator)).tolist()
-        kept = list(range(rows + 2))[::-1][:rows]
+        kept_rows = list(range(rows + 2))[::-1][:rows]
         draft = DraftForward(forward, Sampler(temperature=0.8))
-        quick = draft.likeliest(kept, bases, branch, count)
-        above = draft.likeliest(kept, bases, branch, count, quick[len(quick) // 2][0])
+        quick = draft.likeliest(kept_rows, bases, branch, count)
+        above = draft.likeliest(kept_rows, bases, branch, count, quick[len(quick) // 2][0])
         assert above == quick[: len(quick) // 2]
         forward.candidates = None
-        plain = draft.likeliest(kept, bases, branch, count)
-        assert [found[1:] for found in quick] == [found[1:] for found in plain]
-        assert [found[0] for found in quick] == pytest.approx([found[0] for found in plain], abs=1e-4)
+        plain = draft.likeliest(kept_rows, bases, branch, count)
+        assert [candidate[1:] for candidate in quick] == [candidate[1:] for candidate in plain]
+        assert [candidate[0] for candidate in quick] == pytest.approx([candidate[0] for candidate in plain], abs=1e-4)

@@ -1,10 +1,9 @@
 """The draft model's side of a round."""
 
-from typing import Any
-
 import pytest
 import torch
 from tiny_models import make_runner, plain_greedy, plain_logits, random_prompts, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.distributions import DraftForward
@@ -25,12 +24,12 @@ def open_session(name: str, prompt: list[int]) -> Session:
 
 
 @pytest.fixture
-def model() -> Any:
+def model() -> PreTrainedModel:
     return tiny_llama(0)
 
 
 @pytest.fixture
-def runner(model: Any) -> Runner:
+def runner(model: PreTrainedModel) -> Runner:
     return make_runner(model, 3, CAPACITY)
 
 
@@ -46,7 +45,7 @@ def chain(drafter: ModelDrafter, sessions: list[Session], length: int) -> list[D
     return drafts
 
 
-def test_chains_are_the_draft_models_greedy_text(model: Any, runner: Runner) -> None:
+def test_chains_are_the_draft_models_greedy_text(model: PreTrainedModel, runner: Runner) -> None:
     prompts = random_prompts([1, 9, 30], 64)
     drafts = chain(make_drafter(runner), [open_session(str(i), prompt) for i, prompt in enumerate(prompts)], 5)
     for draft, prompt in zip(drafts, prompts, strict=True):
@@ -56,8 +55,8 @@ def test_chains_are_the_draft_models_greedy_text(model: Any, runner: Runner) -> 
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 3, 5])
-def test_the_next_round_goes_on_from_what_was_accepted(model: Any, runner: Runner, accepted: int) -> None:
-    """Whether the last accepted token had been forwarded or not."""
+def test_the_next_round_goes_on_from_what_was_accepted(model: PreTrainedModel, runner: Runner, accepted: int) -> None:
+    """The drafter goes on, whether the last accepted token had been forwarded or not."""
     (prompt,) = random_prompts([9], 64)
     drafter, session = make_drafter(runner), open_session("a", prompt)
     (draft,) = chain(drafter, [session], 5)
@@ -70,7 +69,7 @@ def test_the_next_round_goes_on_from_what_was_accepted(model: Any, runner: Runne
     assert draft.tree.tokens == [17, *plain_greedy(model, text, 4)[0]]
 
 
-def test_a_round_without_a_draft_is_caught_up_with(model: Any, runner: Runner) -> None:
+def test_a_round_without_a_draft_is_caught_up_with(model: PreTrainedModel, runner: Runner) -> None:
     (prompt,) = random_prompts([9], 64)
     drafter, session = make_drafter(runner), open_session("a", prompt)
     for length in (0, 2, 0, 0, 3):
@@ -80,33 +79,33 @@ def test_a_round_without_a_draft_is_caught_up_with(model: Any, runner: Runner) -
         drafter.commit(draft, list(range(1, length + 1)))
 
 
-def test_trees_get_the_distribution_of_every_path(model: Any, runner: Runner) -> None:
+def test_trees_get_the_distribution_of_every_path(model: PreTrainedModel, runner: Runner) -> None:
     prompts = random_prompts([12, 4], 64)
     drafter, sessions = make_drafter(runner), [open_session(str(i), prompt) for i, prompt in enumerate(prompts)]
-    one, two = drafter.begin(sessions)
-    first = drafter.expand([(one, [0]), (two, [0])])
-    for draft, row in ((one, 0), (two, 1)):
+    first_draft, second_draft = drafter.begin(sessions)
+    first = drafter.expand([(first_draft, [0]), (second_draft, [0])])
+    for draft, row in ((first_draft, 0), (second_draft, 1)):
         assert [draft.tree.add(token, 0, first, row) for token in (3, 4)] == [1, 2]
-    second = drafter.expand([(one, [1, 2]), (two, [2])])
-    assert [one.tree.add(token, 2, second, 1) for token in (5, 6)] == [3, 4]
-    assert two.tree.add(7, 2, second, 2) == 3
-    third = drafter.expand([(two, [3, 1]), (one, [4])])
+    second = drafter.expand([(first_draft, [1, 2]), (second_draft, [2])])
+    assert [first_draft.tree.add(token, 2, second, 1) for token in (5, 6)] == [3, 4]
+    assert second_draft.tree.add(7, 2, second, 2) == 3
+    third = drafter.expand([(second_draft, [3, 1]), (first_draft, [4])])
     texts = {
         first: [prompts[0], prompts[1]],
         second: [[*prompts[0], 3], [*prompts[0], 4], [*prompts[1], 4]],
         third: [[*prompts[1], 4, 7], [*prompts[1], 3], [*prompts[0], 4, 6]],
     }
     for forward, rows in texts.items():
-        wanted = torch.stack([plain_logits(model, text)[-1] for text in rows])
-        torch.testing.assert_close(forward.logits, wanted, atol=1e-4, rtol=1e-4)
+        expected = torch.stack([plain_logits(model, text)[-1] for text in rows])
+        torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
     sessions[0].tokens += [4, 6, 20]
-    drafter.commit(one, [2, 4])
+    drafter.commit(first_draft, [2, 4])
     assert runner.length(0) == 12 + 2
     (draft,) = chain(drafter, sessions[:1], 3)
     assert draft.tree.tokens[1:] == plain_greedy(model, [*prompts[0], 4, 6, 20], 3)[0]
 
 
-def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: Any, runner: Runner) -> None:
+def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: PreTrainedModel, runner: Runner) -> None:
     """The kept node is not among the accepted: it is what the target itself said next."""
     (prompt,) = random_prompts([12], 64)
     session = open_session("a", prompt)
@@ -128,8 +127,8 @@ def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: Any, runner: Runner
     assert draft.tree.drafted == 0
     draft.tree.add(8, 2, third, 0)
     forward = drafter.expand([(draft, [3, 1])])
-    wanted = torch.stack([plain_logits(model, [*prompt, 4, 5, *rest])[-1] for rest in ([7, 8], [6])])
-    torch.testing.assert_close(forward.logits, wanted, atol=1e-4, rtol=1e-4)
+    expected = torch.stack([plain_logits(model, [*prompt, 4, 5, *path])[-1] for path in ([7, 8], [6])])
+    torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
     assert draft.tree.drafted == 1
     session.tokens += [7, 8, 9]
     drafter.commit(draft, [2, 3])
@@ -137,7 +136,7 @@ def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: Any, runner: Runner
     assert draft.tree.tokens[1:] == plain_greedy(model, [*prompt, 4, 5, 7, 8, 9], 3)[0]
 
 
-def test_nodes_that_no_model_proposed_can_be_expanded(model: Any, runner: Runner) -> None:
+def test_nodes_that_no_model_proposed_can_be_expanded(model: PreTrainedModel, runner: Runner) -> None:
     """A graft: the root is forwarded along with it."""
     (prompt,) = random_prompts([12], 64)
     drafter = make_drafter(runner)
@@ -146,11 +145,11 @@ def test_nodes_that_no_model_proposed_can_be_expanded(model: Any, runner: Runner
     draft.tree.add(5, 0, nowhere, 0)
     draft.tree.add(6, 1, nowhere, 0)
     forward = drafter.expand([(draft, [1, 2])])
-    wanted = plain_logits(model, [*prompt, 5, 6])[-2:]
-    torch.testing.assert_close(forward.logits, wanted, atol=1e-4, rtol=1e-4)
+    expected = plain_logits(model, [*prompt, 5, 6])[-2:]
+    torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_sampled_chains_use_the_requests_own_numbers(model: Any, runner: Runner) -> None:
+def test_sampled_chains_use_the_requests_own_numbers(model: PreTrainedModel, runner: Runner) -> None:
     sampler, prompts = Sampler(temperature=1.5), random_prompts([7, 2], 64)
     drafts = chain(make_drafter(runner, sampler), [open_session(str(i), p) for i, p in enumerate(prompts)], 4)
     for draft, prompt in zip(drafts, prompts, strict=True):
@@ -171,7 +170,7 @@ def test_drafts_stop_where_the_slot_is_full(runner: Runner, capacity: int) -> No
     assert [drafter.room(draft) for draft in drafts] == [0, 0]
 
 
-def test_a_released_slot_serves_another_request(model: Any) -> None:
+def test_a_released_slot_serves_another_request(model: PreTrainedModel) -> None:
     drafter = make_drafter(make_runner(model, 1, CAPACITY))
     for name, prompt in zip("abc", random_prompts([9, 30, 3], 64), strict=True):
         session = open_session(name, prompt)

@@ -34,14 +34,14 @@ class _Undecided(Exception):
 class Script:
     """Decisions of a rule in their order, in place of random numbers; it raises `_Undecided` at the first open one."""
 
-    made: Prefix
+    choices: Prefix
     weight: float = 1.0
     used: int = 0
 
     def decide(self, chances: Sequence[float]) -> int:
-        if self.used == len(self.made):
+        if self.used == len(self.choices):
             raise _Undecided(chances)
-        choice = self.made[self.used]
+        choice = self.choices[self.used]
         self.used += 1
         self.weight *= chances[choice] / sum(chances)
         return choice
@@ -97,7 +97,7 @@ def outcomes(
             path, bonus = rule(tree, list(range(1, len(tree))), target, script)  # type: ignore[arg-type]
         except _Undecided as open_decision:
             chances = open_decision.chances
-            pending += [(*script.made, choice) for choice, chance in enumerate(chances) if chance > 0]
+            pending += [(*script.choices, choice) for choice, chance in enumerate(chances) if chance > 0]
         else:
             yield script.weight, (*(tree.tokens[node] for node in path), bonus)
 
@@ -257,8 +257,8 @@ def test_siblings_are_accepted_as_worked_out_by_hand(monkeypatch: pytest.MonkeyP
     """
     draft, target = _even((0.5, 0.3, 0.2)), _even((0.2, 0.3, 0.5))
     for rule, replacement, mean in ((siblings, False, 0.82), (with_replacement, True, 0.76)):
-        found = output_of(rule, draft, target, (2,), monkeypatch, replacement=replacement)[1]
-        assert found == pytest.approx(mean, abs=1e-6)
+        observed = output_of(rule, draft, target, (2,), monkeypatch, replacement=replacement)[1]
+        assert observed == pytest.approx(mean, abs=1e-6)
 
 
 @pytest.mark.parametrize("rule", [block, siblings])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tiny_models import (
@@ -17,6 +17,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.engine import Engine
@@ -63,12 +64,12 @@ METHODS = [AUTOREGRESSIVE, parse_method("fixed-k"), parse_method("threshold:sche
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
+def runners(target: PreTrainedModel) -> Runners:
     return make_runner(target, 4, 100), make_runner(disturbed(target, 0.005), 4, 100)
 
 
@@ -205,17 +206,17 @@ def test_requests_are_taken_in_order_and_a_next_turn_first(runners: Runners) -> 
 
 def test_the_batch_is_kept_full(runners: Runners) -> None:
     engine = make_engine(AUTOREGRESSIVE, runners, batch_size=3)
-    for place, request in enumerate(make_requests([[1]] * 7, 1)):
-        engine.submit(replace(request, max_new_tokens=place + 1))
-    left = 7
+    for number, request in enumerate(make_requests([[1]] * 7, 1)):
+        engine.submit(replace(request, max_new_tokens=number + 1))
+    unfinished = 7
     while not engine.idle:
         finished = len(engine.step())
-        assert finished + len(engine.sessions) == min(3, left)
-        left -= finished
-    assert left == 0
+        assert finished + len(engine.sessions) == min(3, unfinished)
+        unfinished -= finished
+    assert unfinished == 0
 
 
-def test_engines_take_turns_on_the_same_runners(target: Any, runners: Runners) -> None:
+def test_engines_take_turns_on_the_same_runners(target: PreTrainedModel, runners: Runners) -> None:
     """Each engine's clock moves in its own steps only, and their slots do not mix."""
     prompts = clear_prompts(target, [5, 9], 15)
     engines = [make_engine(method, runners, batch_size=2) for method in (AUTOREGRESSIVE, parse_method("fixed-k"))]
@@ -224,10 +225,10 @@ def test_engines_take_turns_on_the_same_runners(target: Any, runners: Runners) -
             engine.submit(request)
     texts: list[dict[str, list[int]]] = [{}, {}]
     while not all(engine.idle for engine in engines):
-        for engine, other, text in zip(engines, engines[::-1], texts, strict=True):
-            before = other.clock.now_s()
+        for engine, idle_engine, text in zip(engines, engines[::-1], texts, strict=True):
+            before = idle_engine.clock.now_s()
             text |= {record.request_id: record.output_ids for record in engine.step()}
-            assert other.clock.now_s() == before
+            assert idle_engine.clock.now_s() == before
     assert texts[0] == texts[1] != {}
 
 
@@ -243,7 +244,7 @@ def test_a_request_reaches_what_both_the_setup_and_the_runners_allow(
 
 @pytest.mark.parametrize("capacities", [(60, 100), (100, 60)])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_shorter_slot_counts(method: Method, capacities: tuple[int, int], target: Any) -> None:
+def test_the_shorter_slot_counts(method: Method, capacities: tuple[int, int], target: PreTrainedModel) -> None:
     draft = disturbed(target, 0.001)
     runners = make_runner(target, 2, capacities[0]), make_runner(draft, 2, capacities[1])
     records = decode(method, runners, make_requests(random_prompts([50, 59, 60], 64), 200), batch_size=2)
@@ -261,9 +262,11 @@ def test_sampled_output_does_not_depend_on_the_batch(method: Method, runners: Ru
 @pytest.mark.parametrize("method", [AUTOREGRESSIVE, parse_method("fixed-k")])
 def test_the_seed_decides_the_sample(method: Method, runners: Runners) -> None:
     requests = make_requests(random_prompts([5, 1, 30], 64), 15)
-    one, same, two = (outputs(decode(method, runners, requests, sampler=SAMPLED, seed=seed)) for seed in (1, 1, 2))
-    assert one == same
-    assert all(one[name] != two[name] for name in one)
+    first, again, other_seed = (
+        outputs(decode(method, runners, requests, sampler=SAMPLED, seed=seed)) for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert all(first[name] != other_seed[name] for name in first)
 
 
 def test_sample_and_match_draws_what_plain_decoding_draws(runners: Runners) -> None:

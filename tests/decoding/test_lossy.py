@@ -77,8 +77,8 @@ def test_the_distance_from_the_targets_distribution_is_known_by_enumeration() ->
         tree = TokenTree(0)
         node = tree.add(token, 0, LookUpDistribution("test", 1.0), 0)
         path, _ = lossy_verdict(rule, tree, [node], torch.stack((p, p)), None)
-        for other in range(2):
-            output[other] += chance * (float(other == token) if path else float(p[other]))
+        for replacement in range(2):
+            output[replacement] += chance * (float(replacement == token) if path else float(p[replacement]))
     assert output == pytest.approx([0.5 + 0.5 * 0.95, 0.5 * 0.05])
     assert sum(abs(share - float(mass)) for share, mass in zip(output, p, strict=True)) / 2 == pytest.approx(0.025)
 
@@ -108,12 +108,12 @@ def sequences(
             weight = reached.pop(text)
             for chain in product(vocabulary, repeat=drafted):
                 chance = weight
-                for place, token in enumerate(chain):
-                    chance *= float(draft((*text, *chain[:place]))[token])
+                for position, token in enumerate(chain):
+                    chance *= float(draft((*text, *chain[:position]))[token])
                 tree = TokenTree(0)
                 for node, token in enumerate(chain):
                     tree.add(token, node, LookUpDistribution("test", 1.0), 0)
-                rows = torch.stack([target((*text, *chain[:place])) for place in range(drafted + 1)])
+                rows = torch.stack([target((*text, *chain[:position])) for position in range(drafted + 1)])
                 path, _ = lossy_verdict(rule, tree, list(range(1, drafted + 1)), rows, None)
                 for bonus in vocabulary:
                     output = (*text, *chain[: len(path)], bonus)[:tokens]
@@ -145,31 +145,31 @@ def models(seed: int) -> tuple[Distribution, Distribution]:
 
 def distances(rule: LossyRule) -> list[float]:
     """The distance after 1 to `LENGTH` tokens, on average over eight pairs."""
-    found = []
+    distances_by_pair = []
     for seed in range(8):
         draft, target = models(seed)
         exact = sequences(draft, target, Nothing(), LENGTH, 1)
         lossy = sequences(draft, target, rule, LENGTH, DRAFTED)
-        found.append([distance(lossy, exact, length) for length in range(1, LENGTH + 1)])
-    return [fmean(column) for column in zip(*found, strict=True)]
+        distances_by_pair.append([distance(lossy, exact, length) for length in range(1, LENGTH + 1)])
+    return [fmean(column) for column in zip(*distances_by_pair, strict=True)]
 
 
 def test_a_rule_that_accepts_nothing_leaves_the_distribution_of_sequences_as_it_is() -> None:
     draft, target = models(0)
-    found = sequences(draft, target, Nothing(), LENGTH, DRAFTED)
-    assert sum(found.values()) == pytest.approx(1)
-    for tokens, share in found.items():
+    probabilities = sequences(draft, target, Nothing(), LENGTH, DRAFTED)
+    assert sum(probabilities.values()) == pytest.approx(1)
+    for tokens, share in probabilities.items():
         own = 1.0
-        for place, token in enumerate(tokens):
-            own *= float(target(tokens[:place])[token])
+        for position, token in enumerate(tokens):
+            own *= float(target(tokens[:position])[token])
         assert share == pytest.approx(own)
 
 
 @pytest.mark.parametrize("rule", [TypicalAcceptance(), LooseAcceptance(window=1)])
 def test_the_distance_grows_with_the_number_of_tokens_as_the_docs_state(rule: LossyRule) -> None:
-    found = distances(rule)
-    assert all(before < after for before, after in pairwise(found))
-    row = f"| {rule.display_name} | " + " | ".join(f"{share:.3f}" for share in found) + " |"
+    distances_by_length = distances(rule)
+    assert all(before < after for before, after in pairwise(distances_by_length))
+    row = f"| {rule.display_name} | " + " | ".join(f"{share:.3f}" for share in distances_by_length) + " |"
     assert row in (Path(__file__).parents[2] / "docs" / "methods.md").read_text(), row
 
 

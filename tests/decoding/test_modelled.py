@@ -65,7 +65,7 @@ def down(tokens: int) -> float:
 
 
 def ends(record: RequestRecord) -> list[float]:
-    return [one.end_s for one in record.rounds]
+    return [step.end_s for step in record.rounds]
 
 
 def steps(*seconds: float) -> list[float]:
@@ -73,13 +73,13 @@ def steps(*seconds: float) -> list[float]:
 
 
 def total(records: dict[str, RequestRecord], phase: str) -> float:
-    return sum(getattr(one, f"{phase}_s") for record in records.values() for one in record.rounds)
+    return sum(getattr(step, f"{phase}_s") for record in records.values() for step in record.rounds)
 
 
 def test_an_edge_device_prefills_once_and_forwards_what_its_model_lacks() -> None:
     """All of the first draft is accepted, so that the draft model lacks a token; then none, then one."""
     record = run(PAIRS, EDGE, trace("a", [2, 0, 0, 0, 1, 0]))["a"]
-    assert [one.accepted for one in record.rounds] == [2, 0, 1]
+    assert [step.accepted for step in record.rounds] == [2, 0, 1]
     first = draft((3, 0)) + draft((1, 3)) + draft((1, 4)) + up(4 + 2) + verify((6, 0)) + down(3)
     second = draft((2, 5)) + draft((1, 7)) + up(2) + verify((3, 6)) + down(1)
     third = draft((1, 7)) + draft((1, 8)) + up(2) + verify((3, 7)) + down(2)
@@ -93,7 +93,7 @@ def test_an_edge_device_prefills_once_and_forwards_what_its_model_lacks() -> Non
 def test_phases_of_one_request_add_up_to_its_time() -> None:
     record = run(Judged(3), replace(EDGE, predictor_s=0.004), trace("a", [2, 0, 3, 1, 0, 2, 0, 1, 1]))["a"]
     phases = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
-    parts = sum(getattr(one, f"{phase}_s") for one in record.rounds for phase in phases)
+    parts = sum(getattr(step, f"{phase}_s") for step in record.rounds for phase in phases)
     assert record.e2e_s == pytest.approx(parts)
     assert record.finished_s == record.e2e_s
     assert record.time_kind == "modelled"
@@ -174,20 +174,20 @@ def test_a_predictor_takes_the_drafting_device_time_for_every_token() -> None:
 
 
 def test_a_method_without_a_predictor_does_not_pay_for_one() -> None:
-    one = trace("a", [1, 0, 2, 0, 0])
-    assert run(PAIRS, replace(EDGE, predictor_s=9.0), one) == run(PAIRS, EDGE, one)
+    request = trace("a", [1, 0, 2, 0, 0])
+    assert run(PAIRS, replace(EDGE, predictor_s=9.0), request) == run(PAIRS, EDGE, request)
 
 
 def test_jitter_is_the_same_for_one_seed_whatever_else_runs() -> None:
     def with_jitter(seed: int) -> Deployment:
         return replace(EDGE, link=Link(rtt_s=0.1, jitter_s=0.03, seed=seed))
 
-    one, other = trace("a", [1, 0] * 10), trace("b", [0] * 20)
-    alone = run(PAIRS, with_jitter(1), one)["a"]
-    assert run(PAIRS, with_jitter(1), one)["a"] == alone
-    after_another = run(PAIRS, with_jitter(1), other, one)["a"]
+    request, neighbour = trace("a", [1, 0] * 10), trace("b", [0] * 20)
+    alone = run(PAIRS, with_jitter(1), request)["a"]
+    assert run(PAIRS, with_jitter(1), request)["a"] == alone
+    after_another = run(PAIRS, with_jitter(1), neighbour, request)["a"]
     assert [r.link_s for r in after_another.rounds] == pytest.approx([r.link_s for r in alone.rounds])
-    assert run(PAIRS, with_jitter(2), one)["a"].e2e_s != alone.e2e_s
+    assert run(PAIRS, with_jitter(2), request)["a"].e2e_s != alone.e2e_s
     crossings = [r.link_s for r in alone.rounds]
     assert all(0.1 - 0.06 <= seconds <= 0.1 + 0.06 for seconds in crossings)
     assert len(set(crossings)) == len(crossings)
@@ -196,5 +196,5 @@ def test_jitter_is_the_same_for_one_seed_whatever_else_runs() -> None:
 def test_no_message_arrives_before_it_was_sent() -> None:
     restless = replace(EDGE, link=Link(rtt_s=0.01, jitter_s=0.5))
     record = run(PAIRS, restless, trace("a", [0] * 40))["a"]
-    assert min(one.link_s for one in record.rounds) >= 0
+    assert min(step.link_s for step in record.rounds) >= 0
     assert ends(record) == sorted(ends(record))

@@ -20,6 +20,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
@@ -50,12 +51,12 @@ Runners = tuple[Runner, Runner]
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, num_hidden_layers=3)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
+def runners(target: PreTrainedModel) -> Runners:
     return make_runner(target, 4, CAPACITY), make_runner(disturbed(target, 0.01), 4, CAPACITY)
 
 
@@ -92,19 +93,19 @@ def traced(
 # What is in flight.
 
 
-def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, target: Any) -> None:
+def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, target: PreTrainedModel) -> None:
     (record,), trace = traced(runners, SPEC, clear_prompts(target, [9], 40), 40)
-    held = {(step, stage): ids for step, stage, ids in trace}
-    fed = [node for (_, stage), ids in held.items() if stage == 1 for node in ids]
+    nodes_in = {(step, stage): ids for step, stage, ids in trace}
+    fed = [node for (_, stage), ids in nodes_in.items() if stage == 1 for node in ids]
     assert len(fed) == len(set(fed)) == sum(step.submitted + 1 for step in record.rounds)
-    for (step, stage), ids in held.items():
-        assert stage == 1 or set(ids) <= set(held[step - 1, stage - 1])
+    for (step, stage), ids in nodes_in.items():
+        assert stage == 1 or set(ids) <= set(nodes_in[step - 1, stage - 1])
         assert len(ids) <= 8
-    assert all(len(ids) == 1 for (_, stage), ids in held.items() if stage == 4)
-    assert len([stage for _, stage in held if stage == 4]) == len(record.output_ids)
+    assert all(len(ids) == 1 for (_, stage), ids in nodes_in.items() if stage == 4)
+    assert len([stage for _, stage in nodes_in if stage == 4]) == len(record.output_ids)
 
 
-def test_a_record_says_what_happened_between_two_fills(runners: Runners, target: Any) -> None:
+def test_a_record_says_what_happened_between_two_fills(runners: Runners, target: PreTrainedModel) -> None:
     records, trace = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40)
     assert [record.request_id for record in records] == ["000", "001"]
     assert sum(step.steps for record in records for step in record.rounds) == max(step for step, _, _ in trace)
@@ -121,21 +122,25 @@ def test_a_record_says_what_happened_between_two_fills(runners: Runners, target:
         assert RequestRecord.from_json(record.to_json()) == record
 
 
-def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: Any) -> None:
+def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: PreTrainedModel) -> None:
     details = DetailCollector()
     records, _ = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40, details)
     for record in records:
         shown, root = details.take(record.request_id).rounds, record.prompt_ids[-1]
         assert len(shown) == len(record.rounds)
         output = []
-        for one, step in zip(shown, record.rounds, strict=True):
-            assert (one.tokens[0], one.parents[0]) == (root, -1)
-            assert (len(one.submitted), len(one.path), one.committed) == (step.submitted, step.accepted, step.committed)
-            assert step.deepest == max(_depths(one.parents))
-            assert [one.parents[node] for node in one.path] == [0, *one.path[:-1]][: len(one.path)]
-            assert all(parent < node for node, parent in enumerate(one.parents))
-            assert all(0 < probability <= 1 for probability in one.probabilities)
-            output += [*(one.tokens[node] for node in one.path), one.bonus][: one.committed]
+        for detail, step in zip(shown, record.rounds, strict=True):
+            assert (detail.tokens[0], detail.parents[0]) == (root, -1)
+            assert (len(detail.submitted), len(detail.path), detail.committed) == (
+                step.submitted,
+                step.accepted,
+                step.committed,
+            )
+            assert step.deepest == max(_depths(detail.parents))
+            assert [detail.parents[node] for node in detail.path] == [0, *detail.path[:-1]][: len(detail.path)]
+            assert all(parent < node for node, parent in enumerate(detail.parents))
+            assert all(0 < probability <= 1 for probability in detail.probabilities)
+            output += [*(detail.tokens[node] for node in detail.path), detail.bonus][: detail.committed]
             root = output[-1]
         assert output == record.output_ids
 
@@ -147,11 +152,11 @@ def _depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
-def test_requests_of_a_batch_share_the_steps(target: Any, runners: Runners) -> None:
+def test_requests_of_a_batch_share_the_steps(target: PreTrainedModel, runners: Runners) -> None:
     """None waits for another: the prompts make one step, and then all go on together."""
-    place = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
+    deployment = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
     prompts = clear_prompts(target, [9, 30, 4, 17], 12)
-    options: dict[str, Any] = {"deployment": place, "started_s": 7.0}
+    options: dict[str, Any] = {"deployment": deployment, "started_s": 7.0}
     spec = "specpipe:stages=4,width=8,children=4,budget=request"
     alone, _ = traced(runners, spec, prompts, 12, **options)
     records, _ = traced(runners, spec, prompts, 12, batch_size=4, **options)
@@ -180,7 +185,7 @@ def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Ru
     assert sum(step.accepted for record in records for step in record.rounds) > 10
 
 
-def test_a_tree_that_finds_no_room_is_cut_short(target: Any) -> None:
+def test_a_tree_that_finds_no_room_is_cut_short(target: PreTrainedModel) -> None:
     """Slots that hold hardly more than the answer: levels shrink, the pipeline runs dry, the output stays."""
     narrow = make_runner(target, 1, 48), make_runner(disturbed(target, 0.01), 1, 48)
     requests = make_requests(clear_prompts(target, [9], 36), 36)
@@ -236,10 +241,10 @@ class Mirror:
         children = self._children(path[-1])
         root = dice.choice(children) if children and dice.random() < 0.8 else None
         keep = [] if root is None else [p for p in range(len(self.tokens)) if self._under(p, root)]
-        self.committed += [self.tokens[place] for place in path]
+        self.committed += [self.tokens[node] for node in path]
         self.tokens, self.parents = (
-            [self.tokens[place] for place in keep],
-            [keep.index(self.parents[place]) if place != root else -1 for place in keep],
+            [self.tokens[node] for node in keep],
+            [keep.index(self.parents[node]) if node != root else -1 for node in keep],
         )
         return Prune(path, keep)
 
@@ -251,7 +256,7 @@ class Mirror:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: Any, seed: int) -> None:
+def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: PreTrainedModel, seed: int) -> None:
     dice = random.Random(seed)
     runner, fresh = make_runner(target, 1, CAPACITY), make_runner(target, 1, CAPACITY)
     slot, mirror = TreeSlot(runner), Mirror([])
@@ -271,8 +276,8 @@ def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: 
 
 def _check_logits(fresh: Runner, mirror: Mirror, logits: torch.Tensor) -> None:
     """A node's logits are those after its path alone."""
-    place = len(mirror.tokens) - 1
-    text = mirror.committed + mirror.path(place)
+    newest = len(mirror.tokens) - 1
+    text = mirror.committed + mirror.path(newest)
     slot = fresh.acquire()
     torch.testing.assert_close(logits[-1], fresh.forward([Append(slot, text)])[0][-1], atol=2e-4, rtol=2e-4)
     fresh.release(slot)
@@ -337,16 +342,16 @@ def _below_a_child(mirror: Mirror, dice: random.Random) -> Prune:
 def _check_root(fresh: Runner, mirror: Mirror, held: CarriedLevel) -> None:
     assert held.states is not None
     slot = fresh.acquire()
-    wanted = fresh.forward([Append(slot, [*mirror.committed, mirror.tokens[0]])])[0]
-    torch.testing.assert_close(held.states, wanted, atol=2e-4, rtol=2e-4)
+    expected = fresh.forward([Append(slot, [*mirror.committed, mirror.tokens[0]])])[0]
+    torch.testing.assert_close(held.states, expected, atol=2e-4, rtol=2e-4)
     fresh.release(slot)
 
 
 def _check_slices(parts: Sequence[Stage], fresh: Runner, text: list[int]) -> None:
     slot = fresh.acquire()
     fresh.forward([Append(slot, text)])
-    held = torch.cat([_kv(part.runner, part.trees[0].index, len(text)) for part in parts])
-    torch.testing.assert_close(held, _kv(fresh, slot, len(text)), atol=2e-4, rtol=2e-4)
+    carried = torch.cat([_kv(part.runner, part.trees[0].index, len(text)) for part in parts])
+    torch.testing.assert_close(carried, _kv(fresh, slot, len(text)), atol=2e-4, rtol=2e-4)
 
 
 # When tokens come.
@@ -370,7 +375,7 @@ class Counting:
     def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
         for slot, level, prune in feeds:
             if prune is not None:
-                self.tokens[slot] = [self.tokens[slot][place] for place in prune.keep]
+                self.tokens[slot] = [self.tokens[slot][node] for node in prune.keep]
             self.tokens[slot] += level.tokens
 
     def answer(self, exiting: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
@@ -385,8 +390,8 @@ class Echo:
     state_layers = ()
 
     def step(self, streams: Sequence[RequestStream]) -> dict[int, torch.Tensor]:
-        eye, growing = torch.eye(VOCABULARY), [one for one in streams if one.flight.tokens]
-        return {one.slot: eye[[one.flight.tokens[place] for place in one.flight.bottom]] for one in growing}
+        eye, growing = torch.eye(VOCABULARY), [stream for stream in streams if stream.flight.tokens]
+        return {stream.slot: eye[[stream.flight.tokens[node] for node in stream.flight.bottom]] for stream in growing}
 
     def forwards(self) -> None:
         """Each level at once."""
@@ -469,7 +474,7 @@ def modelled(
     return done[0]
 
 
-def test_a_step_takes_as_long_as_its_slowest_part(target: Any) -> None:
+def test_a_step_takes_as_long_as_its_slowest_part(target: PreTrainedModel) -> None:
     """Width 1 and a draft that is always right: the first token fills the stages, then one comes per step."""
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     (prompt,) = clear_prompts(target, [6], 8)
@@ -489,16 +494,16 @@ def test_a_step_takes_as_long_as_its_slowest_part(target: Any) -> None:
     )
 
 
-def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(target: Any) -> None:
-    runners, kept = (make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)), Timeline()
+def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(target: PreTrainedModel) -> None:
+    runners, timeline = (make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)), Timeline()
     (prompt,) = clear_prompts(target, [6], 8)
-    record = modelled("specpipe:stages=4,width=1,children=1", runners, prompt, 8, PIPELINE, kept)
-    transfers = [span for span in kept.spans if span.label == "transfer"]
+    record = modelled("specpipe:stages=4,width=1,children=1", runners, prompt, 8, PIPELINE, timeline)
+    transfers = [span for span in timeline.spans if span.label == "transfer"]
     assert sum(span.end_s - span.start_s for span in transfers) == pytest.approx(record.rounds[0].link_s)
     assert all(span.end_s >= span.start_s for span in transfers)
 
 
-def test_a_slow_drafter_sets_the_pace(target: Any) -> None:
+def test_a_slow_drafter_sets_the_pace(target: PreTrainedModel) -> None:
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     slow = Deployment("slow", Endpoint("cpu", ContextModel(0, 0, 1.0)), PIPELINE.verifier, placement="server")
     record = modelled("specpipe:stages=4,width=1,children=1", runners, clear_prompts(target, [6], 8)[0], 8, slow)
@@ -506,7 +511,7 @@ def test_a_slow_drafter_sets_the_pace(target: Any) -> None:
     assert list(gaps) == pytest.approx([1 + HAND_OVER.prune_s + HAND_OVER.latency_s + 1e-3] * 7)
 
 
-def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(target: Any) -> None:
+def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(target: PreTrainedModel) -> None:
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     prompt, spec = clear_prompts(target, [6], 8)[0], "specpipe:stages=4,width=1,children=1"
     near = modelled(spec, runners, prompt, 8, PIPELINE)
@@ -515,7 +520,7 @@ def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(ta
     assert far.e2e_s == pytest.approx((near.e2e_s or 0) + 10 * message_s)
 
 
-def test_a_round_passes_through_all_stages(target: Any, runners: Runners) -> None:
+def test_a_round_passes_through_all_stages(target: PreTrainedModel, runners: Runners) -> None:
     """Plain decoding in the pipeline: the whole latency and its hand-overs per token, whatever the stages."""
     (prompt,) = clear_prompts(target, [6], 4)
     record = modelled("autoregressive", runners, prompt, 4, PIPELINE)

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable, Sequence
 from math import ceil, log
-from typing import Any
 
 import pytest
 import torch
 from test_pipeline import CAPACITY, VOCABULARY, Counting, Echo, traced
 from tiny_models import clear_prompts, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.latency import ContextModel
@@ -16,11 +16,13 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.policy import Child, LevelPolicy
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.pipeline import expected_steps, time_between_tokens
+from specbench_kit.models.runner import Runner
 
 # Shares.
 
@@ -49,12 +51,12 @@ def test_groups_follow_each_other() -> None:
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, num_hidden_layers=3)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Any:
+def runners(target: PreTrainedModel) -> tuple[Runner, Runner]:
     return make_runner(target, 8, CAPACITY), make_runner(disturbed(target, 0.01), 8, CAPACITY)
 
 
@@ -68,20 +70,26 @@ def fed(trace: Sequence[tuple[int, int, list[int]]]) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("share", ["equal", "greedy"])
-def test_the_levels_of_a_step_keep_to_its_rows(runners: Any, target: Any, share: str) -> None:
+def test_the_levels_of_a_step_keep_to_its_rows(
+    runners: tuple[Runner, Runner], target: PreTrainedModel, share: str
+) -> None:
     prompts = clear_prompts(target, [9, 30, 4, 17, 60, 2], 30)
     spec = f"specpipe:stages=4,width=12,children=4,rows=12,share={share}"
     records, trace = traced(runners, spec, prompts, 30, batch_size=4)
     assert max(fed(trace).values()) == 12
     loose, wide = traced(runners, f"{spec},budget=request", prompts, 30, batch_size=4)
     assert max(fed(wide).values()) > 24
-    answers = [{record.request_id: record.output_ids for record in found} for found in (records, loose)]
+    answers = [
+        {record.request_id: record.output_ids for record in records_of_run} for records_of_run in (records, loose)
+    ]
     assert answers[0] == answers[1]
     for record in records:
         assert all(step.drafted >= step.submitted for step in record.rounds)
 
 
-def test_a_prompt_enters_in_chunks_ahead_of_the_levels_of_others(runners: Any, target: Any) -> None:
+def test_a_prompt_enters_in_chunks_ahead_of_the_levels_of_others(
+    runners: tuple[Runner, Runner], target: PreTrainedModel
+) -> None:
     """40 tokens make three steps of at most 16, in which nobody's level enters; the last of them is the root."""
     short, long = clear_prompts(target, [2, 40], 12)
     spec = "specpipe:stages=4,width=8,children=4,prefill=first,chunk=16"
@@ -94,23 +102,25 @@ def test_a_prompt_enters_in_chunks_ahead_of_the_levels_of_others(runners: Any, t
     assert by_name["002"].output_ids == alone.output_ids
 
 
-def test_prompts_mixed_with_levels_hold_nobody_up(runners: Any, target: Any) -> None:
+def test_prompts_mixed_with_levels_hold_nobody_up(runners: tuple[Runner, Runner], target: PreTrainedModel) -> None:
     """A prompt of 50 enters 8 tokens a step, beside the levels of a request that has one token and is decoding."""
     prompts = clear_prompts(target, [1, 50], 12)
     spec = "specpipe:stages=4,width=8,children=4,rows=16,prefill="
     (first, _), (mixed, shared) = (traced(runners, spec + how, prompts, 12, batch_size=2) for how in ("first", "mixed"))
-    answers = [{record.request_id: record.output_ids for record in found} for found in (first, mixed)]
+    answers = [{record.request_id: record.output_ids for record in records_of_run} for records_of_run in (first, mixed)]
     assert answers[0] == answers[1]
     assert set(range(1, 8)) <= set(fed(shared))
     assert next(record for record in mixed if record.request_id == "001").rounds[0].steps >= 7 + 3
     assert min(step for step, stage, _ in shared if stage == 4) == 4
 
 
-def test_sampled_output_does_not_depend_on_the_batch(runners: Any) -> None:
+def test_sampled_output_does_not_depend_on_the_batch(runners: tuple[Runner, Runner]) -> None:
     prompts, sampler = random_prompts([5, 17, 60, 1], 64, seed=3), Sampler(temperature=0.8, top_p=0.95, top_k=20)
     spec = "specpipe:stages=4,width=8,children=4,rows=10,chunk=16"
-    found = [traced(runners, spec, prompts, 20, sampler=sampler, seed=5, batch_size=size)[0] for size in (1, 3)]
-    alone, together = ({record.request_id: record.output_ids for record in records} for records in found)
+    records_by_size = [
+        traced(runners, spec, prompts, 20, sampler=sampler, seed=5, batch_size=size)[0] for size in (1, 3)
+    ]
+    alone, together = ({record.request_id: record.output_ids for record in records} for records in records_by_size)
     assert alone == together
 
 
@@ -138,7 +148,9 @@ class Wide(LevelPolicy):
         return [Child(0, (token + 2 * n) % VOCABULARY, -float(n)) for n in range(min(8, room))]
 
 
-def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: StepBudget) -> tuple[float, Any]:
+def between_tokens(
+    policy: LevelPolicy, requests: int, tokens: int, budget: StepBudget
+) -> tuple[float, list[RequestRecord]]:
     clock, drafts = ModelledClock(), type(policy) is not LevelPolicy
     engine = PipelineEngine(
         policy,
@@ -153,7 +165,7 @@ def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: Step
     )
     for request in make_requests([[3]] * requests, tokens):
         engine.submit(request)
-    records: list[Any] = []
+    records: list[RequestRecord] = []
     while not engine.idle:
         records += engine.step()
     mean_s = time_between_tokens(records)["mean"]
@@ -199,10 +211,10 @@ def test_a_batch_takes_the_steps_of_the_law() -> None:
 
 def test_batching_takes_its_time_for_every_request_beyond_the_first() -> None:
     verifier = Endpoint("stages", ContextModel(0, 0, 0.8), stages=2, hand_over=HandOver(batching_s=0.01))
-    place = Deployment("place", STEP_S.drafter, verifier, placement="server")
-    target: Any = tiny_llama(0)
+    deployment = Deployment("place", STEP_S.drafter, verifier, placement="server")
+    target: PreTrainedModel = tiny_llama(0)
     runners = make_runner(target, 3, 64), make_runner(target, 3, 64)
     for size in (1, 3):
-        records, _ = traced(runners, "pipeline-ar:stages=2", [[3]] * size, 1, batch_size=size, deployment=place)
+        records, _ = traced(runners, "pipeline-ar:stages=2", [[3]] * size, 1, batch_size=size, deployment=deployment)
         steps = [sum(step.steps for step in record.rounds) for record in records]
         assert records[0].e2e_s == pytest.approx(steps[0] * (0.4 + 0.01 * (size - 1)))

@@ -24,7 +24,7 @@ from tiny_models import (
     outputs,
     tiny_llama,
 )
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import DecodingSetup, Loop
@@ -52,31 +52,31 @@ Runners = tuple[Runner, Runner]
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, num_hidden_layers=3)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
+def runners(target: PreTrainedModel) -> Runners:
     return make_runner(target, 4, CAPACITY), make_runner(disturbed(target, 0.01), 4, CAPACITY)
 
 
 @pytest.fixture(scope="module")
-def requests_(target: Any) -> list[Request]:
+def requests_(target: PreTrainedModel) -> list[Request]:
     return make_requests(clear_prompts(target, [1, 9, 70], 24), 24)
 
 
-def start(target: Any, folder: Path) -> ProcessStages:
+def start(target: PreTrainedModel, folder: Path) -> ProcessStages:
     target.save_pretrained(folder)
     source = ModelSource(str(folder), "tiny", local_only=True)
     return ProcessStages(2, LoadedModel(target, source), {"slots": 4, "capacity": CAPACITY, "vocabulary": 64})
 
 
 @pytest.fixture(scope="module")
-def stages(target: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStages]:
-    found = start(target, tmp_path_factory.mktemp("target"))
-    yield found
-    found.close()
+def stages(target: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStages]:
+    processes = start(target, tmp_path_factory.mktemp("target"))
+    yield processes
+    processes.close()
 
 
 def run(
@@ -114,11 +114,13 @@ def test_processes_take_the_same_steps_to_the_same_output(
     """The trace of the processes is what each of them says that it worked on."""
     for sampler in (Sampler(), Sampler(temperature=0.8, top_p=0.9)):
         done = len(stages.trace())
-        alone, together = (run(spec, runners, requests_, held, sampler, batch) for held in (None, stages))
+        alone, together = (
+            run(spec, runners, requests_, stages_or_none, sampler, batch) for stages_or_none in (None, stages)
+        )
         assert together == alone
-        told, first = stages.trace()[done:], min((step for step, *_ in stages.trace()[done:]), default=0)
-        assert sorted((step - first + 1, stage, ids) for step, stage, ids in told) == sorted(alone[1])
-        assert len({stage for _, stage, _ in told}) == 2
+        steps, first = stages.trace()[done:], min((step for step, *_ in stages.trace()[done:]), default=0)
+        assert sorted((step - first + 1, stage, ids) for step, stage, ids in steps) == sorted(alone[1])
+        assert len({stage for _, stage, _ in steps}) == 2
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_rounds_pass_through_the_processes(
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
 
 
-def test_what_a_prune_leaves_of_a_stages_output_is_of_the_nodes(target: Any) -> None:
+def test_what_a_prune_leaves_of_a_stages_output_is_of_the_nodes(target: PreTrainedModel) -> None:
     """Behind a prompt of three tokens are two nodes, of which the second one stays."""
     stage = Stage(deepcopy(target), 1, 2, torch.device("cpu"), slots=1, capacity=32, vocabulary=64)
     stage.admit(0)
@@ -316,15 +318,15 @@ def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path,
 @nightly
 def test_torchrun_starts_the_stages_too(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     few = write_rows(tmp_path / "few.jsonl", *read_rows(prompts)[:3])
-    here, there = tmp_path / "here", tmp_path / "there"
-    subprocess.run([SKIT, *command(tiny, few, here)], env=environment(), check=True, capture_output=True)
+    alone_folder, torchrun_folder = tmp_path / "here", tmp_path / "there"
+    subprocess.run([SKIT, *command(tiny, few, alone_folder)], env=environment(), check=True, capture_output=True)
     started = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--no-python", SKIT]
-    subprocess.run([*started, *command(tiny, few, there)], env=environment(), check=True, capture_output=True)
-    alone, together = (read_rows(next(out.iterdir()) / "requests.jsonl") for out in (here, there))
+    subprocess.run([*started, *command(tiny, few, torchrun_folder)], env=environment(), check=True, capture_output=True)
+    alone, together = (read_rows(next(out.iterdir()) / "requests.jsonl") for out in (alone_folder, torchrun_folder))
     assert [row["output_ids"] for row in together] == [row["output_ids"] for row in alone]
-    run = read_object(next(there.iterdir()) / "run.json")
+    run = read_object(next(torchrun_folder.iterdir()) / "run.json")
     assert run["config"]["launch"] == "processes"
-    assert "Every stage was a process of its own." in (next(there.iterdir()) / "report.md").read_text()
+    assert "Every stage was a process of its own." in (next(torchrun_folder.iterdir()) / "report.md").read_text()
 
 
 def test_what_cannot_be_cut_is_refused() -> None:

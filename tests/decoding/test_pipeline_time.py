@@ -31,10 +31,10 @@ def stream(slot: int, prompt: int) -> RequestStream:
 
 def enter_prompts(time: PipelineTime | PipelineTimes, *streams: RequestStream) -> None:
     """Let the prompts enter the first stage in one piece."""
-    for one in streams:
-        time.admit(one.session)
-        one.take(512)
-        one.enter()
+    for entering in streams:
+        time.admit(entering.session)
+        entering.take(512)
+        entering.enter()
 
 
 def phases_ms(clock: ModelledClock) -> dict[str, float]:
@@ -50,7 +50,7 @@ def test_prompts_that_enter_together_wait_for_the_longest_message(deployment: De
     time.step(streams)
     assert phases_ms(clock) == {"prefill": 22, "verify": 115, "link": 10 + 210, "commit": 2 + 3}
     assert 1000 * clock.now_s() == pytest.approx(115 + 5 + 220)
-    assert [one.session.arrival_s for one in streams] == [0.0, 0.0]
+    assert [entering.session.arrival_s for entering in streams] == [0.0, 0.0]
 
 
 def test_on_the_server_the_prompt_of_one_who_joins_delays_nobody() -> None:
@@ -60,15 +60,15 @@ def test_on_the_server_the_prompt_of_one_who_joins_delays_nobody() -> None:
     enter_prompts(time, *streams)
     time.step(streams)
     began_s, _ = clock.now_s(), clock.take()
-    for one in streams:
-        one.grow([])
-        one.enter()
+    for joined in streams:
+        joined.grow([])
+        joined.enter()
     streams.append(stream(2, 2))
     enter_prompts(time, streams[2])
     time.step(streams)
     assert phases_ms(clock) == {"prefill": 11, "verify": 115, "link": 10, "commit": 2 + 2 * 3}
     assert 1000 * (clock.now_s() - began_s) == pytest.approx(115 + 8 + 10)
-    assert [1000 * one.session.arrival_s for one in streams] == pytest.approx([0, 0, -140])
+    assert [1000 * joined.session.arrival_s for joined in streams] == pytest.approx([0, 0, -140])
 
 
 def test_a_hand_over_is_as_large_as_the_fullest_stage() -> None:
@@ -98,11 +98,11 @@ def test_a_drafter_works_off_its_forwards_one_after_the_other(drafts: bool, expe
 
 
 def ends_ms(streams: Sequence[RequestStream]) -> list[float]:
-    return [1000 * seconds for one in streams for seconds in one.session.record.ends_s]
+    return [1000 * seconds for ending in streams for seconds in ending.session.record.ends_s]
 
 
 def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> None:
-    """At the slow end a stage takes twice as long; c's message is in its own time, whose arrival moves there alone."""
+    """A stage takes twice as long at the slow end; c's message is in its own time, whose arrival moves there alone."""
     latency = SCENE.verifier.latency
     slow = replace(SERVER, verifier=replace(SERVER.verifier, latency=replace(latency, a_s=0.020, c_s=0.200)))  # type: ignore[type-var]
     ends = [PipelineTimeAtEnd(end) for end in (SERVER, slow)]
@@ -115,12 +115,12 @@ def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> No
     streams.append(stream(1, 2))
     enter_prompts(time, streams[1])
     time.step(streams)
-    for one in streams:
-        time.release(one.session)
+    for ending in streams:
+        time.release(ending.session)
     # a: 4 tokens in a stage take 70, 2 + 10 + 160 of messages; then 4 and 2 in two stages 70, 2 + 3 + 10.
     # b was there for the second step alone, and 140 before it.
     assert ends_ms(streams) == pytest.approx([242 + 85, 312 + 155, 85 + 140, 155 + 140])
-    assert [1000 * one.session.arrival_s for one in streams] == pytest.approx([0, -140])
+    assert [1000 * ending.session.arrival_s for ending in streams] == pytest.approx([0, -140])
 
 
 def test_at_an_end_a_drafter_works_off_its_forwards_too() -> None:
@@ -133,7 +133,7 @@ def test_at_an_end_a_drafter_works_off_its_forwards_too() -> None:
 
 
 def test_hidden_states_of_a_prompt_come_down_with_its_answer() -> None:
-    """Of 8 bytes each, two token ids' worth: those of the prompt's four tokens take 160 as it leaves the last stage."""
+    """A state is 8 bytes, two token ids' worth: those of four prompt tokens take 160 as they leave the last stage."""
     link_s: list[list[float]] = []
     for states in (None, HiddenStates((0,), 8.0)):
         clock, own = ModelledClock(), stream(0, 4)
@@ -145,8 +145,10 @@ def test_hidden_states_of_a_prompt_come_down_with_its_answer() -> None:
             link_s[-1].append(clock.take()["link"])
             own.grow([])
             own.enter()
-    without, beside = link_s
-    assert [1000 * (more - less) for less, more in zip(without, beside, strict=True)] == pytest.approx([0, 160])
+    without, with_states = link_s
+    assert [1000 * (longer - shorter) for shorter, longer in zip(without, with_states, strict=True)] == pytest.approx(
+        [0, 160]
+    )
 
 
 def test_a_later_request_of_the_same_name_sends_its_prompt_too() -> None:
@@ -162,7 +164,7 @@ def test_a_later_request_of_the_same_name_sends_its_prompt_too() -> None:
 
 
 def test_each_stage_attends_to_what_the_stages_behind_it_hold() -> None:
-    """Of a prompt in pieces of four tokens, the first stage has four tokens in KV that are in the second now."""
+    """A prompt comes in pieces of four tokens: the first stage has four tokens in KV that are in the second now."""
     latency = InteractionModel(a_s=0.010, b_compute_s=0, b_read_s=0.005, c_s=0.100)
     clock, own = ModelledClock(), stream(0, 12)
     time = PipelineTime(replace(SERVER, verifier=replace(SERVER.verifier, latency=latency)), clock)

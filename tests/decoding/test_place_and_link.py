@@ -31,7 +31,7 @@ class Places:
         return float(place)
 
     def score_chain(self, table: Any) -> list[float]:
-        return [float(place) for place in range(1, len(table) + 1)]
+        return [float(position) for position in range(1, len(table) + 1)]
 
 
 def test_the_first_drafted_token_stands_at_place_1() -> None:
@@ -44,23 +44,23 @@ def test_the_first_drafted_token_stands_at_place_1() -> None:
 
 
 class _Asking(Policy):
-    def __init__(self, said: list[float]) -> None:
-        self.said = said
+    def __init__(self, scores: list[float]) -> None:
+        self.scores = scores
 
     def draft(self, drafter: Drafter) -> None:
         for _ in range(3):
             for draft in drafter.extend(drafter.drafts):
-                self.said.append(draft.tree.score(draft.tree.last, Places()))
+                self.scores.append(draft.tree.score(draft.tree.last, Places()))
 
 
 @dataclass(frozen=True)
 class Asking(Method):
     """Drafts three tokens and writes down what the judge said of them."""
 
-    said: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
 
     def policy(self) -> Policy:
-        return _Asking(self.said)
+        return _Asking(self.scores)
 
 
 def requests(count: int, length: int = 1) -> list[RequestTrace]:
@@ -76,7 +76,7 @@ def requests(count: int, length: int = 1) -> list[RequestTrace]:
 def test_so_it_does_in_a_replay() -> None:
     method = Asking()
     list(replay(method, TraceHeader(3, 0.1, (0.1,) * 4, {}), requests(1)))
-    assert method.said == [1.0, 2.0, 3.0]
+    assert method.scores == [1.0, 2.0, 3.0]
 
 
 def test_jitter_goes_both_ways_as_far_as_it_says() -> None:

@@ -1,7 +1,6 @@
 """Lines of `requests.jsonl`: what is written is what is read, and what is wrong is said."""
 
 import json
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -48,7 +47,7 @@ def test_what_a_newer_kit_adds_is_passed_over() -> None:
         ({"e2e_s": float("nan")}, "^e2e_s must be a number"),
     ],
 )
-def test_what_is_wrong_is_said(change: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_is_said(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RequestRecord.from_document(json.loads(RECORD.to_json()) | change)
 
@@ -69,7 +68,7 @@ SECONDS = ("prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", 
         (("aligned",), [True]),
     ],
 )
-def test_no_wrong_value_of_a_round_gets_in(names: tuple[str, ...], allowed: list[Any], value: Any) -> None:
+def test_no_wrong_value_of_a_round_gets_in(names: tuple[str, ...], allowed: list[object], value: object) -> None:
     for name in names:
         fields = json.loads(RECORD.to_json())
         fields["rounds"][0][name] = value
@@ -91,7 +90,7 @@ def test_a_record_without_rounds_is_incomplete() -> None:
 
 
 @pytest.mark.parametrize("fields", [None, [], "text", {}])
-def test_other_values_hold_no_record(fields: Any) -> None:
+def test_other_values_hold_no_record(fields: object) -> None:
     with pytest.raises(ValueError, match=r"must|missing|not"):
         RequestRecord.from_document(fields)
 

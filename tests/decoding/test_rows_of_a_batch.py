@@ -45,7 +45,7 @@ class WatchedClock(ModelledClock):
 
 
 def test_a_round_that_brings_any_prompt_in_is_not_typical() -> None:
-    """Of two requests at a time, one has two tokens, and the third joins in its place after the second round."""
+    """Two requests run at a time: one has two tokens, and the third joins in its place after the second round."""
     clock, sampler = WatchedClock(), Sampler()
     runner = make_runner(tiny_llama(0), 2, CAPACITY)
     engine = Engine(
@@ -103,7 +103,7 @@ def test_the_root_that_has_waited_longest_enters_first() -> None:
     entered = []
     for _ in range(7):
         admission.choose(streams)
-        (fed,) = [one for one in streams if one.level.tokens]
+        (fed,) = [waiting for waiting in streams if waiting.level.tokens]
         entered.append(fed.slot)
         fed.enter()
         fed.refill(fed.slot)
@@ -116,10 +116,10 @@ def entering(budget: StepBudget, prompts: Sequence[int], steps: int) -> list[lis
     admission = Admission(budget, len(streams))
     for _ in range(steps):
         admission.choose(streams)
-        entered.append([len(one.level.prefix) + len(one.level.tokens) for one in streams])
-        for one in streams:
-            one.enter()
-            one.grow([])
+        entered.append([len(waiting.level.prefix) + len(waiting.level.tokens) for waiting in streams])
+        for waiting in streams:
+            waiting.enter()
+            waiting.grow([])
     return entered
 
 
@@ -164,7 +164,7 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
         records += engine.step()
     assert len(records) == 4
     for phase, seconds in charged.items():
-        shared = sum(getattr(one, f"{phase}_s") for record in records for one in record.rounds)
+        shared = sum(getattr(step, f"{phase}_s") for record in records for step in record.rounds)
         assert shared == pytest.approx(seconds), phase
     assert charged["verify"] > 0
     assert charged["draft"] > 0
@@ -186,11 +186,11 @@ def test_a_policy_forgets_each_request_when_it_ends() -> None:
 
 
 def test_nodes_that_do_not_enter_are_not_counted_as_drafted() -> None:
-    one = stream(0)
-    one.level, one.scores = Level([0, 1, 2], [7, 8, 9], [0, 0, 0]), [-1.0, -3.0, -2.0]
-    one.tally.drafted = 5
-    one.trim(2)
-    assert (one.level.tokens, one.scores, one.tally.drafted) == ([7, 9], [-1.0, -2.0], 4)
+    trimmed = stream(0)
+    trimmed.level, trimmed.scores = Level([0, 1, 2], [7, 8, 9], [0, 0, 0]), [-1.0, -3.0, -2.0]
+    trimmed.tally.drafted = 5
+    trimmed.trim(2)
+    assert (trimmed.level.tokens, trimmed.scores, trimmed.tally.drafted) == ([7, 9], [-1.0, -2.0], 4)
 
 
 def test_a_prompt_that_joined_the_prefix_is_on_its_way_no_more() -> None:

@@ -25,10 +25,10 @@ def test_processors_equal_those_of_transformers(temperature: float, top_k: int, 
     if top_p < 1:
         chain.append(TopPLogitsWarper(top_p))
     logits = random_logits()
-    wanted = chain(torch.zeros((len(logits), 1), dtype=torch.long), logits.clone()).softmax(-1)
+    expected = chain(torch.zeros((len(logits), 1), dtype=torch.long), logits.clone()).softmax(-1)
     ours = Sampler(temperature, top_p, top_k).probabilities(logits)
-    torch.testing.assert_close(ours, wanted, atol=1e-6, rtol=1e-5)
-    assert torch.equal(ours > 0, wanted > 0)
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
+    assert torch.equal(ours > 0, expected > 0)
 
 
 def test_greedy_leaves_the_distribution_as_it_is() -> None:
@@ -89,10 +89,10 @@ def test_streams_are_uniform_and_differ_by_seed_request_and_purpose() -> None:
 
 def test_a_stream_does_not_depend_on_the_others() -> None:
     alone, mixed = RequestRandom(5, "a"), RequestRandom(5, "a")
-    wanted = [alone.uniform("accept") for _ in range(20)]
-    found = []
+    expected = [alone.uniform("accept") for _ in range(20)]
+    drawn = []
     for _ in range(20):
         mixed.uniform("draft")
-        found.append(mixed.uniform("accept"))
+        drawn.append(mixed.uniform("accept"))
         mixed.uniform("target")
-    assert found == wanted
+    assert drawn == expected

@@ -40,7 +40,7 @@ def make_session(limit: int) -> Session:
 def test_the_one_rule_for_the_end(blocks: list[list[int]], output: list[int], reason: str | None) -> None:
     """An end in the prompt does not count; one that lies beyond the limit does not either."""
     session = make_session(5)
-    kept = [session.commit(block) for block in blocks]
+    committed = [session.commit(block) for block in blocks]
     assert session.tokens == [5, END, 6, *output]
-    assert session.produced == sum(kept) == len(output)
+    assert session.produced == sum(committed) == len(output)
     assert session.finish_reason == reason

@@ -63,13 +63,15 @@ def test_a_batch_queues_for_as_long_as_all_its_requests_wait() -> None:
 def test_a_prompt_on_a_shared_drafter_holds_the_others_up() -> None:
     """The prompts are read one after the other, and a's first step waits for b's prompt as well."""
     traces = [trace("a", 4, [0, 0], [3, 3]), trace("b", 9, [0], [3])]
-    one = FixedK(1)
-    alone = list(replay(one, HEADER, traces[:1], deployment=ON_SERVER, batch_size=2))
+    method = FixedK(1)
+    alone = list(replay(method, HEADER, traces[:1], deployment=ON_SERVER, batch_size=2))
     # a alone: prompt 9 + 3 and one step 9 + 1, up 4 tokens 90, verification 100 + 10 x 5, down one token 70.
     assert 1000 * alone[0].rounds[0].end_s == pytest.approx(12 + 10 + 90 + 150 + 70)
-    both = sorted(replay(one, HEADER, traces, deployment=ON_SERVER, batch_size=2), key=lambda record: record.request_id)
+    records = sorted(
+        replay(method, HEADER, traces, deployment=ON_SERVER, batch_size=2), key=lambda record: record.request_id
+    )
     # Both: prompts 12 and 17, a step over two tokens 9 + 2, up 9 tokens 140, verification 100 + 10 x (5 + 10), down 70.
-    assert [1000 * record.rounds[0].end_s for record in both] == pytest.approx([12 + 17 + 11 + 140 + 250 + 70] * 2)
+    assert [1000 * record.rounds[0].end_s for record in records] == pytest.approx([12 + 17 + 11 + 140 + 250 + 70] * 2)
 
 
 class _OneByOne(Policy):
@@ -100,11 +102,12 @@ def test_a_shared_drafter_works_for_one_request_after_the_other() -> None:
 
 def test_requests_draw_jitter_of_their_own() -> None:
     """Two requests that ask the same at the same time have their messages delayed differently."""
-    jittery, kept = replace(SCENE, link=replace(SCENE.link, jitter_s=0.04)), Timeline()
+    jittery, timeline = replace(SCENE, link=replace(SCENE.link, jitter_s=0.04)), Timeline()
     traces = [trace(name, 4, [0, 0, 0], [3] * 3) for name in "ab"]
-    list(replay(FixedK(1), HEADER, traces, deployment=jittery, batch_size=2, timeline=kept))
+    list(replay(FixedK(1), HEADER, traces, deployment=jittery, batch_size=2, timeline=timeline))
     delays = {
-        name: [one.end_s - one.start_s for one in kept.spans if one.resource == f"link/{name}"] for name in ("a", "b")
+        name: [span.end_s - span.start_s for span in timeline.spans if span.resource == f"link/{name}"]
+        for name in ("a", "b")
     }
     assert len(delays["a"]) == len(delays["b"]) == 6
     assert all(a != pytest.approx(b) for a, b in zip(delays["a"], delays["b"], strict=True))
@@ -115,8 +118,8 @@ def test_requests_draw_jitter_of_their_own() -> None:
 def test_an_end_that_is_the_deployment_itself_takes_the_same_time(deployment: Deployment, method: str) -> None:
     """Also for who joins later, whose arrival moves back by its messages."""
     traces = [trace(name, 4, [0] * length, [3] * length) for name, length in (("a", 1), ("b", 5), ("c", 2), ("d", 3))]
-    found = replay(parse_method(method), HEADER, traces, deployment=deployment, batch_size=2, ends=[deployment] * 2)
-    for record in found:
+    records = replay(parse_method(method), HEADER, traces, deployment=deployment, batch_size=2, ends=[deployment] * 2)
+    for record in records:
         assert record.ends_s == pytest.approx([record.e2e_s] * 2)
 
 

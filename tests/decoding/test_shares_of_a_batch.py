@@ -37,7 +37,7 @@ class Judged(Threshold):
 
 
 def trace(name: str, prompt: int, right: list[int], sure: list[int]) -> RequestTrace:
-    """At offset t the draft is right for `right[t]` tokens, and unsure first of token number `sure[t]`."""
+    """Make a draft that is right for `right[t]` tokens at offset t, and unsure first of token number `sure[t]`."""
     answer = list(range(100, 100 + len(right) + 4))
     drafted, statistics = np.zeros((len(right), 3), np.int32), np.full((len(right), 3, 5), 0.1, np.float32)
     for offset, (count, passed) in enumerate(zip(right, sure, strict=True)):
@@ -56,16 +56,16 @@ def batch() -> dict[str, RequestRecord]:
 
 
 def in_ms(record: RequestRecord, number: int) -> list[float]:
-    one = record.rounds[number]
-    return [1000 * getattr(one, f"{phase}_s") for phase in PHASES]
+    step = record.rounds[number]
+    return [1000 * getattr(step, f"{phase}_s") for phase in PHASES]
 
 
 def test_the_first_round_pays_for_the_prompts(batch: dict[str, RequestRecord]) -> None:
     # a: prompt 9 + 3, one step 9 + 1, one decision 5: sent at 27, 4 + 1 tokens up take 100, there at 127.
     # b: prompt 9 + 8, three steps 30, three decisions 15: sent at 62, 9 + 3 tokens up take 170, there at 232.
     # Verified together from 232 on: 100 + 10 x (5 + 12) = 270. Down: 1 + 1 tokens 90, 2 + 1 tokens 110.
-    drafted, rest = 10 + 30, [12 + 17, 5 + 15, 100 + 170 + 90 + 110, 232 - 127, 270]
-    prefill, policy, link, queue, verify = rest
+    drafted, other_phases = 10 + 30, [12 + 17, 5 + 15, 100 + 170 + 90 + 110, 232 - 127, 270]
+    prefill, policy, link, queue, verify = other_phases
     for name, of_draft, of_rest in (("a", 1 / 4, 5 / 17), ("b", 3 / 4, 12 / 17)):
         shared = [part * of_rest for part in (policy, link, queue, verify, 0)]
         assert in_ms(batch[name], 0) == pytest.approx([prefill * of_rest, drafted * of_draft, *shared])
@@ -86,7 +86,7 @@ def test_later_rounds_share_by_what_was_sent(batch: dict[str, RequestRecord]) ->
 
 def test_counts_of_the_scene(batch: dict[str, RequestRecord]) -> None:
     counts = {
-        name: [(one.drafted, one.submitted, one.accepted, one.committed) for one in record.rounds]
+        name: [(step.drafted, step.submitted, step.accepted, step.committed) for step in record.rounds]
         for name, record in batch.items()
     }
     assert counts == {"a": [(1, 1, 1, 2), (1, 1, 0, 1)], "b": [(3, 3, 2, 3), (2, 2, 1, 2)]}
@@ -103,9 +103,9 @@ def test_a_shared_drafter_goes_in_step(on_the_server: list[RequestRecord]) -> No
     """Three steps over 2, 1 and 1 requests, the prompts one by one, four decisions one after the other."""
     first = [record.rounds[0] for record in on_the_server]
     drafted_ms = (9 + 2) + (9 + 1) + (9 + 1)
-    assert [1000 * one.draft_s for one in first] == pytest.approx([drafted_ms / 4, drafted_ms * 3 / 4])
-    assert 1000 * sum(one.prefill_s for one in first) == pytest.approx(12 + 17)
-    assert 1000 * sum(one.policy_s for one in first) == pytest.approx(4 * 5)
+    assert [1000 * step.draft_s for step in first] == pytest.approx([drafted_ms / 4, drafted_ms * 3 / 4])
+    assert 1000 * sum(step.prefill_s for step in first) == pytest.approx(12 + 17)
+    assert 1000 * sum(step.policy_s for step in first) == pytest.approx(4 * 5)
 
 
 def test_who_joins_a_batch_brings_a_prompt_of_its_own() -> None:
@@ -113,7 +113,7 @@ def test_who_joins_a_batch_brings_a_prompt_of_its_own() -> None:
     short, longer = trace("a", 4, [0], [0]), trace("b", 4, [0] * 3, [0] * 3)
     requests = [short, longer, replace(short, request_id="c")]
     records = list(replay(Judged(max_draft=3), HEADER, requests, deployment=SCENE, batch_size=2))
-    prefills_ms = {one.request_id: [1000 * round_.prefill_s for round_ in one.rounds] for one in records}
+    prefills_ms = {record.request_id: [1000 * round_.prefill_s for round_ in record.rounds] for record in records}
     assert sum(map(sum, prefills_ms.values())) == pytest.approx(3 * 12)
     # c computes 4 + 1 tokens in its round, b beside it 1 + 1.
     assert prefills_ms == {
@@ -128,7 +128,9 @@ class _Uneven(Policy):
 
     def draft(self, drafter: Drafter) -> None:
         for _ in range(3):
-            drafter.extend([one for one in drafter.drafts if len(one.tree) - 1 < (3 if one.request_id == "001" else 1)])
+            drafter.extend(
+                [draft for draft in drafter.drafts if len(draft.tree) - 1 < (3 if draft.request_id == "001" else 1)]
+            )
 
 
 @dataclass(frozen=True)
@@ -153,11 +155,13 @@ def test_models_are_asked_the_same_under_a_deployment() -> None:
     target = tiny_llama(0)
     runners = make_runner(target, 2, 64), make_runner(disturbed(target, 0.02), 2, 64)
     requests = make_requests(random_prompts([5, 17], 64), 12)
-    here, there = (decode(Uneven(), runners, requests, batch_size=2, deployment=place) for place in (None, SCENE))
-    for name, record in there.items():
-        assert record.output_ids == here[name].output_ids
-        assert [one.accepted for one in record.rounds] == [one.accepted for one in here[name].rounds]
-    assert sum(one.accepted for record in there.values() for one in record.rounds) > 0
+    live, modelled = (
+        decode(Uneven(), runners, requests, batch_size=2, deployment=deployment) for deployment in (None, SCENE)
+    )
+    for name, record in modelled.items():
+        assert record.output_ids == live[name].output_ids
+        assert [step.accepted for step in record.rounds] == [step.accepted for step in live[name].rounds]
+    assert sum(step.accepted for record in modelled.values() for step in record.rounds) > 0
 
 
 class _Ahead(Policy):
@@ -173,8 +177,8 @@ class _Ahead(Policy):
     def next_root(self, verdict: Verdict) -> int | None:
         tree: Draft = verdict.draft
         ahead = verdict.submitted[-1] + 1
-        whole = verdict.path == verdict.submitted
-        return ahead if whole and tree.tree.tokens[ahead] == verdict.bonus else None
+        all_accepted = verdict.path == verdict.submitted
+        return ahead if all_accepted and tree.tree.tokens[ahead] == verdict.bonus else None
 
 
 @dataclass(frozen=True)
@@ -191,10 +195,10 @@ def test_the_last_inherited_node_is_reused_too() -> None:
     runners = make_runner(target, 1, 64), make_runner(target, 1, 64)
     (request,) = make_requests(random_prompts([6], 64), 8)
     rounds = decode(Ahead(), runners, [request])["000"].rounds
-    assert [(one.submitted, one.accepted, one.committed, one.reused) for one in rounds] == [
+    assert [(step.submitted, step.accepted, step.committed, step.reused) for step in rounds] == [
         (1, 1, 2, 0),
         (2, 2, 3, 1),
         (2, 2, 3, 1),
     ]
-    assert [(one.drafted, one.proactive, one.aligned) for one in rounds] == [(3, 2, True)] * 3
+    assert [(step.drafted, step.proactive, step.aligned) for step in rounds] == [(3, 2, True)] * 3
     assert decode(AUTOREGRESSIVE, runners, [request])["000"].rounds[0].reused == 0

@@ -18,17 +18,17 @@ Spans = list[tuple[str, str, int, int, tuple[str, ...]]]
 
 
 def spans(deployment: Deployment, *traces: RequestTrace, method: Method | None = None) -> Spans:
-    kept = Timeline()
-    list(replay(method or Judged(max_draft=3), HEADER, traces, deployment=deployment, batch_size=2, timeline=kept))
+    timeline = Timeline()
+    list(replay(method or Judged(max_draft=3), HEADER, traces, deployment=deployment, batch_size=2, timeline=timeline))
     return [
-        (one.resource, one.label, round(1000 * one.start_s), round(1000 * one.end_s), one.request_ids)
-        for one in kept.spans
+        (span.resource, span.label, round(1000 * span.start_s), round(1000 * span.end_s), span.request_ids)
+        for span in timeline.spans
     ]
 
 
 def test_devices_on_the_edge_work_side_by_side() -> None:
-    found = spans(SCENE, *TRACES)
-    assert found[:20] == [
+    spans_found = spans(SCENE, *TRACES)
+    assert spans_found[:20] == [
         ("edge/a", "prefill", 0, 12, A),
         ("edge/b", "prefill", 0, 17, B),
         ("edge/a", "draft", 12, 22, A),
@@ -50,14 +50,14 @@ def test_devices_on_the_edge_work_side_by_side() -> None:
         ("requests/a", "round 1 (+2)", 0, 612, A),
         ("requests/b", "round 1 (+3)", 0, 612, B),
     ]
-    assert ("requests/a", "round 2 (+1)", 612, 952, A) in found
-    assert ("requests/b", "round 2 (+2)", 612, 952, B) in found
+    assert ("requests/a", "round 2 (+1)", 612, 952, A) in spans_found
+    assert ("requests/b", "round 2 (+2)", 612, 952, B) in spans_found
 
 
 def test_a_shared_drafter_works_for_all() -> None:
     """Prompts one by one, decisions too; prompts alone cross the link, 4 and 9 tokens, and the answers."""
-    found = spans(ON_SERVER, *TRACES)
-    assert found[:14] == [
+    spans_found = spans(ON_SERVER, *TRACES)
+    assert spans_found[:14] == [
         ("drafter", "prefill", 0, 12, BOTH),
         ("drafter", "prefill", 12, 29, BOTH),
         ("drafter", "draft", 29, 40, BOTH),
@@ -73,7 +73,7 @@ def test_a_shared_drafter_works_for_all() -> None:
         ("link/b", "transfer", 80, 220, B),
         ("link/b", "transfer", 490, 600, B),
     ]
-    assert found[16:] == [
+    assert spans_found[16:] == [
         ("drafter", "draft", 600, 612, BOTH),  # 2 + 1 tokens
         ("drafter", "policy", 612, 622, BOTH),
         ("drafter", "draft", 622, 632, B),
@@ -89,8 +89,8 @@ def test_who_joins_later_has_asked_before() -> None:
     """The batch goes on at 340 ms: by then the prompt of 4 tokens, 90 ms long, has come up; the answer takes 70 ms."""
     plain = parse_method("autoregressive")
     requests = trace("a", 4, [0], [0]), trace("b", 4, [0] * 3, [0] * 3), trace("c", 4, [0], [0])
-    found = spans(ON_SERVER, *requests, method=plain)
-    assert found == [
+    spans_found = spans(ON_SERVER, *requests, method=plain)
+    assert spans_found == [
         ("server", "verify", 90, 270, BOTH),
         ("link/a", "transfer", 0, 90, A),
         ("link/a", "transfer", 270, 340, A),

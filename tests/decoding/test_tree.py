@@ -77,8 +77,8 @@ def test_score_is_the_product_along_the_path() -> None:
 def test_statistics_of_the_executor_are_taken_where_no_token_is_cut(top_k: int, fused: bool) -> None:
     forward = Forward([LOGITS], statistics=lambda temperature: [[temperature, 0.25, 0.5, 0.75]] * len(LOGITS))
     stats = DraftForward(forward, Sampler(temperature=0.125, top_k=top_k)).stats(0, 1)
-    given = (stats.confidence, stats.entropy, stats.margin, stats.logit_std) == (0.125, 0.25, 0.5, 0.75)
-    assert given == fused
+    has_statistics = (stats.confidence, stats.entropy, stats.margin, stats.logit_std) == (0.125, 0.25, 0.5, 0.75)
+    assert has_statistics == fused
 
 
 def test_nothing_is_computed_before_it_is_asked_for() -> None:

@@ -59,14 +59,14 @@ def test_match_walks_the_targets_draws() -> None:
 
 
 def test_match_spends_one_number_per_committed_token() -> None:
-    """So plain decoding with the same seed draws the same tokens."""
+    """Plain decoding with the same seed therefore draws the same tokens."""
     target = torch.full((7, 10), 0.1)
     random, alone = RequestRandom(0, "a"), RequestRandom(0, "a")
     for _ in range(50):
         path, extra = match(family_tree(), [1, 2, 3, 4, 5, 6], target, random)
         tree = family_tree()
-        wanted = draw(torch.full((len(path) + 1, 10), 0.1), [alone.uniform("target") for _ in range(len(path) + 1)])
-        assert [*(tree.tokens[node] for node in path), extra] == wanted
+        expected = draw(torch.full((len(path) + 1, 10), 0.1), [alone.uniform("target") for _ in range(len(path) + 1)])
+        assert [*(tree.tokens[node] for node in path), extra] == expected
     assert random.uniform("target") == alone.uniform("target")
 
 
@@ -106,8 +106,8 @@ def test_residual_rejects_the_impossible_and_draws_from_what_is_left() -> None:
 def test_residual_of_an_empty_draft_is_plain_sampling() -> None:
     target = torch.tensor([[0.2, 0.5, 0.3]])
     for trial in range(20):
-        (wanted,) = draw(target, [RequestRandom(0, str(trial)).uniform("target")])
-        assert residual(TokenTree(0), [], target, RequestRandom(0, str(trial))) == ([], wanted)
+        (expected,) = draw(target, [RequestRandom(0, str(trial)).uniform("target")])
+        assert residual(TokenTree(0), [], target, RequestRandom(0, str(trial))) == ([], expected)
 
 
 def test_residual_survives_distributions_that_are_equal_up_to_rounding() -> None:

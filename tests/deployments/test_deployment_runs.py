@@ -3,11 +3,12 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, environment, read_object, read_rows, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
+
+from specbench_kit.core.typed_json import JsonObject
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,7 @@ def replayed(trace: Path, out: Path, *options: object, methods: list[str] | None
     return {read_object(Path(run) / "run.json")["method"]: Path(run) for run in json.loads(done.stdout)["run_dirs"]}
 
 
-def decisions(run: Path, name: str = "requests.jsonl") -> dict[str, Any]:
+def decisions(run: Path, name: str = "requests.jsonl") -> JsonObject:
     return {
         row["request_id"]: (row["output_ids"], [[step[key] for key in DECISIONS] for step in row["rounds"]])
         for row in read_rows(run / name)

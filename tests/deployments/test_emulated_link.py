@@ -12,10 +12,10 @@ from specbench_kit.deployments.emulated_link import LinkDirection
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The time; nothing is delivered."""
-    now = SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(emulated_link, "monotonic_s", lambda: now.seconds)
+    time = SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr(emulated_link, "monotonic_s", lambda: time.seconds)
     monkeypatch.setattr(LinkDirection, "start", lambda _: None)
-    return now
+    return time
 
 
 def arrivals_s(direction: LinkDirection[str]) -> list[float]:
@@ -23,7 +23,7 @@ def arrivals_s(direction: LinkDirection[str]) -> list[float]:
 
 
 def test_messages_share_the_bandwidth_and_each_has_the_whole_latency(clock: SimpleNamespace) -> None:
-    """At 1000 bytes per second, 500, 100 and 200 bytes leave one after the other; the last finds the link free."""
+    """500, 100 and 200 bytes leave one after the other at 1000 bytes per second; the last finds the link free."""
     direction: LinkDirection[str] = LinkDirection(Link(rtt_s=0.1), 1000.0, "up", print)
     direction.put("a", 500)
     direction.put("b", 100)
@@ -41,6 +41,6 @@ def test_no_message_overtakes_another(clock: SimpleNamespace) -> None:
     for _ in range(50):
         clock.seconds += 0.01
         direction.put("m", 10)
-    found = arrivals_s(direction)
-    assert found == sorted(found)
-    assert 5 < len(set(found)) < 50, "some wait for the one before them"
+    message_arrivals_s = arrivals_s(direction)
+    assert message_arrivals_s == sorted(message_arrivals_s)
+    assert 5 < len(set(message_arrivals_s)) < 50, "some wait for the one before them"

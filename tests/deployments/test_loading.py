@@ -206,7 +206,7 @@ def test_a_stage_time_that_leaps_with_every_tile_of_tokens() -> None:
     ("text", "value"),
     [("0.04", 0.04), ("3", 3), ("1e6", 1e6), ("true", True), ("edge", "edge"), ('"edge"', "edge"), ("[1]", "[1]")],
 )
-def test_values_are_read_as_toml_writes_them(text: str, value: Any) -> None:
+def test_values_are_read_as_toml_writes_them(text: str, value: object) -> None:
     assert parse_value(text) == value
 
 

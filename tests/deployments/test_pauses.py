@@ -60,7 +60,7 @@ def test_the_clock_of_one_request_charges_the_same() -> None:
     clock = SingleRequestClock(DEPLOYMENT, on_edge=True, learned=False)
     clock.begin("000", PROMPT)
     first = clock.round(PROMPT, DRAFTED, DRAFTED, 1, 2)
-    pauses = [clock.round(PROMPT + 2 + place, 0, 0, 0, 1) for place in range(PAUSE)]
+    pauses = [clock.round(PROMPT + 2 + token, 0, 0, 0, 1) for token in range(PAUSE)]
     after = clock.round(PROMPT + 2 + PAUSE, DRAFTED, DRAFTED, 0, 1)
     assert first.draft_s < after.draft_s
     assert {times.draft_s for times in pauses} == {0.0}

@@ -42,18 +42,18 @@ def test_a_range_is_kept_with_the_deployment() -> None:
 @pytest.mark.parametrize("name", ["wan", "specpipe"])
 def test_the_host_of_a_deployment_is_a_field_of_it(name: str) -> None:
     """Measured kernels and the law take the same fields, which hold at both ends of the range too."""
-    without, beside = (load(name, [f"verifier.host_s={seconds}"]) for seconds in (0.0, 0.004))
+    without, with_host = (load(name, [f"verifier.host_s={seconds}"]) for seconds in (0.0, 0.004))
     assert without is not None
-    assert beside is not None
+    assert with_host is not None
     assert without.verifier.range is not None
-    assert beside.verifier.range is not None
+    assert with_host.verifier.range is not None
     pairs = zip(
         (without.verifier.latency, *without.verifier.range),
-        (beside.verifier.latency, *beside.verifier.range),
+        (with_host.verifier.latency, *with_host.verifier.range),
         strict=True,
     )
-    for less, more in pairs:
-        assert more.seconds(STEP) - less.seconds(STEP) == pytest.approx(0.004)
+    for shorter, longer in pairs:
+        assert longer.seconds(STEP) - shorter.seconds(STEP) == pytest.approx(0.004)
 
 
 def test_a_host_belongs_to_derived_times_alone() -> None:

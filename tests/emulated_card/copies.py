@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Request:
-    """What `tensor.to(...)` asks for; None leaves the device or the data type as it is."""
+    """The arguments of `tensor.to(...)`; None leaves the device or the data type as it is."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
@@ -26,7 +26,7 @@ class Request:
     memory_format: torch.memory_format = torch.preserve_format
 
     @classmethod
-    def parse(cls, *args: Any, **kwargs: Any) -> "Request":
+    def parse(cls, *args: object, **kwargs: Any) -> "Request":
         """Return what the arguments of `Tensor.to` mean."""
         request = cls(**kwargs) if "other" not in kwargs else cls.parse(kwargs.pop("other"), **kwargs)
         flags = [argument for argument in args if isinstance(argument, bool)]
@@ -44,7 +44,7 @@ class Request:
         return request
 
 
-def move(source: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def move(source: Tensor, *args: object, **kwargs: Any) -> Tensor:
     """Return a tensor as `Tensor.to` does, on the host or on a card."""
     from emulated_card.machine import current_machine
     from emulated_card.tensors import CardTensor
@@ -146,10 +146,10 @@ def _copy(target: Tensor, source: Tensor) -> Tensor:
 
 def _unchanged(source: Tensor) -> Any:
     """Return a function that raises RuntimeError if pinned memory was changed while a copy still read it."""
-    content, place = source.clone(), calling_place()
+    content, caller = source.clone(), calling_place()
 
     def check() -> None:
         if not torch.equal(content, source):
-            raise RuntimeError(f"pinned memory was changed while the copy to the card of {place} still read it")
+            raise RuntimeError(f"pinned memory was changed while the copy to the card of {caller} still read it")
 
     return check

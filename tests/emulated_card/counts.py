@@ -19,7 +19,7 @@ _rank_of_code: dict[CodeType, int] = {}
 
 
 class Counts:
-    """How many times each kind of event happened at each place, such as `models/runner.py:55`."""
+    """The number of events of each kind at each place, such as `models/runner.py:55`."""
 
     def __init__(self) -> None:
         self.by_place: Counter[tuple[Kind, str]] = Counter()
@@ -34,7 +34,7 @@ class Counts:
 
     def places(self, kind: Kind) -> Counter[str]:
         """Return the number of events of a kind by place."""
-        return Counter({place: count for (counted, place), count in self.by_place.items() if counted == kind})
+        return Counter({caller: count for (counted, caller), count in self.by_place.items() if counted == kind})
 
     @property
     def launches(self) -> int:

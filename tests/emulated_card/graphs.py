@@ -14,7 +14,7 @@ from emulated_card.work import poison
 
 
 class Graph:
-    """In place of torch.cuda.CUDAGraph.
+    """A graph that stands in for torch.cuda.CUDAGraph.
 
     A real capture computes nothing. This one has to, since results need shapes; afterwards memory from outside is put
     back, and memory of the graph's own is filled with what no result looks like.
@@ -116,7 +116,7 @@ class Graph:
 
 
 class capture(AbstractContextManager[None]):
-    """In place of torch.cuda.graph."""
+    """A context that stands in for torch.cuda.graph."""
 
     def __init__(self, graph: Graph, pool: object = None, stream: object = None, **_: object) -> None:
         self._graph = graph

@@ -47,7 +47,7 @@ MASKS = (torch.bool, torch.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What the emulation needs to know of one overload of an operator."""
+    """The facts about one overload of an operator that the emulation needs."""
 
     name: str
     is_view: bool

@@ -45,11 +45,11 @@ class CardRequests(TorchFunctionMode):
     def _make(self, card: Card | None, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Call a function that was given a device; None is the host."""
         if card is None and not any(isinstance(tensor, CardTensor) for tensor in tensors_in((args, kwargs))):
-            made = func(*args, **kwargs)
-            return pin(made) if kwargs.get("pin_memory") else made
+            result = func(*args, **kwargs)
+            return pin(result) if kwargs.get("pin_memory") else result
         if func in FROM_HOST:
-            made = func(*args, **(kwargs | {"device": None}))
-            return move(made, card.device if card else "cpu")
+            result = func(*args, **(kwargs | {"device": None}))
+            return move(result, card.device if card else "cpu")
         kwargs = kwargs | {"device": "cpu"}
         if card is None:
             return func(*replaced(args, _held), **kwargs)
@@ -57,23 +57,23 @@ class CardRequests(TorchFunctionMode):
         if generator is not None:
             raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{generator.device.type}'")
         with torch.no_grad():
-            made, _blocks = perform(card, func, replaced(args, _held), kwargs, is_kernel=func not in EMPTY)
-        return CardTensor(made, card)
+            result, _blocks = perform(card, func, replaced(args, _held), kwargs, is_kernel=func not in EMPTY)
+        return CardTensor(result, card)
 
 
 def _held(tensor: Tensor) -> Tensor:
     return tensor.held if isinstance(tensor, CardTensor) else tensor
 
 
-def _cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> Tensor:
+def _cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, **_: object) -> Tensor:
     return move(tensor, "cuda" if device is None else device, non_blocking=non_blocking)
 
 
-def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _to(tensor: Tensor, *args: object, **kwargs: Any) -> Tensor:
     return move(tensor, *args, **kwargs)
 
 
-def _cpu(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+def _cpu(tensor: Tensor, *_: object, **__: object) -> Tensor:
     return move(tensor, "cpu")
 
 

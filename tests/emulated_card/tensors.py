@@ -45,19 +45,19 @@ class CardTensor(Tensor):
     def get_device(self) -> int:
         return self.card.index
 
-    def to(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+    def to(self, *args: object, **kwargs: Any) -> Tensor:  # type: ignore[override]
         return move(self, *args, **kwargs)
 
-    def cpu(self, *_: Any, **__: Any) -> Tensor:
+    def cpu(self, *_: object, **__: object) -> Tensor:
         return move(self, "cpu")
 
-    def cuda(self, device: Any = "cuda", non_blocking: bool = False, **_: Any) -> Tensor:  # type: ignore[override]
+    def cuda(self, device: Any = "cuda", non_blocking: bool = False, **_: object) -> Tensor:  # type: ignore[override]
         return move(self, device, non_blocking=non_blocking)
 
     def tolist(self) -> Any:
         return move(self, "cpu").tolist()
 
-    def numpy(self, *_: Any, **__: Any) -> NoReturn:
+    def numpy(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
             f"memory first: {calling_place()}"
@@ -68,10 +68,10 @@ class CardTensor(Tensor):
     def new_tensor(self, data: Any, **options: Any) -> Tensor:  # type: ignore[override]
         return torch.tensor(data, **({"dtype": self.dtype, "device": self.device} | options))
 
-    def pin_memory(self, *_: Any) -> NoReturn:
+    def pin_memory(self, *_: object) -> NoReturn:
         raise RuntimeError(f"cannot pin a tensor of {self.device}: only dense CPU tensors can be pinned")
 
-    def is_pinned(self, *_: Any) -> bool:
+    def is_pinned(self, *_: object) -> bool:
         return False
 
     def record_stream(self, stream: Any) -> None:
@@ -83,7 +83,7 @@ class CardTensor(Tensor):
         memo[id(self)] = copy = nn.Parameter(copy, self.requires_grad) if is_parameter else copy
         return copy.requires_grad_(self.requires_grad)
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: object) -> str:
         return f"{self.held!r} on {self.device}"
 
 
@@ -110,7 +110,7 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         # `reshape` and `to` copy where there is no view, and inference mode lets them arrive here undivided.
         if _share_memory(views, placed):
             return _place(views, card, ())
-    written = [args[place] for place in operator.written if place < len(args)]
+    written = [args[index] for index in operator.written if index < len(args)]
     written += [kwargs[name] for name in operator.written_names if name in kwargs]
     writes = [tensor.block for tensor in tensors_in(written) if isinstance(tensor, CardTensor)]
     reads = [tensor.block for tensor in placed]

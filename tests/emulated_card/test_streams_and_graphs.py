@@ -122,8 +122,8 @@ def test_threads_that_start_inside_have_the_cards_too() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as threads:
-        made = threads.submit(lambda: torch.ones(2).to("cuda")).result()
-    assert made.device == torch.device("cuda:0")
+        tensor = threads.submit(lambda: torch.ones(2).to("cuda")).result()
+    assert tensor.device == torch.device("cuda:0")
     with pytest.raises((AssertionError, RuntimeError)), emulated_cards(1):
         raise AssertionError
     assert torch.cuda.is_available(), "the outer cards are still there"

@@ -12,8 +12,8 @@ from emulated_card.operators import tensors_in
 def perform(
     card: Card,
     function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     *,
     is_kernel: bool = True,
     reads: Sequence[Block] = (),
@@ -30,18 +30,20 @@ def perform(
         card.note("launch")
         card.stream.use(reads, writes)
     results = function(*args, **kwargs)
-    made = [card.block_of(result) for result in tensors_in(results)]
+    result_blocks = [card.block_of(result) for result in tensors_in(results)]
     if is_kernel:
-        card.stream.use((), made)
+        card.stream.use((), result_blocks)
     if card.capture is not None:
-        fresh = [result for result, block in zip(tensors_in(results), made, strict=True) if block not in writes]
-        card.capture.own([block for block in made if block not in writes])
+        fresh = [
+            result for result, block in zip(tensors_in(results), result_blocks, strict=True) if block not in writes
+        ]
+        card.capture.own([block for block in result_blocks if block not in writes])
         if is_kernel:
             card.capture.record(lambda: _again(function, args, kwargs, results), fresh)
-    return results, made
+    return results, result_blocks
 
 
-def _again(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], results: Any) -> None:
+def _again(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object], results: object) -> None:
     """Compute once more, with results in the memory of the first time."""
     for first, again in zip(tensors_in(results), tensors_in(function(*args, **kwargs)), strict=True):
         if first.untyped_storage()._cdata != again.untyped_storage()._cdata:

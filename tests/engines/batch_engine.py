@@ -39,12 +39,13 @@ class Running:
             self.draft = []
             if self.computed < len(self.text):
                 return []
-        draft, rest = self.draft[:verified], self.answer[len(self.output) :]
+        draft, remaining = self.draft[:verified], self.answer[len(self.output) :]
         accepted = next(
-            (i for i, (d, t) in enumerate(zip(draft, rest, strict=False)) if d != t), min(len(draft), len(rest))
+            (i for i, (d, t) in enumerate(zip(draft, remaining, strict=False)) if d != t),
+            min(len(draft), len(remaining)),
         )
         # Behind the end of the answer the engine samples on, and cuts it off later.
-        new = [*rest[: accepted + 1], *([self.answer[-1]] * (accepted + 1 - len(rest)))]
+        new = [*remaining[: accepted + 1], *([self.answer[-1]] * (accepted + 1 - len(remaining)))]
         self.output, self.draft = self.output + new, []
         self.computed = len(self.text) - 1
         self.rounds.append((accepted, len(new)))
@@ -75,8 +76,8 @@ class BatchEngine:
                 waiting.insert(random.randint(0, len(waiting)), victim)
             absent = [batch[0]] if len(batch) > 1 and random.random() < self.trouble else []
             rows = [request for request in batch if request not in absent]
-            most = random.randint(0, 4) if random.random() < self.trouble else 100
-            sampled = [request.step(self.chunk, most) for request in rows]
+            verified = random.randint(0, 4) if random.random() < self.trouble else 100
+            sampled = [request.step(self.chunk, verified) for request in rows]
             counts = np.array([len(request.text) for request in rows])
             tokens = np.zeros((len(rows), counts.max()), dtype=np.int32)
             for row, request in enumerate(rows):

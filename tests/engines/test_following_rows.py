@@ -39,7 +39,7 @@ def answers(tiny: TinyPair) -> list[tuple[list[int], list[int]]]:
 
 
 def facts(tiny: TinyPair, **changes: object) -> EngineFacts:
-    known = {
+    usual = {
         "engine": "engine",
         "version": "1",
         "target": str(tiny.target),
@@ -51,7 +51,7 @@ def facts(tiny: TinyPair, **changes: object) -> EngineFacts:
         "longest_draft": 4,
         "eos_ids": frozenset[int](),
     }
-    return EngineFacts(**(known | changes))  # type: ignore[arg-type]
+    return EngineFacts(**(usual | changes))  # type: ignore[arg-type]
 
 
 def drafter(tiny: TinyPair, method: str, out: Path | None = None, **changes: object) -> EngineDrafter:
@@ -140,17 +140,17 @@ def test_a_follow_up_question_is_a_new_request(
 def test_memory_stays_bounded(tiny: TinyPair, answers: list[tuple[list[int], list[int]]]) -> None:
     """Without a known limit of the output nothing shows that a request has ended, and yet only a few are kept."""
     options = EngineOptions(method="fixed-k:k=3", draft=str(tiny.draft), device="cpu")
-    made = EngineDrafter(facts(tiny, batch_size=2), options)
-    seen = []
+    engine_drafter = EngineDrafter(facts(tiny, batch_size=2), options)
+    requests_followed = []
 
     def propose(sampled: list[list[int]], counts: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
         rows = [EngineRow(tokens[i, : counts[i]], len(new)) for i, new in enumerate(sampled)]
-        drafts = made.speculator.propose(rows)
-        seen.append(len(made.speculator._follower.requests))
+        drafts = engine_drafter.speculator.propose(rows)
+        requests_followed.append(len(engine_drafter.speculator._follower.requests))
         return drafts
 
     BatchEngine(propose, slots=2).run(running([*answers, *answers]))
-    assert max(seen) <= 4
+    assert max(requests_followed) <= 4
 
 
 def test_requests_beyond_the_draft_kv_are_decoded_without_drafts(
@@ -159,8 +159,8 @@ def test_requests_beyond_the_draft_kv_are_decoded_without_drafts(
     options = EngineOptions(
         method="fixed-k:k=3", draft=str(tiny.draft), out=tmp_path, device="cpu", max_new_tokens=TOKENS, kv_gib=1e-9
     )
-    made, requests = EngineDrafter(facts(tiny), options), running(answers)
-    records = by_prompt(RunDirectory.open(run_engine(made, requests)).records())
+    engine_drafter, requests = EngineDrafter(facts(tiny), options), running(answers)
+    records = by_prompt(RunDirectory.open(run_engine(engine_drafter, requests)).records())
     assert "there is draft KV for 1 of 4 requests" in capsys.readouterr().err
     assert [records[tuple(request.prompt)].output_ids for request in requests] == [r.answer for r in requests]
     drafted = [sum(line.drafted > 0 for line in record.rounds) for record in records.values()]
@@ -170,17 +170,17 @@ def test_requests_beyond_the_draft_kv_are_decoded_without_drafts(
 
 def test_an_output_ends_where_the_target_ended_it(tiny: TinyPair, tmp_path: Path) -> None:
     """Tokens of the last round behind the end are no part of the output; a request that goes on had no end."""
-    made = drafter(tiny, "fixed-k:k=3", tmp_path, eos_ids=frozenset({1}))
+    engine_drafter = drafter(tiny, "fixed-k:k=3", tmp_path, eos_ids=frozenset({1}))
     prompt = [50, 51, 52, 53]
     text = np.array([*prompt, 60], dtype=np.int32)
-    (draft,) = made.speculator.propose([EngineRow(text, 1)])
+    (draft,) = engine_drafter.speculator.propose([EngineRow(text, 1)])
     text = np.array([*text.tolist(), *draft, 70], dtype=np.int32)
-    made.speculator.propose([EngineRow(text, len(draft) + 1)])
+    engine_drafter.speculator.propose([EngineRow(text, len(draft) + 1)])
     text = np.array([*text.tolist(), 1], dtype=np.int32)
-    assert made.speculator.propose([EngineRow(text, 1)]) == [[]]
+    assert engine_drafter.speculator.propose([EngineRow(text, 1)]) == [[]]
     text = np.array([*text.tolist(), 80], dtype=np.int32)
-    made.speculator.propose([EngineRow(text, 1)])
-    folder = made.close()
+    engine_drafter.speculator.propose([EngineRow(text, 1)])
+    folder = engine_drafter.close()
     assert folder is not None
     (record,) = RunDirectory.open(folder).records()
     assert record.output_ids == [*text.tolist()[len(prompt) :]]
@@ -188,11 +188,11 @@ def test_an_output_ends_where_the_target_ended_it(tiny: TinyPair, tmp_path: Path
 
 
 def test_an_end_of_sequence_ends_the_record(tiny: TinyPair, tmp_path: Path) -> None:
-    made = drafter(tiny, "suffix", tmp_path, eos_ids=frozenset({1}))
+    engine_drafter = drafter(tiny, "suffix", tmp_path, eos_ids=frozenset({1}))
     for tokens, new in (([50, 51, 60], 1), ([50, 51, 60, 61], 1), ([50, 51, 60, 61, 1], 1)):
-        made.speculator.propose([EngineRow(np.array(tokens, dtype=np.int32), new)])
-    made.speculator.propose([EngineRow(np.array([9, 9, 9, 3], dtype=np.int32), 1)])
-    folder = made.close()
+        engine_drafter.speculator.propose([EngineRow(np.array(tokens, dtype=np.int32), new)])
+    engine_drafter.speculator.propose([EngineRow(np.array([9, 9, 9, 3], dtype=np.int32), 1)])
+    folder = engine_drafter.close()
     assert folder is not None
     first, second = RunDirectory.open(folder).records()
     assert (first.output_ids, first.finish_reason) == ([60, 61, 1], "eos")
@@ -220,13 +220,13 @@ def test_a_deployment_gives_the_latencies_that_a_method_plans_with(
     tiny: TinyPair, answers: list[tuple[list[int], list[int]]]
 ) -> None:
     options = EngineOptions(method="adaspec", draft=str(tiny.draft), device="cpu", deployment="specedge")
-    made, requests = EngineDrafter(facts(tiny), options), running(answers[:2])
+    engine_drafter, requests = EngineDrafter(facts(tiny), options), running(answers[:2])
     BatchEngine(
-        lambda new, counts, tokens: made.speculator.propose(
+        lambda new, counts, tokens: engine_drafter.speculator.propose(
             [EngineRow(tokens[i, : counts[i]], len(row)) for i, row in enumerate(new)]
         )
     ).run(requests)
-    assert made.speculator.overhead.rounds > 0
+    assert engine_drafter.speculator.overhead.rounds > 0
 
 
 def test_options_come_from_a_file_and_from_variables(tmp_path: Path) -> None:

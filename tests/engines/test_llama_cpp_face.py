@@ -34,9 +34,9 @@ def test_two_answers_one_after_the_other(tiny: TinyPair, tmp_path: Path) -> None
         while len(text) - len(prompt) < TOKENS:
             draft = drafts(np.array(text, dtype=np.intc)).tolist()
             assert len(draft) <= 3
-            rest = answer[len(text) - len(prompt) :]
-            accepted = next((i for i, (d, t) in enumerate(zip(draft, rest, strict=False)) if d != t), len(draft))
-            text += rest[: accepted + 1]
+            remaining = answer[len(text) - len(prompt) :]
+            accepted = next((i for i, (d, t) in enumerate(zip(draft, remaining, strict=False)) if d != t), len(draft))
+            text += remaining[: accepted + 1]
         drafts(np.array(text, dtype=np.intc))
     folder = drafts.drafter.close()
     assert folder is not None

@@ -65,11 +65,11 @@ def test_the_recorded_calls_show_what_can_happen_to_a_request() -> None:
     for path in RECORDED:
         document = read(path)
         present = [{number for number, _ in call["rows"]} for call in document["calls"]]
-        places = {(number, row) for call in document["calls"] for row, (number, _) in enumerate(call["rows"])}
+        rows_of_requests = {(number, row) for call in document["calls"] for row, (number, _) in enumerate(call["rows"])}
         spans = {n: [i for i, numbers in enumerate(present) if n in numbers] for n in range(len(document["texts"]))}
         assert len({*document["prompts"]}) == 6, "prompts of six lengths"
         assert any(0 in call["new"] for call in document["calls"]), "prompts that took several steps"
-        assert len(places) > len(spans), "requests that changed their rows"
+        assert len(rows_of_requests) > len(spans), "requests that changed their rows"
         assert any(len(calls) < calls[-1] - calls[0] + 1 for calls in spans.values()), "requests that were preempted"
         assert any(any(call["beyond"]) for call in document["calls"]), "tokens that were cut off behind an end"
 

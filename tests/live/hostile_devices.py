@@ -13,6 +13,7 @@ import grpc
 from live_server import CAPACITY, VOCABULARY, decode_here, decode_remotely, make_server, serving
 from tiny_models import make_requests, outputs, random_prompts
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.server.admission import Account, ServerLimits
@@ -46,7 +47,7 @@ class Attacker:
         self._connections.append(connection)
         return connection
 
-    def call(self, frames: Iterator[Any], options: Sequence[tuple[str, int]] = ()) -> grpc.Future:
+    def call(self, frames: Iterator[object], options: Sequence[tuple[str, int]] = ()) -> grpc.Future:
         """Send frames, or bytes, without the kit's client."""
         channel = grpc.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1), *options])
         hello = Up(hello={"protocol": PROTOCOL, "tokenizer": "same", "vocabulary": VOCABULARY, "token": "bad"})
@@ -129,9 +130,9 @@ def attacked_server(folder: Path, **limits: Any) -> Iterator[tuple[Attacker, Nei
 Attack = Callable[[Attacker, Neighbour], None]
 
 
-def attack_list() -> tuple[dict[str, tuple[dict[str, Any], Attack]], Callable[..., Callable[[Attack], Attack]]]:
+def attack_list() -> tuple[dict[str, tuple[dict[str, float], Attack]], Callable[..., Callable[[Attack], Attack]]]:
     """Return an empty list of attacks, and a decorator that adds one on a server with certain limits."""
-    attacks: dict[str, tuple[dict[str, Any], Attack]] = {}
+    attacks: dict[str, tuple[dict[str, float], Attack]] = {}
 
     def attack(**limits: Any) -> Callable[[Attack], Attack]:
         def add(function: Attack) -> Attack:
@@ -143,7 +144,7 @@ def attack_list() -> tuple[dict[str, tuple[dict[str, Any], Attack]], Callable[..
     return attacks, attack
 
 
-def assert_unharmed(neighbour: Neighbour, events: list[dict[str, Any]]) -> None:
+def assert_unharmed(neighbour: Neighbour, events: list[JsonObject]) -> None:
     """Check that the neighbour got the tokens and the rounds that it gets alone, and that it met no refusal."""
     alone = decode_here(CHAIN, REQUESTS, batch_size=2)
     assert neighbour.runs
@@ -181,7 +182,7 @@ def ask(connection: Connection, **frame: Any) -> Any:
     return getattr(down, down.WhichOneof("kind"))
 
 
-def opening(name: str, prompt: list[int] | None = None, **sampling: Any) -> dict[str, Any]:
+def opening(name: str, prompt: list[int] | None = None, **sampling: object) -> JsonObject:
     return {"session": name, "prompt": prompt or PROMPT, "sampling": {"request": name, **sampling}}
 
 

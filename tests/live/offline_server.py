@@ -55,7 +55,7 @@ def open_session(stream: DeviceStream, name: str, **more: Any) -> ServerSession:
     return stream.sessions[name]
 
 
-def send_draft(stream: DeviceStream, name: str, number: int = 1, **more: Any) -> None:
+def send_draft(stream: DeviceStream, name: str, number: int = 1, **more: object) -> None:
     """Send a draft, which after round 1 needs a base of its own."""
     draft = {"session": name, "round": number, "base": len(PROMPT), "tokens": ANSWER[:2], **more}
     stream.receive(Up(draft=draft))

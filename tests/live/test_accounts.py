@@ -33,10 +33,10 @@ def test_streams_are_limited_over_all_tokens_and_given_back() -> None:
 def test_hosts_have_accounts_of_their_own_and_connections_do_not() -> None:
     gate = offline().admission
     accounts = {peer: greet(gate, peer=peer) for peer in (HOST, "ipv4:127.0.0.1:5001", "ipv4:10.0.0.7:5000", "unix:")}
-    here, again, other, local = accounts.values()
-    assert here is again
-    assert len({id(account) for account in (here, other, local)}) == 3
-    assert other.name == "host ipv4:10.0.0.7"
+    first_host, again, second_host, local = accounts.values()
+    assert first_host is again
+    assert len({id(account) for account in (first_host, second_host, local)}) == 3
+    assert second_host.name == "host ipv4:10.0.0.7"
 
 
 def test_devices_of_other_certificates_and_tokens_are_other_owners() -> None:
@@ -142,9 +142,9 @@ def test_a_stream_is_overfull_by_its_own_bytes_and_by_those_of_its_token() -> No
 
 
 def test_all_streams_of_a_token_wait_for_the_bytes_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 2048 bytes per second and 1024 for each small frame, the third in one moment waits half a second."""
+    """The third of three small frames of 1024 bytes in one moment waits half a second at 2048 bytes per second."""
     monkeypatch.setattr(service, "monotonic_s", lambda: 100.0)
     handler = offline(tokens=("a", "b"), token_bytes_per_s=2048)
-    first, second, other = (device(handler, token) for token in "aab")
+    first, second, other_token = (device(handler, token) for token in "aab")
     ping = Up(ping={"count": 1})
-    assert [stream.pause_s(ping) for stream in (first, second, first, second, other)] == [0, 0, 0.5, 1.0, 0]
+    assert [stream.pause_s(ping) for stream in (first, second, first, second, other_token)] == [0, 0, 0.5, 1.0, 0]

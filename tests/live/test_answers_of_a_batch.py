@@ -69,7 +69,7 @@ class Device:
                 draft.tree.add(token, draft.tree.last, Known(SURE, sampled=False), 0)
         self.names = [frame.session for frame in self.connection.frames("open")]
 
-    def answer(self, request: int, arrived_s: float = 0.0, number: int = 1, **verdict: Any) -> None:
+    def answer(self, request: int, arrived_s: float = 0.0, number: int = 1, **verdict: object) -> None:
         down = Down(verdict={"session": self.names[request], "round": number, **verdict})
         self.connection.answers.append((arrived_s, down))
 
@@ -163,7 +163,7 @@ def test_a_round_that_needs_no_answer_has_arrived() -> None:
 
 
 def test_the_device_says_how_many_hidden_states_it_has() -> None:
-    """Those of 4 prompt tokens and an accepted one, then of the bonus token."""
+    """The device has the states of 4 prompt tokens and an accepted one, then of the bonus token."""
     device = Device(layers=(1,))
     draft = device.drafts[0]
     for number, (path, tokens) in enumerate((([1], 5), ([], 1), ([1, 2], 3)), 1):
@@ -187,7 +187,7 @@ class Streaming:
             self.stream.begin(session)
         self.names = [frame.session for frame in self.connection.frames("open")]
 
-    def answer(self, request: int, number: int = 1, base: int = 4, **frame: Any) -> None:
+    def answer(self, request: int, number: int = 1, base: int = 4, **frame: object) -> None:
         down = Down(generated={"session": self.names[request], "round": number, "base": base, **frame})
         self.connection.answers.append((1.0, down))
 
@@ -205,7 +205,7 @@ def test_a_streamed_request_is_charged_its_share_of_the_batch() -> None:
 
 @pytest.mark.parametrize("late", [{"number": 2}, {"base": 3}, {"base": 5}, {"tokens": []}])
 def test_tokens_that_belong_elsewhere_are_passed_over(late: dict[str, Any]) -> None:
-    """Those of another attempt, those that are here already, those after a gap, and none at all."""
+    """Tokens of another attempt, tokens that are here already, tokens after a gap, and no tokens are passed over."""
     device = Streaming()
     device.answer(0, **{"tokens": [9], **late})
     device.answer(0, tokens=[5])
@@ -219,10 +219,10 @@ def test_after_a_loss_every_response_is_asked_for_from_its_last_token_on() -> No
     device.sessions[1].tokens += streamed.tokens
     device.connection.answers.append(LOST)
     device.answer(1, number=2, base=6, status=Status.REBASE, tokens=[7, 8])
-    assert [(one.request_id, list(one.tokens)) for one in device.receive()] == [("1", [7]), ("1", [8])]
-    asked = [(frame.session, frame.round, frame.base) for frame in device.connection.frames("generate")]
+    assert [(answer.request_id, list(answer.tokens)) for answer in device.receive()] == [("1", [7]), ("1", [8])]
+    requests = [(frame.session, frame.round, frame.base) for frame in device.connection.frames("generate")]
     first, second = device.names
-    assert asked == [(first, 1, 4), (second, 1, 4), (first, 2, 4), (second, 2, 6)]
+    assert requests == [(first, 1, 4), (second, 1, 4), (first, 2, 4), (second, 2, 6)]
 
 
 class Engine(EngineAdapter):
@@ -269,7 +269,7 @@ def test_an_engine_has_answered_once_it_has_answered_all() -> None:
 
 
 def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that counts how often it is read: sending, the first answer and its end are read before the second."""
+    """The clock counts how often it is read: sending, the first answer and its end are read before the second."""
     monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", count(1).__next__)
     engine, splits = Engine({1: [7, 8, 5], 2: [7, 8, 5]}), []
     engine.link = SimpleNamespace(take_server_s=lambda: 0.0)  # type: ignore[assignment]
@@ -313,7 +313,10 @@ def test_an_engine_that_stops_early_goes_on_from_what_it_said() -> None:
     stream.begin(session)
     assert received(stream, 5) == [5, 6, 7, 8, 9]
     stream.end(session)
-    assert [(one.text, one.max_tokens) for one in engine.generations] == [([1, 2], 5), ([1, 2, 5, 6], 3)]
+    assert [(generation.text, generation.max_tokens) for generation in engine.generations] == [
+        ([1, 2], 5),
+        ([1, 2, 5, 6], 3),
+    ]
 
 
 def test_an_engine_that_says_nothing_ends_the_run() -> None:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import engine_server as stand_in
 import pytest
@@ -12,6 +11,7 @@ from engine_server import Faults, engine_server
 from nightly import nightly_except
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.engines.base import engines
 
 PROMPTS = 3
@@ -28,7 +28,7 @@ class Bench:
     def run(self, base: str, engine: str, *further: object) -> CompletedProcess[str]:
         return skit_here("bench", "--server", base.replace("http", engine), *self.options, *further)
 
-    def file(self, name: str) -> dict[str, Any]:
+    def file(self, name: str) -> JsonObject:
         (folder,) = self.out.glob("*-fixed-k-*")
         return read_object(folder / name)
 
@@ -38,7 +38,7 @@ def bench(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
     tokenizer = AutoTokenizer.from_pretrained(tiny.target)
     monkeypatch.setattr(stand_in, "TARGET", AutoModelForCausalLM.from_pretrained(tiny.target))
 
-    def tokenize(body: dict[str, Any]) -> dict[str, Any]:
+    def tokenize(body: JsonObject) -> JsonObject:
         text = body.get("prompt") or body["content"]
         return {"tokens": tokenizer.encode(text, add_special_tokens=False)}
 
@@ -48,7 +48,7 @@ def bench(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
     return Bench((*models, "--dataset", prompts, "--max-new-tokens", 32, "--out", tmp_path / "out"), tmp_path / "out")
 
 
-def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults: Faults) -> dict[str, Any]:
+def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults: Faults) -> JsonObject:
     """The part of the summary on a run whose outputs differ; it has a report."""
     monkeypatch.setattr(stand_in, "FAULTS", faults)
     with engine_server() as base:
@@ -56,7 +56,7 @@ def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults
     assert done.returncode == 0, done.stderr
     summary = bench.file("summary.json")
     assert summary["partial"] is False
-    checks: dict[str, Any] = summary["lossless"]
+    checks: JsonObject = summary["lossless"]
     assert checks["identical"] < checks["compared"] == PROMPTS
     (report,) = bench.out.glob("*-fixed-k-*/report.md")
     assert "Losslessness" in report.read_text(encoding="utf-8")
@@ -111,8 +111,8 @@ def test_a_complete_run_is_reported_again_with_or_without_its_server(
         after = bench.file("summary.json")["lossless"]
         assert [case["verdict"] for case in after["divergences"]] == [case["verdict"] for case in before["divergences"]]
         (folder / "summary.json").unlink()
-    gone = bench.run(base, "llama-cpp", "--resume")
-    assert "skit report shows what is finished, without the server" in error_line(gone)
+    resumed = bench.run(base, "llama-cpp", "--resume")
+    assert "skit report shows what is finished, without the server" in error_line(resumed)
     report = skit_here("report", folder)
     assert report.returncode == 0, report.stderr
     assert "fixed-k" in report.stdout

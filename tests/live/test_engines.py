@@ -142,21 +142,22 @@ def test_an_engine_that_is_not_there_is_one_line() -> None:
 def test_a_difference_is_judged_by_what_the_engine_says_of_both_tokens(engine: str) -> None:
     plain = RequestRecord("a", "", [5, 7, 9], [3, 4, 2])
     scores = plain_logits(TARGET, [5, 7, 9, 3]).log_softmax(-1)[-1]
-    best, *others = scores.argsort(descending=True).tolist()
+    best, *runners_up = scores.argsort(descending=True).tolist()
     plain.output_ids[1] = best
     with engine_server() as base:
         judge = EngineJudge(engines.get(engine)(base), GREEDY)
         near, far = (
-            judge.judge(RequestRecord("a", "", [5, 7, 9], [3, token, 2]), plain, 1) for token in (others[0], others[-1])
+            judge.judge(RequestRecord("a", "", [5, 7, 9], [3, token, 2]), plain, 1)
+            for token in (runners_up[0], runners_up[-1])
         )
-    assert (near.verdict, near.baseline_token, near.method_token) == ("unjudged", best, others[0])
+    assert (near.verdict, near.baseline_token, near.method_token) == ("unjudged", best, runners_up[0])
     if near.margin is None:
         assert "no log-probabilities" in near.reason
         assert far.verdict == "unjudged"
         return
     assert near.noise == 0
-    assert near.margin == pytest.approx(float(scores[best] - scores[others[0]]), abs=1e-5)
-    assert far.verdict == ("error" if scores[best] - scores[others[-1]] > CLEAR_MARGIN else "unjudged")
+    assert near.margin == pytest.approx(float(scores[best] - scores[runners_up[0]]), abs=1e-5)
+    assert far.verdict == ("error" if scores[best] - scores[runners_up[-1]] > CLEAR_MARGIN else "unjudged")
     assert judge.cost.outputs == 2
 
 
@@ -175,6 +176,6 @@ def test_log_probabilities_that_cannot_be_right_judge_nothing(
     monkeypatch.setattr(LlamaCpp, "log_probabilities", lambda *_, **__: values)
     with engine_server() as base:
         judge = EngineJudge(engines.get("llama-cpp")(base), GREEDY)
-        found = judge.judge(RequestRecord("a", "", [5, 7], [3, 9]), RequestRecord("a", "", [5, 7], [3, 4]), 1)
-    assert found.verdict == "unjudged"
-    assert reason in found.reason
+        result = judge.judge(RequestRecord("a", "", [5, 7], [3, 9]), RequestRecord("a", "", [5, 7], [3, 4]), 1)
+    assert result.verdict == "unjudged"
+    assert reason in result.reason

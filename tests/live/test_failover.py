@@ -40,23 +40,23 @@ PATIENCE_S = 60.0
 
 def test_another_server_takes_over_when_one_is_lost() -> None:
     first, second = make_server(), make_server()
-    with serving(second) as (_, other):
+    with serving(second) as (_, second_address):
         with serving(first) as (_, address):
-            connection = Connection(f"{address},{other}", CALLER)
+            connection = Connection(f"{address},{second_address}", CALLER)
             assert connection.address == address
             decoded = outputs(decode_remotely(CHAIN, connection, REQUESTS[:1]))
         decoded |= outputs(decode_remotely(CHAIN, connection, REQUESTS[1:]))
-        assert (connection.address, connection.reconnections) == (other, 1)
+        assert (connection.address, connection.reconnections) == (second_address, 1)
     assert decoded == outputs(decode_here(CHAIN, REQUESTS))
 
 
 def test_a_server_with_another_target_does_not_take_over() -> None:
     first, second = make_server(), make_server()
     second.handler.welcome.model_hash = "1"
-    with serving(second) as (_, other):
+    with serving(second) as (_, second_address):
         with serving(first) as (_, address):
-            connection = Connection(f"{address},{other}", CALLER)
-        with pytest.raises(SkitError, match=f"{other} holds tiny in float32, and the run began with tiny"):
+            connection = Connection(f"{address},{second_address}", CALLER)
+        with pytest.raises(SkitError, match=f"{second_address} holds tiny in float32, and the run began with tiny"):
             decode_remotely(CHAIN, connection, REQUESTS)
 
 
@@ -101,8 +101,8 @@ def test_a_server_goes_on_while_a_device_is_silent(sampler: Sampler, tmp_path: P
         loop.step()
         loop.step()
         (session,) = service.handler.sessions
-        whole = len(REQUESTS[0].prompt_ids) + REQUESTS[0].max_new_tokens
-        until(lambda: len(session.text.tokens) == whole and not session.in_flight)
+        full_length = len(REQUESTS[0].prompt_ids) + REQUESTS[0].max_new_tokens
+        until(lambda: len(session.text.tokens) == full_length and not session.in_flight)
         # The server counts a round a moment after it has answered it.
         until(lambda: (metrics.get_sample_value("skit_committed_tokens_total") or 0) >= REQUESTS[0].max_new_tokens)
         rounds = metrics.get_sample_value("skit_rounds_total")
@@ -130,9 +130,9 @@ def test_a_device_that_comes_back_early_stops_the_server_and_drafts_again() -> N
         until(lambda: len(session.text.tokens) > len(prompt) + 5)
         answer = ask_until_answered(connection, {"session": "s", "round": 2, "base": len(prompt) + 1})
         assert answer.status == Status.REBASE
-        known = [plain.output_ids[0], *answer.suffix]
-        assert 5 < len(known) < 120
-        assert known == plain.output_ids[: len(known)]
+        answered = [plain.output_ids[0], *answer.suffix]
+        assert 5 < len(answered) < 120
+        assert answered == plain.output_ids[: len(answered)]
 
 
 def ask_until_answered(connection: Connection, draft: dict[str, object]) -> messages.Verdict:

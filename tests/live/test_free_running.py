@@ -40,10 +40,12 @@ from specbench_kit.live.server.free_running import fitting_tree
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.service import VerificationService
+from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up, text_hash
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import request_metrics
+from specbench_kit.models.runner import Runner
 
 PATIENCE_S = 60
 METHOD = parse_method("decoupled:k=3,in_flight=4")
@@ -60,14 +62,14 @@ def wrong(token: int) -> int:
 
 
 @pytest.fixture(params=[DRAFT, TARGET, STRANGER], ids=["now and then right", "always right", "always wrong"])
-def models(request: pytest.FixtureRequest) -> dict[str, Any]:
+def models(request: pytest.FixtureRequest) -> dict[str, Runner]:
     """The device's draft model."""
     return {"draft": make_runner(request.param, 2, CAPACITY)}
 
 
 @pytest.mark.parametrize("link", [None, Link(rtt_s=0.02)], ids=["next to it", "far away"])
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_the_output_is_plain_decodings(models: dict[str, Any], link: Link | None, batch_size: int) -> None:
+def test_the_output_is_plain_decodings(models: dict[str, Runner], link: Link | None, batch_size: int) -> None:
     with serving() as (_, address):
         connection = Connection(address, CALLER, link)
         assert outputs(decode_remotely(METHOD, connection, REQUESTS, batch_size=batch_size, models=models)) == PLAIN
@@ -83,12 +85,12 @@ class Device:
     begun: SimpleQueue[PendingRound] = field(default_factory=SimpleQueue)
     name: str = "s"
 
-    def open(self, output: list[int] | None = None, **more: Any) -> Any:
+    def open(self, output: list[int] | None = None, **more: object) -> Any:
         opening = {"session": self.name, "prompt": PROMPT, "output": output or [], "sampling": {"request": "s"}}
         self.connection.send(Up(open={**opening, "ahead": 4, "max_tokens": 20, **more}))
         return self.answer()
 
-    def draft(self, number: int, base: int, tokens: list[int], text: list[int] | None = None, **more: Any) -> None:
+    def draft(self, number: int, base: int, tokens: list[int], text: list[int] | None = None, **more: object) -> None:
         """Send a draft behind so many tokens of the target's text, or of another one."""
         before = [*PROMPT, *ANSWER][:base] if text is None else text
         self.connection.send(
@@ -122,7 +124,10 @@ class Device:
     def read(self, number: int) -> list[tuple[int, str, int, list[int], int]]:
         """Return round, status, base, path and bonus token of the next answers."""
         verdicts = [self.answer() for _ in range(number)]
-        return [(one.round, Status(one.status).name, one.base, [*one.path], one.bonus) for one in verdicts]
+        return [
+            (verdict.round, Status(verdict.status).name, verdict.base, [*verdict.path], verdict.bonus)
+            for verdict in verdicts
+        ]
 
 
 @pytest.fixture
@@ -186,7 +191,10 @@ def test_a_device_cannot_flood_the_queue_and_an_answer_returns_its_place(device:
     for number in range(1, 7):
         device.draft(number, 6, ANSWER[:3])
     refused = [device.answer() for _ in range(2)]
-    assert [(one.round, Status(one.status).name) for one in refused] == [(5, "TOO_MANY_AHEAD"), (6, "TOO_MANY_AHEAD")]
+    assert [(verdict.round, Status(verdict.status).name) for verdict in refused] == [
+        (5, "TOO_MANY_AHEAD"),
+        (6, "TOO_MANY_AHEAD"),
+    ]
     for _ in range(3):
         device.verify()
     verdicts = device.read(6)
@@ -310,7 +318,7 @@ def test_what_remains_of_a_draft_keeps_its_own_distributions() -> None:
 
 @dataclass
 class Wire:
-    """What a device sent, by its own account, and what came back."""
+    """The messages that a device sent, by its own account, and those that came back."""
 
     chunks: list[tuple[list[int], list[int]]] = field(default_factory=list)
     """The text before each chunk that was sent, and its tokens."""
@@ -355,15 +363,15 @@ def test_what_was_sent_and_dropped_is_counted_and_costs_no_verification(wire: Wi
     assert sum(step.sent_bytes for step in rounds) <= wire.sent_bytes
     assert wire.most_unanswered <= 5, "no more than the server's credit"
     assert len(wire.chunks) > 5 * len(REQUESTS), "an answer returns its credit"
-    found = request_metrics(RequestGroup(list(records.values())))
-    assert found["draft_bytes"] == sum(step.sent_bytes for step in rounds)
-    assert 0 < found["stale_bytes_share"] < 1
-    assert found["wdt_share"] > 0.5
+    metrics = request_metrics(RequestGroup(list(records.values())))
+    assert metrics["draft_bytes"] == sum(step.sent_bytes for step in rounds)
+    assert 0 < metrics["stale_bytes_share"] < 1
+    assert metrics["wdt_share"] > 0.5
     assert all(step.submitted <= 3 for step in rounds)
 
 
 def test_the_window_is_bounded_where_nothing_comes_back() -> None:
-    """On a link of a second's round trip, four chunks of three tokens are drafted before the first verdict."""
+    """Four chunks of three tokens are drafted before the first verdict on a link with a round trip of a second."""
     with serving() as (_, address):
         models = {"draft": make_runner(TARGET, 1, CAPACITY)}
         records = decode_remotely(METHOD, Connection(address, CALLER, Link(rtt_s=0.5)), REQUESTS[:1], models=models)
@@ -371,7 +379,7 @@ def test_the_window_is_bounded_where_nothing_comes_back() -> None:
     assert outputs(records)["000"] == PLAIN["000"]
 
 
-def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first(models: dict[str, Any]) -> None:
+def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first(models: dict[str, Runner]) -> None:
     decoded: dict[str, list[int]] = {}
     with serving() as (_, address):
         connection = Connection(address, CALLER, Link(rtt_s=0.02))
@@ -388,7 +396,7 @@ MANY = make_requests(random_prompts([5, 9, 17] * 6, VOCABULARY), 30)
 
 
 def test_drafts_that_were_in_flight_when_the_connection_broke_lose_nothing(
-    models: dict[str, Any], wire: Wire, monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Runner], wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every tenth draft finds its stream broken; the server goes on and keeps the session."""
     sent = 0
@@ -417,7 +425,7 @@ def test_a_server_that_forgot_the_session_is_given_it_again() -> None:
         handler, take = service.handler, service.handler.free_running.take
         drafts = 0
 
-        def forgetful(session: Any, frame: messages.Draft) -> None:
+        def forgetful(session: ServerSession, frame: messages.Draft) -> None:
             nonlocal drafts
             drafts += 1
             if drafts % 7 == 0:
@@ -501,14 +509,14 @@ def test_tokens_that_are_not_drawn_give_the_tokens_of_plain_sampling() -> None:
     """They are matched against the target's draws, each of which depends on its position alone."""
     repeating = make_requests([[7, 8, 9] * 4, [5, 6] * 5], 24)
     with serving() as (_, address):
-        found = decode_remotely(
+        remote = decode_remotely(
             parse_method("decoupled:k=3,in_flight=4,drafter=prompt-lookup"),
             Connection(address, CALLER),
             repeating,
             sampler=SAMPLED,
             models={},
         )
-    assert outputs(found) == outputs(decode_here(AUTOREGRESSIVE, repeating, sampler=SAMPLED))
+    assert outputs(remote) == outputs(decode_here(AUTOREGRESSIVE, repeating, sampler=SAMPLED))
 
 
 def test_drawn_tokens_keep_the_distribution_of_plain_sampling() -> None:
@@ -518,12 +526,14 @@ def test_drawn_tokens_keep_the_distribution_of_plain_sampling() -> None:
     requests = make_requests([PROMPT] * number, length)
     with serving() as (_, address):
         records = decode_remotely(METHOD, Connection(address, CALLER), requests, sampler=sampler)
-    others = decode_here(AUTOREGRESSIVE, make_requests([PROMPT] * (2 * number), length)[number:], sampler=sampler)
+    plain_records = decode_here(
+        AUTOREGRESSIVE, make_requests([PROMPT] * (2 * number), length)[number:], sampler=sampler
+    )
     assert any(step.accepted for record in records.values() for step in record.rounds)
     for position in (1, length - 1):
-        found = Counter(record.output_ids[position] for record in records.values())
-        plain = Counter(record.output_ids[position] for record in others.values())
-        assert two_sample_chi_square(found, plain) < 4.0
+        counts = Counter(record.output_ids[position] for record in records.values())
+        plain = Counter(record.output_ids[position] for record in plain_records.values())
+        assert two_sample_chi_square(counts, plain) < 4.0
 
 
 def two_sample_chi_square(one: Counter[int], other: Counter[int]) -> float:

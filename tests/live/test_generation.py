@@ -192,11 +192,11 @@ def test_a_device_that_is_gone_ends_its_generation_and_takes_it_up_where_it_was(
     prompt = PROMPTS[0]
     plain = next(iter(decode_here(PLAIN, make_requests([prompt], 100)).values())).output_ids
     with serving() as (service, address):
-        gone = Connection(address, CALLER)
-        begin(gone, "s", prompt, 100)
-        while gone.receive(PATIENCE_S)[1].WhichOneof("kind") != "generated":
+        connection = Connection(address, CALLER)
+        begin(connection, "s", prompt, 100)
+        while connection.receive(PATIENCE_S)[1].WhichOneof("kind") != "generated":
             pass
-        gone.close()
+        connection.close()
         until(lambda: not own_session(service.handler).in_flight)
         back = Connection(address, CALLER)
         begin(back, "s", prompt, 100)

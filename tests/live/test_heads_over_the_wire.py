@@ -141,8 +141,8 @@ def test_a_verdict_brings_the_states_of_what_was_committed_and_only_if_they_were
     text = torch.tensor([[*PROMPT, *ANSWER[:2]]])
     hidden = TARGET(text, output_hidden_states=True).hidden_states
     assert torch.allclose(from_bytes(content, 8)[:, :32], hidden[1][0], rtol=0.01)
-    more = draft(connection, "s", 2, 9, ANSWER[3:4], states=8).states
-    assert len(more) == 2 * 2 * 2 * 32
+    states = draft(connection, "s", 2, 9, ANSWER[3:4], states=8).states
+    assert len(states) == 2 * 2 * 2 * 32
     assert plain_logits(TARGET, PROMPT).argmax(-1)[-1] == ANSWER[0]
 
 
@@ -189,9 +189,9 @@ def test_a_benchmark_with_a_head_whose_target_is_on_a_server(tiny: TinyPair, tmp
     with serving(service) as (_, address):
         command = ("bench", "--server", address, *method, *options)
         done = skit_here(*command, "--target", tiny.target)
-        other = skit_here(*command, "--target", tiny.draft)
+        refused = skit_here(*command, "--target", tiny.draft)
     assert done.returncode == 0, done.stderr
-    assert "uses the embeddings of its target, of which the server has another" in error_line(other)
+    assert "uses the embeddings of its target, of which the server has another" in error_line(refused)
     (folder,) = (tmp_path / "out").iterdir()
     run, summary = (read_object(folder / f"{name}.json") for name in ("run", "summary"))
     assert summary["lossless"]["identical"] == 2

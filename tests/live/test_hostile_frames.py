@@ -96,14 +96,14 @@ def a_device_that_asks_and_never_reads(attacker: Attacker, _: Neighbour) -> None
         for number in range(40):
             yield Up(open={**opening(f"{number}", [1] * 90), "layers": [0] * 8})
             yield Up(draft={"session": f"{number}", "round": 1, "base": 90})  # answered by its prompt's hidden states
-        gone.wait(60)
+        attacker_left.wait(60)
 
-    gone = Event()
+    attacker_left = Event()
     call = attacker.call(frames(), SMALL_WINDOW)
     until(lambda: attacker.refusals(Status.IDLE) == 1)
     until(lambda: attacker.sample("skit_streams") == 1)
     assert attacker.account("bad").unread_bytes == 0
-    gone.set()
+    attacker_left.set()
     call.cancel()
 
 

@@ -15,7 +15,7 @@ SAMPLED = Sampler(0.8, top_p=0.9, top_k=20)
 
 
 def used(sampler: Sampler) -> stand_in.Body:
-    """What the server says that it sampled with, where it is asked for a sampler."""
+    """Return the settings that the server says it sampled with, where it is asked for a sampler."""
     body = {"prompt": [TEXT], "seed": 7, **sampling_fields(sampler)}
     answer = stand_in.llama_cpp(body)
     assert isinstance(answer, dict)

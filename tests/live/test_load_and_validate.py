@@ -243,7 +243,7 @@ def test_a_trace_of_another_target_is_refused(settings: LoadSettings) -> None:
         load_of(settings, address)
 
 
-def described(**changes: Any) -> LoadDescription:
+def described(**changes: object) -> LoadDescription:
     config = {"method": "wisp", "scheduler": "fcfs", "slo": ["2"], "max_batch": 4, "seed": 0}
     config |= {"duration_s": 2.0, "warmup_s": 1.0}
     content = {"config": config, "server": {}, "deployment": to_builtins(deployment_description()), **changes}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import live_server
 import pandas as pd
@@ -20,8 +19,9 @@ from load_inputs import LENGTH, MODELS, PROFILE, PROMPTS, request
 from option_cases import read_tables
 from tiny_models import tiny_llama
 from trace_builders import write_trace
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.profilers import loading
@@ -34,15 +34,15 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Loaded:
-    """What one `skit load` left."""
+    """The output and the folder of one `skit load`."""
 
     folder: Path
     stdout: str
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """The summary of the last load."""
-        row: dict[str, Any] = read_object(self.folder / "summary.json")["rows"][-1]
+        row: JsonObject = read_object(self.folder / "summary.json")["rows"][-1]
         return row
 
     @cached_property
@@ -68,8 +68,8 @@ class Loaded:
     @property
     def promise_s(self) -> float:
         """Seconds from the first request of device 0 to the deadline of its first round."""
-        first, asked = (table[table.client == 0] for table in (self.rounds, self.responses))
-        return round(float(first.deadline_s.iloc[0] - asked.start_s.min()), 6)
+        first, responses = (table[table.client == 0] for table in (self.rounds, self.responses))
+        return round(float(first.deadline_s.iloc[0] - responses.start_s.min()), 6)
 
     def rounds_after(self, second: float) -> int:
         return int((self.rounds.answered_s >= second).sum())
@@ -151,12 +151,12 @@ class LoadRuns:
                 "--draft-s": "0.001",
                 "--out": str(self.folder / str(len(self.done))),
             }
-            given = usual | dict(zip(options[::2], options[1::2], strict=False))
+            options_given = usual | dict(zip(options[::2], options[1::2], strict=False))
             flags = [options[-1]] if len(options) % 2 else []
-            line = [text.format_map(self.inputs) for pair in given.items() for text in pair]
+            line = [text.format_map(self.inputs) for pair in options_given.items() for text in pair]
             done = skit_here("load", *line, "--events", *flags)
             assert done.returncode == 0, done.stderr
-            (folder,) = Path(given["--out"].format_map(self.inputs)).iterdir()
+            (folder,) = Path(options_given["--out"].format_map(self.inputs)).iterdir()
             self.done[options] = Loaded(folder, done.stdout)
         return self.done[options]
 
@@ -169,8 +169,8 @@ def runs(inputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.mark.parametrize("option", CASES)
 def test_an_option_of_a_load_changes_what_is_measured(option: str, runs: LoadRuns) -> None:
-    besides, given, is_changed = CASES[option]
-    base, changed = runs.run(*besides), runs.run(*besides, *given)
+    besides, changed_options, is_changed = CASES[option]
+    base, changed = runs.run(*besides), runs.run(*besides, *changed_options)
     assert is_changed(base, changed)
 
 
@@ -178,15 +178,15 @@ def test_every_round_is_kept_only_where_events_are_asked_for(
     runs: LoadRuns, inputs: dict[str, str], tmp_path: Path
 ) -> None:
     times = ("--duration", "0.5", "--warm-up", "0.1", "--draft-s", "0.001", "--devices", "1")
-    given = ("--server", runs.address, "--trace", inputs["trace"], "--profile", inputs["profile"])
-    assert skit_here("load", *given, *times, "--out", tmp_path).returncode == 0
+    arguments = ("--server", runs.address, "--trace", inputs["trace"], "--profile", inputs["profile"])
+    assert skit_here("load", *arguments, *times, "--out", tmp_path).returncode == 0
     assert not list(tmp_path.glob("*/events/*"))
     assert list(runs.run().folder.glob("events/*"))
 
 
 def test_the_options_that_the_table_leaves_to_this_file_are_tried_here() -> None:
-    left = {name for name, reason in read_tables()["load"].exempt.items() if Path(__file__).name in reason}
-    assert left <= CASES.keys() | {"--events"}
+    exempt = {name for name, reason in read_tables()["load"].exempt.items() if Path(__file__).name in reason}
+    assert exempt <= CASES.keys() | {"--events"}
 
 
 class ProfilingServer:
@@ -199,13 +199,15 @@ class ProfilingServer:
     def profile(self, to: Path, target: Path, **changes: str) -> str:
         """Profile it and return the error line, "" if none; `loads` are those of this profile."""
         self.loads.clear()
-        given = {"server": self.address, "to": to, "target": target, "sessions": "2", "window": "0.02"} | changes
-        done = skit_here("profile-server", *(text for name, value in given.items() for text in (f"--{name}", value)))
+        arguments = {"server": self.address, "to": to, "target": target, "sessions": "2", "window": "0.02"} | changes
+        done = skit_here(
+            "profile-server", *(text for name, value in arguments.items() for text in (f"--{name}", value))
+        )
         return done.stderr.splitlines()[-1] if done.returncode else ""
 
 
 @pytest.fixture(scope="module")
-def server(tokenizer: Any) -> Iterator[ProfilingServer]:
+def server(tokenizer: PreTrainedTokenizerBase) -> Iterator[ProfilingServer]:
     welcome = messages.Welcome()
     welcome.CopyFrom(DESCRIPTION)
     welcome.tokenizer = tokenizer_hash(tokenizer)
@@ -237,9 +239,9 @@ def test_the_options_of_a_profile_change_how_a_server_is_loaded(
 def test_a_profile_with_a_tokenizer_that_the_server_does_not_have_is_refused(
     server: ProfilingServer, tiny: TinyPair, tmp_path: Path
 ) -> None:
-    other = copy_model(tiny.target, tmp_path / "other")
-    changed = AutoTokenizer.from_pretrained(other)
+    model = copy_model(tiny.target, tmp_path / "other")
+    changed = AutoTokenizer.from_pretrained(model)
     changed.add_tokens(["<|new|>"])
-    changed.save_pretrained(other)
-    assert "WRONG_VOCABULARY" in server.profile(tmp_path / "a.toml", other)
+    changed.save_pretrained(model)
+    assert "WRONG_VOCABULARY" in server.profile(tmp_path / "a.toml", model)
     assert server.loads == []

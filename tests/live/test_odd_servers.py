@@ -27,7 +27,7 @@ Data = dict[str, Any]
 
 @dataclass
 class Script:
-    """What a server answers to every POST, and what became of it."""
+    """The response of a server to every POST, and what became of it."""
 
     body: bytes = b""
     status: int = 200
@@ -79,8 +79,8 @@ def serving(script: Script) -> Iterator[str]:
             self.close_connection = True
 
         def seen(self, content: bytes) -> bytes:
-            said = self.headers.get("Authorization", "").encode()
-            return content.replace(b"KEY", said) if script.echoes else content
+            authorization = self.headers.get("Authorization", "").encode()
+            return content.replace(b"KEY", authorization) if script.echoes else content
 
         def reply(self, status: int, payload: bytes) -> None:
             self.send_response(status)
@@ -89,7 +89,7 @@ def serving(script: Script) -> Iterator[str]:
             self.wfile.write(payload)
             self.wfile.flush()
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, *arguments: object) -> None:
             return
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
@@ -215,8 +215,8 @@ WORDS = {
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_that_is_no_stream_is_told_in_the_servers_words(words: str, kind: str) -> None:
-    body, said = WORDS[words]
-    assert said in failure(Script(body), kind)
+    body, message = WORDS[words]
+    assert message in failure(Script(body), kind)
 
 
 def test_an_answer_that_is_counted_and_never_arrives_is_none() -> None:

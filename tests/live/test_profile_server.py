@@ -136,17 +136,17 @@ def test_minutes_end_the_measurement_between_two_loads(tmp_path: Path, monkeypat
         @property
         def is_over(self) -> bool:
             AfterLoads.begun += 1
-            return AfterLoads.begun > most
+            return AfterLoads.begun > loads_allowed
 
     monkeypatch.setattr(run, "TimeLimit", AfterLoads)
     with serving() as (_, address):
         monkeypatch.setattr(run, "_connect", lambda _: Connection(address, CALLER))
-        most = 3
+        loads_allowed = 3
         with pytest.raises(SkitError, match=r"--minutes 5 were over after 3 of \d+ measurements.*give about"):
             run.profile_server(settings, lambda *_: None)
         assert not settings.to.exists()
         loads = len([part for parts in run._loads(2, 128) for part in parts])
-        AfterLoads.begun, most = 0, loads
+        AfterLoads.begun, loads_allowed = 0, loads
         outcome = run.profile_server(settings, lambda *_: None)
     assert f"; {loads} of {2 * loads} measurements were made" in outcome.text
     assert settings.to.exists()

@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from live_server import CAPACITY, DRAFT, TARGET, VOCABULARY, decode_here, run
 from tiny_models import GREEDY, make_requests, make_runner, outputs, random_prompts, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.loop import DecodingSetup
@@ -58,7 +58,7 @@ class AheadServer:
         parents, path = list(draft.parents) or list(range(len(draft.tokens))), [0]
         for token in answer:
             below = zip(parents, draft.tokens, strict=True)
-            nodes = [node for node, found in enumerate(below, 1) if found == (path[-1], token)]
+            nodes = [node for node, edge in enumerate(below, 1) if edge == (path[-1], token)]
             if not nodes:
                 break
             path += nodes[:1]
@@ -66,7 +66,9 @@ class AheadServer:
         return messages.Verdict(**named, path=path[1:], bonus=bonus, computed=1 + len(draft.tokens))
 
 
-def decode_behind(server: AheadServer, drafter: Any, spec: str, batch_size: int = 1) -> dict[str, RequestRecord]:
+def decode_behind(
+    server: AheadServer, drafter: PreTrainedModel, spec: str, batch_size: int = 1
+) -> dict[str, RequestRecord]:
     """Return the records of the requests of a device with this draft model."""
     engine = remote_engine(
         parse_method(spec),
@@ -89,7 +91,7 @@ def decode_behind(server: AheadServer, drafter: Any, spec: str, batch_size: int 
     ],
 )
 def test_the_output_is_plain_decodings_whatever_the_server_committed_alone(
-    drafter: Any, lead: int, accepted: list[int], committed: list[int]
+    drafter: PreTrainedModel, lead: int, accepted: list[int], committed: list[int]
 ) -> None:
     """Drafts have four tokens, and the first one is answered with so many tokens that the server has committed."""
     server = AheadServer([lead])
@@ -97,8 +99,8 @@ def test_the_output_is_plain_decodings_whatever_the_server_committed_alone(
     assert outputs(records) == PLAIN
     for record in records.values():
         rounds = record.rounds[: len(accepted)]
-        assert [one.accepted for one in rounds] == accepted
-        assert [one.committed for one in rounds] == committed
+        assert [step.accepted for step in rounds] == accepted
+        assert [step.committed for step in rounds] == committed
     # Rounds that the tokens at hand can answer are not sent.
     rounds_in_all = sum(len(record.rounds) for record in records.values())
     assert len(server.drafts) == rounds_in_all - len(REQUESTS) * (len(accepted) - 1)

@@ -17,6 +17,7 @@ from http_servers import running
 from tiny_models import GREEDY
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines import vllm
 from specbench_kit.live.engines.base import ScoringRequest, engines
@@ -24,8 +25,8 @@ from specbench_kit.live.engines.llama_cpp import differences
 from specbench_kit.live.servers import PROBE
 
 
-def recorded(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(Path(__file__).with_name("recorded").joinpath(f"{name}.json").read_text())
+def recorded(name: str) -> JsonObject:
+    content: JsonObject = json.loads(Path(__file__).with_name("recorded").joinpath(f"{name}.json").read_text())
     return content
 
 
@@ -36,7 +37,7 @@ DRAFT = [487, 15, 999]
 
 
 @contextmanager
-def playing_back(entries: list[dict[str, Any]]) -> Iterator[str]:
+def playing_back(entries: list[JsonObject]) -> Iterator[str]:
     """A server that answers what was recorded, where the same is sent; yields its address."""
 
     class Player(BaseHTTPRequestHandler):
@@ -48,7 +49,7 @@ def playing_back(entries: list[dict[str, Any]]) -> Iterator[str]:
         def do_POST(self) -> None:
             self.play(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
-        def play(self, sent: Any) -> None:
+        def play(self, sent: object) -> None:
             matches = [entry for entry in entries if (entry["path"], entry.get("sent")) == (self.path, sent)]
             payload = json.dumps(matches[0]["answer"] if matches else {"never sent": sent}).encode()
             self.send_response(matches[0].get("status", 200) if matches else 501)
@@ -56,7 +57,7 @@ def playing_back(entries: list[dict[str, Any]]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(payload)
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, *arguments: object) -> None:
             return
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), Player)) as port:
@@ -148,7 +149,7 @@ def test_the_server_that_stands_in_for_vllm_answers_in_the_same_form(path: str) 
         assert_form_within(ours, entry["answer"])
 
 
-def in_range(sent: dict[str, Any]) -> dict[str, Any]:
+def in_range(sent: JsonObject) -> JsonObject:
     """Return the request with token ids that the small model has."""
 
     def small(tokens: list[int]) -> list[int]:

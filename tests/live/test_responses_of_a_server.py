@@ -9,13 +9,15 @@ from known_drafts import SURE, Known
 from offline_server import ANSWER, PROMPT, device, offline, open_session, read, send_draft, verify
 
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.live.server import drafting
-from specbench_kit.live.server.generation import GenerationState
+from specbench_kit.live.server.generation import Generation, GenerationState
 from specbench_kit.live.server.handler import FrameHandler, _add_times, verdict_frame
 from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.service import DeviceStream
+from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up
 
 CHAIN, TREE = "fixed-k:k=3", "specinfer:branching=2-1"
@@ -23,11 +25,11 @@ CHAIN, TREE = "fixed-k:k=3", "specinfer:branching=2-1"
 
 def generate(stream: DeviceStream, name: str, number: int, base: int, tokens: int, method: str = "") -> None:
     """Ask for a response."""
-    asked = {"session": name, "round": number, "base": base, "max_tokens": tokens, "method": method}
-    stream.receive(Up(generate=asked))
+    request = {"session": name, "round": number, "base": base, "max_tokens": tokens, "method": method}
+    stream.receive(Up(generate=request))
 
 
-def parked(handler: FrameHandler, stream: DeviceStream, name: str) -> Any:
+def parked(handler: FrameHandler, stream: DeviceStream, name: str) -> ServerSession:
     """Begin a response whose tokens are not read until it rests; return its session."""
     session = open_session(stream, name)
     generate(stream, name, 1, len(PROMPT), 40)
@@ -103,7 +105,7 @@ def test_no_response_is_begun_in_an_overload_or_at_the_end() -> None:
 
 @pytest.mark.parametrize("method", ["", CHAIN])
 def test_responses_of_any_length_follow_each_other_in_one_session(method: str) -> None:
-    """What is drafted and verified beyond the end of one response is in neither model's KV for the next."""
+    """Tokens drafted and verified beyond the end of one response are in neither model's KV for the next."""
     handler = offline(methods=(CHAIN,))
     stream = device(handler)
     session = open_session(stream, "s")
@@ -116,7 +118,7 @@ def test_responses_of_any_length_follow_each_other_in_one_session(method: str) -
         sent = [token for frame in frames for token in frame.tokens]
         assert sent == ANSWER[base - len(PROMPT) :][:tokens]
         assert [frame.last for frame in frames] == [*[False] * (len(frames) - 1), True]
-        cut += sum(len(one.verdict.tokens) - len(one.tokens) for one in verified if one.verdict)
+        cut += sum(len(response.verdict.tokens) - len(response.tokens) for response in verified if response.verdict)
         assert session.committed == len(session.text.tokens) - len(PROMPT)
         assert handler.batch_runner._drafters._of_session == {}
     assert cut > 0 or not method
@@ -129,13 +131,13 @@ def test_responses_with_other_sampling_have_drafters_of_their_own() -> None:
     def responses(places: list[int]) -> list[list[int]]:
         handler = offline(methods=(CHAIN,))
         stream = device(handler)
-        for place in places:
-            open_session(stream, f"s{place}", sampling=samplings[place])
-            generate(stream, f"s{place}", 1, len(PROMPT), 12, CHAIN)
+        for index in places:
+            open_session(stream, f"s{index}", sampling=samplings[index])
+            generate(stream, f"s{index}", 1, len(PROMPT), 12, CHAIN)
         verify(handler)
-        return [stream.sessions[f"s{place}"].text.tokens for place in places]
+        return [stream.sessions[f"s{index}"].text.tokens for index in places]
 
-    alone = [responses([place])[0] for place in range(3)]
+    alone = [responses([index])[0] for index in range(3)]
     assert responses([0, 1, 2]) == alone
     assert len({tuple(tokens) for tokens in alone}) == 3
 
@@ -158,10 +160,8 @@ def test_drafters_in_use_stay_when_there_are_too_many(monkeypatch: pytest.Monkey
     assert used not in drafters._drafters.values()
 
 
-def generation_of(method: str) -> Any:
+def generation_of(method: str) -> Generation:
     """Return a response by a method."""
-    from specbench_kit.live.server.generation import Generation
-
     return Generation(1, 20, frozenset(), 60.0, method)
 
 
@@ -182,8 +182,8 @@ def test_the_seconds_of_a_batch_of_drafts_are_shared(monkeypatch: pytest.MonkeyP
     rounds = [generated_round(open_session(stream, name), generation_of(CHAIN), 0.0) for name in "abcd"]
     monkeypatch.setattr(drafting, "monotonic_s", count(10.0, 2.0).__next__)
     assert handler.batch_runner._drafters.draft(rounds) == {}
-    assert [one.draft_s for one in rounds] == [0.5] * 4
-    assert [one.nodes for one in rounds] == [[1, 2, 3]] * 4
+    assert [draft_round.draft_s for draft_round in rounds] == [0.5] * 4
+    assert [draft_round.nodes for draft_round in rounds] == [[1, 2, 3]] * 4
 
 
 @pytest.mark.parametrize("poisoned", ["", "b", "abcd"])
@@ -196,24 +196,26 @@ def test_drafts_of_a_batch_that_fails_are_made_one_by_one(poisoned: str, monkeyp
     begin = drafter._drafter.begin
     failures = count()
 
-    def failing(sessions: list[Any]) -> Any:
+    def failing(sessions: list[Session]) -> Any:
         drafts = begin(sessions)
-        if (len(sessions) > 1 and next(failures) == 0) or any(one.record.request_id in poisoned for one in sessions):
+        if (len(sessions) > 1 and next(failures) == 0) or any(
+            session.record.request_id in poisoned for session in sessions
+        ):
             drafter._drafter.extend(drafts)
             raise RuntimeError("no room")
         return drafts
 
     monkeypatch.setattr(drafter._drafter, "begin", failing)
     errors = drafters.draft(rounds)
-    assert {one.session.name: error for one, error in errors.items()} == dict.fromkeys(poisoned, "no room")
+    assert {failed.session.name: error for failed, error in errors.items()} == dict.fromkeys(poisoned, "no room")
     monkeypatch.undo()
-    sound = [one for one in rounds if one not in errors]
-    for one in sound:
+    sound = [draft_round for draft_round in rounds if draft_round not in errors]
+    for draft_round in sound:
         alone = offline(methods=(CHAIN,))
         expected = generated_round(open_session(device(alone), "s"), generation_of(CHAIN), 0.0)
         alone.batch_runner._drafters.draft([expected])
-        assert one.draft.tree.tokens == expected.draft.tree.tokens
-    assert set(drafters._of_session) == {one.session for one in sound}
+        assert draft_round.draft.tree.tokens == expected.draft.tree.tokens
+    assert set(drafters._of_session) == {draft_round.session for draft_round in sound}
 
 
 def answered(handler: FrameHandler) -> VerifiedRound:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -63,27 +62,27 @@ def verdicts(results: list[Losslessness]) -> list[str]:
 
 @pytest.mark.parametrize("batch_size", nightly_except([3], [1, 3]))
 def test_rounding_of_chains_and_trees_on_a_server_is_no_error(batch_size: int) -> None:
-    found: list[str] = []
+    found_verdicts: list[str] = []
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS, batch_size=batch_size)
         for spec in METHODS:
             results, judge = judged(decode(spec, connection, batch_size), plain, connection)
-            found += verdicts(results)
+            found_verdicts += verdicts(results)
             assert judge.cost.outputs == verdicts(results).count("tie")
             assert (judge.cost.forwards > 0) is (judge.cost.outputs > 0)
-    assert set(found) <= {"identical", "tie"}
+    assert set(found_verdicts) <= {"identical", "tie"}
     # How a server's batches are composed depends on time; alone, every forward is always the same.
-    assert "tie" in found or batch_size > 1
+    assert "tie" in found_verdicts or batch_size > 1
 
 
 def test_rounding_of_drawn_tokens_on_a_server_is_no_error() -> None:
-    found: list[str] = []
+    found_verdicts: list[str] = []
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS, sampler=SAMPLED)
         for spec in ("specedge:depth=3,budget=8,beams=4", "suffix"):
             results, _ = judged(decode(spec, connection, sampler=SAMPLED), plain, connection, SAMPLED)
-            found += verdicts(results)
-    assert set(found) == {"identical", "tie"}
+            found_verdicts += verdicts(results)
+    assert set(found_verdicts) == {"identical", "tie"}
 
 
 @contextmanager
@@ -91,7 +90,7 @@ def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the fault into every verification of a server."""
     right = verifiers.verdict_of_row
 
-    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: Any) -> Verdict:
+    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: object) -> Verdict:
         path, bonus = fault(draft.tree, nodes, forward[number][-1 - len(nodes) :].float())
         return replace(right(draft, nodes, appended, forward, number, *rule), path=path, bonus=bonus)
 
@@ -102,7 +101,7 @@ def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("fault", nightly_except([accept_second], [accept_second, swap_extra]))
 def test_a_planted_fault_in_the_servers_verification_is_an_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[str] = []
+    found_verdicts: list[str] = []
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS)
         for spec in METHODS[:2]:
@@ -111,10 +110,10 @@ def test_a_planted_fault_in_the_servers_verification_is_an_error(fault: Fault, m
                 faulty = decode(spec, connection)
             changed = {name for name in right if faulty[name].output_ids != right[name].output_ids}
             results, _ = judged(faulty, plain, connection)
-            found += [result.verdict for result in results if result.request_id in changed]
-    assert len(found) >= 3
+            found_verdicts += [result.verdict for result in results if result.request_id in changed]
+    assert len(found_verdicts) >= 3
     # A fault at one of the few true ties cannot be told from rounding.
-    assert found.count("error") >= 0.75 * len(found)
+    assert found_verdicts.count("error") >= 0.75 * len(found_verdicts)
 
 
 def test_the_shapes_of_a_servers_batches_are_on_record() -> None:
@@ -129,10 +128,10 @@ def test_without_evidence_a_difference_is_left_open() -> None:
     with half_precision(scores=False) as (_, connection):
         plain = decode("autoregressive", connection)
         assert connection.welcome.scored == 0
-        other = dict(plain)
+        altered = dict(plain)
         name = sorted(plain)[0]
-        other[name] = RequestRecord(name, "", plain[name].prompt_ids, [*plain[name].output_ids[:-1], 0])
-        results, _ = judged(other, plain, connection)
+        altered[name] = RequestRecord(name, "", plain[name].prompt_ids, [*plain[name].output_ids[:-1], 0])
+        results, _ = judged(altered, plain, connection)
     summary = summarise_checks(results)
     assert (summary["unjudged"], summary["errors"], summary["lossless"]) == (1, 0, None)
     assert "the server scores no outputs" in results[0].reason

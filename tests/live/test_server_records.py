@@ -20,6 +20,7 @@ from specbench_kit.live.server.scoring import KEPT_S, MOST_OF_ACCOUNT, MOST_WAIT
 from specbench_kit.live.server.service import LOGGED_REFUSALS, DeviceStream
 from specbench_kit.live.wire import Refusal, Status, Up
 from specbench_kit.metrics.evidence import choice_of
+from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append
 
 
@@ -88,21 +89,21 @@ def test_a_device_has_one_output_in_the_queue_and_a_token_some(scorer: OutputSco
 
 def test_a_device_that_leaves_ends_its_own_scoring_alone(scorer: OutputScorer) -> None:
     handler = offline()
-    stays, leaves, other = (device(handler) for _ in range(3))
+    stays, leaves, never_scored = (device(handler) for _ in range(3))
     for stream in (stays, leaves):
         scorer.add(task(stream))
-    assert [scorer.serves(stream) for stream in (stays, leaves, other)] == [True, True, False]
+    assert [scorer.serves(stream) for stream in (stays, leaves, never_scored)] == [True, True, False]
     scorer.forget(leaves)
     assert [waiting.cancelled for waiting in scorer.waiting] == [False, True]
 
 
 def test_what_scoring_holds_is_freed_after_a_while(scorer: OutputScorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr(scoring, "monotonic_s", lambda: now.seconds)
+    time = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(scoring, "monotonic_s", lambda: time.seconds)
     scorer._shapes, scorer._used_s = object(), 100.0  # type: ignore[assignment]
     assert scorer.release_idle() == 100.0 + KEPT_S
     assert scorer._shapes is not None
-    now.seconds += KEPT_S
+    time.seconds += KEPT_S
     assert scorer.release_idle() == float("inf")
     assert scorer._shapes is None
 
@@ -130,16 +131,16 @@ def test_rounds_that_cannot_have_committed_their_tokens_are_refused(shape: dict[
 def test_the_times_at_a_start_are_those_of_a_forward_and_of_a_token_and_no_slot_stays_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a clock on which a forward takes 20 ms, and 3 ms for each of its tokens."""
-    runner, now = make_runner(TARGET, 4, CAPACITY), SimpleNamespace(seconds=0.0)
+    """The clock says that a forward takes 20 ms, and 3 ms for each of its tokens."""
+    runner, time = make_runner(TARGET, 4, CAPACITY), SimpleNamespace(seconds=0.0)
     forward = runner.forward
 
-    def timed(rows: list[Append], *more: Any) -> Any:
-        now.seconds += 0.020 + 0.003 * sum(len(row.tokens) for row in rows)
+    def timed(rows: list[Append], *more: object) -> Forward:
+        time.seconds += 0.020 + 0.003 * sum(len(row.tokens) for row in rows)
         return forward(rows, *more)
 
     monkeypatch.setattr(runner, "forward", timed)
-    monkeypatch.setattr(run, "monotonic_s", lambda: now.seconds)
+    monkeypatch.setattr(run, "monotonic_s", lambda: time.seconds)
     latency = run._time_forwards(runner)
     for new in (1, 10, 30):
         assert latency.seconds([(new, 100)]) == pytest.approx(0.020 + 0.003 * new)

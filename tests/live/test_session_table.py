@@ -43,9 +43,9 @@ def test_a_session_is_resumed_by_a_device_with_its_text_and_its_sampling(
     opened = ask(stream, open={"session": "s", "prompt": PROMPT, "sampling": {"request": "s"}, **change})
     assert (stream.sessions["s"] is before) is is_resumed
     assert before.closed is not is_resumed
-    kept = len(PROMPT) + 3
-    given = len(change.get("prompt", PROMPT)) + len(change.get("output", []))  # type: ignore[arg-type]
-    assert (opened.committed, opened.cached) == ((kept, kept - 1) if is_resumed else (given, 0))
+    kept_tokens = len(PROMPT) + 3
+    given_tokens = len(change.get("prompt", PROMPT)) + len(change.get("output", []))  # type: ignore[arg-type]
+    assert (opened.committed, opened.cached) == ((kept_tokens, kept_tokens - 1) if is_resumed else (given_tokens, 0))
     assert stream.caller.account.sessions == len(handler.sessions) == 1
 
 
@@ -78,10 +78,10 @@ def test_a_session_that_has_moved_stays_when_its_old_stream_ends() -> None:
 
 def test_the_session_that_nobody_used_for_longest_makes_room() -> None:
     handler = offline(sessions=3)
-    stream, gone = device(handler), device(handler)
+    stream, departed = device(handler), device(handler)
     for name in "abc":
-        open_session(gone, name)
-        gone.sessions[name].stream = None
+        open_session(departed, name)
+        departed.sessions[name].stream = None
     for name in "ab":
         send_draft(stream, name)
     verify(handler)
@@ -229,7 +229,7 @@ def test_a_distribution_from_which_a_token_cannot_be_drawn_is_refused(change: di
 
 
 def test_a_distribution_is_no_larger_than_the_server_takes() -> None:
-    """Of two tokens with at most two entries each, one has three."""
+    """Two tokens may have two entries each at most, and one has three."""
     handler = offline(candidates=2)
     session = open_session(device(handler), "s")
     large = {**GOOD, "counts": [3, 1], "ids": [5, 7, 8, 6], "probabilities": [0.5, 0.25, 0.25, 1.0]}
@@ -242,8 +242,8 @@ def test_a_draft_reaches_the_end_of_the_context_and_no_further() -> None:
     session = open_session(device(handler), "s")
     base = len(PROMPT)
     room = handler.limits.context - base
-    whole = read_draft(messages.Draft(base=base, tokens=[1] * room), session.text, Sampler(), handler.limits, 64)
-    assert len(whole.tree) == 1 + room
+    longest = read_draft(messages.Draft(base=base, tokens=[1] * room), session.text, Sampler(), handler.limits, 64)
+    assert len(longest.tree) == 1 + room
     with pytest.raises(Refusal, match="CONTEXT_FULL"):
         read_draft(messages.Draft(base=base, tokens=[1] * (room + 1)), session.text, Sampler(), handler.limits, 64)
 
@@ -273,9 +273,9 @@ def test_a_response_is_cut_at_its_limit_and_behind_its_end() -> None:
 
 def test_the_rest_of_a_silent_devices_response_ends_where_it_would_have() -> None:
     bound = SilenceBound(1.0, 10, frozenset({9}))
-    rest = bound.generation(4, [9, 1, 2, 3, 4], 2)
-    assert rest is not None
-    assert (rest.number, rest.room, rest.unasked) == (4, 5, True)
+    remainder = bound.generation(4, [9, 1, 2, 3, 4], 2)
+    assert remainder is not None
+    assert (remainder.number, remainder.room, remainder.unasked) == (4, 5, True)
     assert bound.generation(4, [1, 2, 3, 9, 4], 2) is None
     assert bound.generation(4, [1] * 10, 2) is None
 

@@ -15,7 +15,7 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 PROMPT = [3, 14, 15, 9, 2, 6]
 ANSWER = plain_greedy(TARGET, PROMPT, 12)[0]
-GREEDY: dict[str, Any] = {"temperature": 0.0, "seed": 0, "request": "a"}
+GREEDY: dict[str, object] = {"temperature": 0.0, "seed": 0, "request": "a"}
 WRONG = (ANSWER[0] + 1) % VOCABULARY
 
 
@@ -32,12 +32,12 @@ def ask(connection: Connection, **frame: Any) -> Any:
     return getattr(down, down.WhichOneof("kind"))
 
 
-def begin(connection: Connection, name: str, output: list[int] | None = None, **sampling: Any) -> Any:
+def begin(connection: Connection, name: str, output: list[int] | None = None, **sampling: object) -> Any:
     opening = {"session": name, "prompt": PROMPT, "output": output or [], "sampling": {**GREEDY, **sampling}}
     return ask(connection, open=opening)
 
 
-def draft(connection: Connection, name: str, number: int, base: int, tokens: list[int], **more: Any) -> Any:
+def draft(connection: Connection, name: str, number: int, base: int, tokens: list[int], **more: object) -> Any:
     return ask(connection, draft={"session": name, "round": number, "base": base, "tokens": tokens, **more})
 
 
@@ -141,7 +141,7 @@ def test_a_distribution_that_is_none_is_refused(
         ({"prompt": [1], "sampling": {"temperature": -1.0}}, Status.BROKEN_SAMPLING),
     ],
 )
-def test_a_wrong_session_is_refused(address: str, opening: dict[str, Any], status: Status) -> None:
+def test_a_wrong_session_is_refused(address: str, opening: dict[str, object], status: Status) -> None:
     refused = ask(Connection(address, CALLER), open={"session": str(status), **opening})
     assert Status(refused.status) is status
 

@@ -83,9 +83,9 @@ def test_a_benchmark_beside_the_server_that_drafts_by_itself(tiny: TinyPair, tmp
         done = skit_here("bench", "--server", address, *methods, *options, "--link", "rtt_s=0.02")
     assert done.returncode == 0, done.stderr
     fixed_k, round_trips = (next((tmp_path / "out").glob(f"*-{name}-*")) for name in ("fixed-k-k-3", "round-trips"))
-    plain, asked = read_rows(fixed_k / "baseline.jsonl"), read_rows(round_trips / "requests.jsonl")
+    plain, by_round_trip = read_rows(fixed_k / "baseline.jsonl"), read_rows(round_trips / "requests.jsonl")
     # Streamed, the link counts once for 12 tokens; token by token it counts twelve times.
-    for streamed, by_token in zip(plain, asked, strict=True):
+    for streamed, by_token in zip(plain, by_round_trip, strict=True):
         assert streamed["output_ids"] == by_token["output_ids"]
         assert sum(step["link_s"] for step in streamed["rounds"]) < 0.5 * sum(
             step["link_s"] for step in by_token["rounds"]

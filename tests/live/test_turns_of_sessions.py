@@ -24,11 +24,11 @@ def pending(session: ServerSession, arrived_s: float) -> PendingRound:
 
 def two_accounts(handler: FrameHandler, *counts: int) -> list[list[ServerSession]]:
     """Return so many sessions of the accounts a, b, and so on."""
-    found = []
+    sessions_by_account = []
     for token, number in zip("abc", counts, strict=False):
         stream = device(handler, token)
-        found.append([open_session(stream, f"{token}{place}") for place in range(number)])
-    return found
+        sessions_by_account.append([open_session(stream, f"{token}{index}") for index in range(number)])
+    return sessions_by_account
 
 
 def test_each_account_has_its_share_of_the_queue_in_order_of_arrival() -> None:
@@ -37,8 +37,8 @@ def test_each_account_has_its_share_of_the_queue_in_order_of_arrival() -> None:
     (many, few), backlog = two_accounts(handler, 5, 1), Backlog(4)
     of_a = [pending(session, arrived_s) for arrived_s, session in enumerate(many)]
     of_b = [pending(few[0], 0.5)]
-    for one in (*of_a, *of_b):
-        backlog.add(one)
+    for waiting in (*of_a, *of_b):
+        backlog.add(waiting)
     accounts = {session.account for session in (*many, *few)}
     assert backlog.take(accounts) == [of_a[0], of_b[0], of_a[1]]
     assert (len(backlog), backlog.take(accounts)) == (3, [])
@@ -78,7 +78,7 @@ def test_who_holds_more_than_its_share_gives_up_its_own_oldest_slot(held: str, a
     """The one that asks counts as well: with it an account may be beyond its share."""
     handler = offline(slots=4, tokens=("a", "b", "c"))
     streams, slots = {token: device(handler, token) for token in "abc"}, handler.batch_runner.slots
-    sessions = [open_session(streams[token], f"{place}") for place, token in enumerate(held)]
+    sessions = [open_session(streams[token], f"{number}") for number, token in enumerate(held)]
     for session in sessions:
         slots.bring(session, ())
     asking = open_session(streams[asks], "new")
@@ -150,15 +150,15 @@ def test_a_batch_verifies_each_session_by_its_own_sampling() -> None:
     def bonuses(places: list[int]) -> list[int]:
         handler = offline(slots=8)
         stream = device(handler)
-        for place in places:
-            open_session(stream, f"s{place}", sampling={"temperature": temperatures[place], "seed": 3})
-            send_draft(stream, f"s{place}", tokens=[])
+        for index in places:
+            open_session(stream, f"s{index}", sampling={"temperature": temperatures[index], "seed": 3})
+            send_draft(stream, f"s{index}", tokens=[])
         verified = verify(handler)
-        assert {one.batch.size for one in verified} == {len(places)}
-        return [one.verdict.bonus for one in verified if one.verdict]
+        assert {verification.batch.size for verification in verified} == {len(places)}
+        return [verification.verdict.bonus for verification in verified if verification.verdict]
 
     together = bonuses(list(range(7)))
-    assert together == [bonuses([place])[0] for place in range(7)]
+    assert together == [bonuses([index])[0] for index in range(7)]
     assert together[0] == ANSWER[0]
     assert len(set(together)) > 2
 
@@ -169,16 +169,16 @@ def test_a_batch_brings_each_session_the_states_of_its_own_layers() -> None:
     def states(places: list[int]) -> list[torch.Tensor]:
         handler = offline()
         stream = device(handler)
-        for place in places:
-            open_session(stream, f"s{place}", layers=layers[place])
-            send_draft(stream, f"s{place}")
+        for index in places:
+            open_session(stream, f"s{index}", layers=layers[index])
+            send_draft(stream, f"s{index}")
         verified = verify(handler)
-        assert {one.batch.size for one in verified} == {len(places)}
-        return [from_bytes(one.states, len(PROMPT) + 2) for one in verified]
+        assert {verification.batch.size for verification in verified} == {len(places)}
+        return [from_bytes(verification.states, len(PROMPT) + 2) for verification in verified]
 
-    for together, place in zip(states([0, 1, 2]), range(3), strict=True):
-        (alone,) = states([place])
-        assert alone.shape[1] == 32 * len(layers[place])
+    for together, index in zip(states([0, 1, 2]), range(3), strict=True):
+        (alone,) = states([index])
+        assert alone.shape[1] == 32 * len(layers[index])
         torch.testing.assert_close(together, alone, rtol=0.02, atol=0.02)
 
 
@@ -201,12 +201,17 @@ def test_what_a_failed_forward_appended_is_dropped_before_the_next(fails: int, m
         open_session(stream, name)
         send_draft(stream, name)
     verified = verify(handler)
-    found = {one.pending.session.name: (one.error, one.verdict and one.verdict.bonus) for one in verified}
-    failed = {name for name, (error, _) in found.items() if error}
-    assert list(found) == list("abcd")
+    outcomes = {
+        verification.pending.session.name: (verification.error, verification.verdict and verification.verdict.bonus)
+        for verification in verified
+    }
+    failed = {name for name, (error, _) in outcomes.items() if error}
+    assert list(outcomes) == list("abcd")
     assert failed == ({"a"} if fails == 3 else set())
-    assert all(bonus == ANSWER[2] for name, (_, bonus) in found.items() if name not in failed)
+    assert all(bonus == ANSWER[2] for name, (_, bonus) in outcomes.items() if name not in failed)
     for name in sorted(set("abcd") - failed):
         send_draft(stream, name, 2, base=len(PROMPT) + 3, tokens=ANSWER[3:5])
     again = verify(handler)
-    assert [one.verdict and one.verdict.bonus for one in again] == [ANSWER[5]] * (4 - len(failed))
+    assert [verification.verdict and verification.verdict.bonus for verification in again] == [ANSWER[5]] * (
+        4 - len(failed)
+    )

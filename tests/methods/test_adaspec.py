@@ -253,16 +253,16 @@ def test_the_least_likely_tokens_go_while_that_makes_the_batch_faster(seed: int)
     order = sorted(
         (float(np.prod(entry[:end])), -end, row) for row, entry in enumerate(chances) for end in range(1, drafted + 1)
     )
-    now = [drafted] * batch
+    current = [drafted] * batch
     dropped = drafted * batch - sum(lengths)
     for count, (_, _, row) in enumerate(order):
-        after = [length - (i == row) for i, length in enumerate(now)]
-        gain = throughput(chances, after, drafted) - throughput(chances, now, drafted)
+        after = [length - (i == row) for i, length in enumerate(current)]
+        gain = throughput(chances, after, drafted) - throughput(chances, current, drafted)
         assert gain > -1e-9 if count < dropped else gain < 1e-9
         if count >= dropped:
             break
-        now = after
-    assert lengths == now
+        current = after
+    assert lengths == current
 
 
 def test_a_step_of_the_costs_is_reached_past_a_drop_that_gains_nothing() -> None:

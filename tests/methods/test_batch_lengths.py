@@ -17,24 +17,24 @@ def drafted(method: BatchLengths, requests: int) -> set[int]:
 
 def test_the_example_of_tensorrt_llm() -> None:
     """Its `draft_len_schedule = {4: 4, 8: 2, 32: 1}`: 4 tokens up to 4 requests, 2 up to 8, 1 up to 32, then none."""
-    found = {requests: drafted(BatchLengths(), requests) for requests in (1, 4, 5, 8, 9, 32, 33)}
-    assert found == {1: {4}, 4: {4}, 5: {2}, 8: {2}, 9: {1}, 32: {1}, 33: {0}}
+    lengths_by_size = {requests: drafted(BatchLengths(), requests) for requests in (1, 4, 5, 8, 9, 32, 33)}
+    assert lengths_by_size == {1: {4}, 4: {4}, 5: {2}, 8: {2}, 9: {1}, 32: {1}, 33: {0}}
 
 
 def test_tuning_fills_the_table_with_the_fastest_length_of_every_size() -> None:
     """Speeds are made up: the best of one request is 6 tokens, of two 3, of four 1, and of eight none."""
     best = {1: 6, 2: 3, 4: 1, 8: 0}
-    asked: set[tuple[str, int]] = set()
+    trials: set[tuple[str, int]] = set()
 
     def tokens_per_s(spec: str, batch_size: int) -> float:
-        asked.add((spec, batch_size))
+        trials.add((spec, batch_size))
         method = parse_method(spec)
         assert isinstance(method, BatchLengths)
         assert method.sizes == (batch_size,)
         return 100.0 - abs(method.lengths[0] - best[batch_size])
 
     assert BatchLengths.tuning_specs(tokens_per_s, 8, longest=7) == ["batch-lengths:lengths=6-3-1-0,sizes=1-2-4-8"]
-    assert len(asked) == 4 * 8
+    assert len(trials) == 4 * 8
     assert BatchLengths.tuning_specs(tokens_per_s, 1, longest=7) == ["batch-lengths:lengths=6,sizes=1"]
     best[16] = 2
     assert BatchLengths.tuning_specs(tokens_per_s, 9, longest=7) == ["batch-lengths:lengths=6-3-1-0-2,sizes=1-2-4-8-16"]

@@ -16,6 +16,7 @@ from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import InteractionModel, TableModel
 from specbench_kit.decoding.loop import DecodingSetup
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.assembly import live_engine
@@ -163,19 +164,19 @@ def test_each_draft_a_batch_is_at_its_own_level_of_the_shape() -> None:
 
 
 def test_trees_have_no_token_beyond_their_number() -> None:
-    for spec, most in (
+    for spec, nodes_allowed in (
         ("opt-tree:nodes=4,gain=0", 4),
         ("eagle2-tree:total=5,depth=3,top_k=4", 4),
         ("specedge:depth=3,budget=4,beams=4,proactive=false", 4),
         ("specinfer:branching=1-3-1", 1 + 3 + 3),
     ):
         for _, _, nodes, _ in drafted(spec, ["0", "1"]).values():
-            assert len(nodes) == most, spec
+            assert len(nodes) == nodes_allowed, spec
 
 
 @pytest.mark.parametrize("accepted", [[2, 0], [0, 2]])
 def test_tapout_learns_the_mean_of_all_requests(accepted: list[int]) -> None:
-    """Of four drafted tokens, two and none are accepted: a reward of (2/8 + 2/4) / 2 and of none."""
+    """Two of four drafted tokens are accepted, then none: a reward of (2/8 + 2/4) / 2 and of none."""
     policy = _TapOutPolicy(TapOut(arms="fixed-k.k=4+fixed-k.k=2"))
     round_of(policy, accepted)
     assert (policy.counts, policy.means) == ([1, 0], [pytest.approx(0.1875), 0.0])
@@ -232,26 +233,28 @@ def test_ssd_learns_from_all_requests() -> None:
 def test_an_arm_learns_from_the_requests_that_it_drafted_for() -> None:
     """The first request plays its second arm while the second one begins with the first."""
     policy = _BanditSpecPolicy(BanditSpec(arms="adaedl+fixed-k.k=2", reward="length"))
-    seen: dict[int, list[str]] = {}
+    requests_by_arm: dict[int, list[str]] = {}
     for arm, own in enumerate(policy.policies):
 
         def observe(verdicts: Sequence[Verdict], arm: int = arm) -> None:
-            seen.setdefault(arm, []).extend(verdict.draft.request_id for verdict in verdicts)
+            requests_by_arm.setdefault(arm, []).extend(verdict.draft.request_id for verdict in verdicts)
 
         own.observe = observe  # type: ignore[method-assign]
     round_of(policy, [0])
-    assert seen == {0: ["0"]}
-    seen.clear()
+    assert requests_by_arm == {0: ["0"]}
+    requests_by_arm.clear()
     round_of(policy, [1, 0])
-    assert seen == {1: ["0"], 0: ["1"]}
+    assert requests_by_arm == {1: ["0"], 0: ["1"]}
 
 
 def test_each_bandit_learns_of_the_arm_that_its_own_request_played() -> None:
-    """In the second round the first request plays its second arm, and the new one its first."""
+    """The first request plays its second arm in the second round, and the new one its first."""
     policy = _BanditSpecPolicy(BanditSpec(arms="fixed-k.k=1+fixed-k.k=2", reward="length"))
     round_of(policy, [0])
     assert round_of(policy, [2, 1]) == [2, 1]
-    learned = {name: (one.counts, one.means) for name, one in policy.bandits.items() if isinstance(one, Ucb)}
+    learned = {
+        name: (bandit.counts, bandit.means) for name, bandit in policy.bandits.items() if isinstance(bandit, Ucb)
+    }
     assert learned == {"0": ([1, 1], [0.0, 0.5]), "1": ([1, 0], [0.25, 0.0])}
 
 
@@ -263,7 +266,7 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
     """Every request draws its draft and its answer from numbers of its own, and each token keeps its distribution."""
     method, requests = parse_method(f"fixed-k:k=4,drafter={drafter}"), make_requests(random_prompts([3, 9, 17], 64), 20)
 
-    def records(batch_size: int) -> dict[str, Any]:
+    def records(batch_size: int) -> dict[str, RequestRecord]:
         target, draft, smaller = (make_runner(model, batch_size, 80) for model in MODELS)
         engine = live_engine(
             method,
@@ -274,15 +277,15 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
         )
         for request in requests:
             engine.submit(request)
-        found: dict[str, Any] = {}
+        finished: dict[str, RequestRecord] = {}
         while not engine.idle:
-            found |= {record.request_id: record for record in engine.step()}
-        return found
+            finished |= {record.request_id: record for record in engine.step()}
+        return finished
 
     alone, together = records(1), records(3)
     assert outputs(together) == outputs(alone)
     for name, record in together.items():
-        assert [one.accepted for one in record.rounds] == [one.accepted for one in alone[name].rounds]
+        assert [step.accepted for step in record.rounds] == [step.accepted for step in alone[name].rounds]
 
 
 def test_forwards_of_a_drafter_with_two_models_take_time_at_the_ends_of_a_range_too() -> None:
@@ -302,7 +305,7 @@ def test_forwards_of_a_drafter_with_two_models_take_time_at_the_ends_of_a_range_
     while not engine.idle:
         for record in engine.step():
             assert record.ends_s == pytest.approx([record.e2e_s] * 2)
-            assert sum(one.draft_s for one in record.rounds) > 0
+            assert sum(step.draft_s for step in record.rounds) > 0
 
 
 def test_each_row_of_a_padded_batch_is_recorded_as_its_own() -> None:

@@ -58,7 +58,7 @@ def shape(draft: Draft) -> list[tuple[int, int]]:
 
 
 def test_a_tree_has_the_places_that_are_reached_most_likely() -> None:
-    """By hand: .5 for the first candidate, .25 and .125 for the first ones below it, .2 for the second."""
+    """The chances are .5 for the first candidate, .25 and .125 for the first ones below it, .2 for the second."""
     assert likeliest_shape(4, 3, 8) == (Place(-1, 0), Place(-1, 1), Place(0, 0), Place(2, 0))
     assert likeliest_shape(4, 3, 1) == (Place(-1, 0), Place(0, 0), Place(1, 0))
     assert len(TokenRecycling().shape) == 80

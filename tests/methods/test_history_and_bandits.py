@@ -241,7 +241,7 @@ def test_arms_that_make_no_sense(arms: str, wrong: str) -> None:
 
 
 def test_ucb_specstop_keeps_states_of_the_link_apart() -> None:
-    """What was tried with messages of 20 ms is yet to be tried with messages of 40 ms."""
+    """Lengths that were tried with messages of 20 ms are yet to be tried with messages of 40 ms."""
     assert [link_state(seconds) for seconds in (0.0, 0.0004, 0.001, 0.02, 0.03, 0.04)] == [0, 0, 0, 4, 5, 5]
 
     def played(context: str) -> list[int]:

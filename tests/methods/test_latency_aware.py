@@ -146,7 +146,7 @@ def test_sglang_throughput_moves_and_forgets_what_it_no_longer_drafts() -> None:
 def test_sglang_throughput_over_a_link_shortens_drafts_once_shorter_ones_are_shown_to_be_faster(
     link: LinkCosts | None, steps: int
 ) -> None:
-    """Of five rounds, four accept one token and one both: 2 tokens in 11 s against 2.2 in 13 s, a token less in each.
+    """Four of five rounds accept one token and one both: 2 tokens in 11 s against 2.2 in 13 s, a token less in each.
 
     Four rounds gain 2/11 - 2/13 = .028 tokens a second, one loses 3/13 - 2/11 = .049: .0126 on average, with a standard
     error of .0154.
@@ -264,7 +264,7 @@ def test_what_would_bias_drawn_tokens_takes_the_likeliest(option: str, proposal:
 
 
 def test_they_do_not_verify_everything() -> None:
-    """Where a slot costs much, vllm-adaptive sends less than it drafts once it is warm."""
+    """A warm vllm-adaptive sends less than it drafts where a slot costs much."""
     target = tiny_llama(0)
     runners = make_runner(target, 4, 200), make_runner(disturbed(target, 0.01), 4, 200)
     method = VllmAdaptive(max_draft=4, refit_every=3, warmup_refits=2)

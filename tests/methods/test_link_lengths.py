@@ -48,7 +48,7 @@ def play(policy: Policy, took_s: float, accepted: Sequence[int] = (1,), produced
 
 
 def test_the_closed_form_of_ucb_specstop() -> None:
-    """For a = .7, c_d = 1, c_v = .5: d_c = 1.5 x 1.7 / .98 - 2 / 2 = 1.602041.
+    """The length is d_c = 1.5 x 1.7 / .98 - 2 / 2 = 1.602041 for a = .7, c_d = 1, c_v = .5.
 
     C(7 | 30) = (7 x 1.5 + 60 + .5) .3 / (1 - .7^8) = 71 x .3 / .942352 = 22.603.
     """
@@ -75,10 +75,10 @@ def test_below_the_critical_delay_one_token_is_the_best() -> None:
 def test_delay_optimal_drafts_the_length_of_its_formula() -> None:
     """30 s each way, 1 s per drafted and half a second per verified token, without anything fixed: k* = 7."""
     latencies = Latencies(DRAFT, PerToken(), LinkCosts(rtt_s=60.0))
-    given = _DelayOptimalPolicy(DelayOptimal(acceptance=0.7), latencies)
-    part = given.parts(KnownDrafter([[at()] * 30]).drafts)
+    with_acceptance = _DelayOptimalPolicy(DelayOptimal(acceptance=0.7), latencies)
+    part = with_acceptance.parts(KnownDrafter([[at()] * 30]).drafts)
     assert (part.delay_s, part.draft_s, part.verify_s) == pytest.approx((30.0, 1.0, 0.5))
-    assert [play(given, 71.0, accepted=[0]) for _ in range(3)] == [7, 7, 7]
+    assert [play(with_acceptance, 71.0, accepted=[0]) for _ in range(3)] == [7, 7, 7]
 
 
 def test_delay_optimal_counts_the_fixed_part_of_a_verification_as_delay() -> None:

@@ -82,7 +82,7 @@ def test_two_methods_of_one_name_are_an_error() -> None:
 
 
 def test_every_method_says_what_it_is() -> None:
-    """What `skit list methods` shows: one line and a source; every method is known by the name it registered."""
+    """`skit list methods` shows one line and a source; every method is known by the name it registered."""
     assert {"autoregressive", "fixed-k", "oracle", "threshold"} <= set(methods.all())
     for name, method in methods.all().items():
         assert (method.__doc__ or "").strip(), name

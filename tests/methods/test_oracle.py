@@ -46,8 +46,8 @@ def test_all_that_is_sent_is_accepted(longest: int, sampler: Sampler, runners: R
 def test_no_chain_needs_fewer_rounds(runners: Runners) -> None:
     best = decode_all("oracle:max_draft=6", runners, Sampler())
     for spec in ("fixed-k:k=6", "fixed-k:k=3", "threshold:max_draft=6", "autoregressive"):
-        other = decode_all(spec, runners, Sampler())
-        assert all(len(best[name].rounds) <= len(other[name].rounds) for name in best)
-        assert {name: best[name].output_ids for name in best} == {name: other[name].output_ids for name in best}
+        rival = decode_all(spec, runners, Sampler())
+        assert all(len(best[name].rounds) <= len(rival[name].rounds) for name in best)
+        assert {name: best[name].output_ids for name in best} == {name: rival[name].output_ids for name in best}
     rounds = sum(len(record.rounds) for record in best.values())
     assert rounds == sum(len(record.rounds) for record in decode_all("fixed-k:k=6", runners, Sampler()).values())

@@ -23,13 +23,13 @@ def test_only_the_first_streamed_token_waits_for_the_link() -> None:
     target = tiny_llama()
     runners = make_runner(target, 1, 64), make_runner(disturbed(target, 0.02), 1, 64)
     requests = make_requests(random_prompts([5], 64), 12)
-    (streamed,), (asked,) = (
+    (streamed,), (requested,) = (
         decode(parse_method(spec), runners, requests, deployment=deployment).values()
         for spec in ("autoregressive", "round-trips")
     )
-    assert streamed.output_ids == asked.output_ids
-    assert streamed.ttft_s == pytest.approx(asked.ttft_s, rel=1e-3)
-    gaps = [[later.end_s - step.end_s for step, later in pairwise(record.rounds)] for record in (streamed, asked)]
+    assert streamed.output_ids == requested.output_ids
+    assert streamed.ttft_s == pytest.approx(requested.ttft_s, rel=1e-3)
+    gaps = [[later.end_s - step.end_s for step, later in pairwise(record.rounds)] for record in (streamed, requested)]
     assert all(step.link_s == 0 for step in streamed.rounds[1:])
     assert [with_link - plain for plain, with_link in zip(*gaps, strict=True)] == pytest.approx(
         [deployment.link.rtt_s] * 11, rel=1e-3
@@ -46,10 +46,10 @@ def test_a_report_says_what_its_speedups_are_relative_to() -> None:
     modelled = run_document({"config": {"baseline": True}})
     modelled.deployment = deployment_description(link=LinkDescription(rtt_s=0.04))
     live = run_document({"server": {"baseline": "streamed"}, "config": {"baseline": True}})
-    here = run_document({"config": {"baseline": True}})
+    local = run_document({"config": {"baseline": True}})
     pipeline = run_document({})
     pipeline.deployment = deployment_description(link=LinkDescription())
-    assert [plain_decoding(run) for run in (modelled, live, here, pipeline)] == [STREAMED, STREAMED, None, None]
+    assert [plain_decoding(run) for run in (modelled, live, local, pipeline)] == [STREAMED, STREAMED, None, None]
     assert baseline.words(live) == "autoregressive decoding at the server, streamed"
     ((_, text),) = baseline.facts(modelled)
     assert text.startswith("AR at the server, streamed: ")

@@ -66,14 +66,14 @@ def test_a_round_trip_lengthens_the_draft_by_hand() -> None:
     near = Latencies(TableModel((2.0,)), TableModel((20.0,)))
     far = near._replace(link=LinkCosts(rtt_s=60.0))
     drafts = KnownDrafter([[at()] * 9]).drafts
-    speeds = [_GoodputPolicy(Goodput(), known).expected_speeds(drafts) for known in (near, far)]
+    speeds = [_GoodputPolicy(Goodput(), latencies).expected_speeds(drafts) for latencies in (near, far)]
     assert [of.index(max(of)) for of in speeds] == [4, 7]
     assert speeds[0][1:6] == pytest.approx([0.0773, 0.0913, 0.0974, 0.0990, 0.0980], abs=1e-4)
     assert speeds[1][1:] == pytest.approx([0.0207, 0.0261, 0.0295, 0.0315, 0.0327, 0.0332, 0.0334, 0.0333], abs=1e-4)
 
 
 def test_devices_of_their_own_draft_at_the_same_time() -> None:
-    """On one device 4 requests take 4 x 2 s a step; each on its own device takes 2 s."""
+    """4 requests take 4 x 2 s a step on one device; each on its own device takes 2 s."""
 
     class PerRequest(TableModel):
         def seconds(self, rows: object) -> float:

@@ -23,7 +23,7 @@ def test_shares_are_rounded_to_the_nearest_that_add_up(exact: list[float], level
 
 
 def test_only_the_likeliest_are_left() -> None:
-    """Of .4 .1 .3 .2, two are left with 4/7 and 3/7, which is 2 and 2 quarters; with eighths it is 5 and 3."""
+    """Two of .4 .1 .3 .2 are left with 4/7 and 3/7, which is 2 and 2 quarters; with eighths it is 5 and 3."""
     probabilities = torch.tensor([0.4, 0.1, 0.3, 0.2])
     assert quantised(probabilities, 2, 4).tolist() == [0.5, 0, 0.5, 0]
     assert quantised(probabilities, 2, 8).tolist() == [0.625, 0, 0.375, 0]

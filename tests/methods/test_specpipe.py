@@ -1,11 +1,11 @@
 """specpipe: which nodes make the next level, and what its options do."""
 
 from math import log
-from typing import Any
 
 import pytest
 import torch
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
@@ -62,7 +62,7 @@ def hit_rate(records: dict[str, RequestRecord]) -> float:
 
 
 def test_wider_levels_hold_the_true_token_more_often() -> None:
-    target: Any = tiny_llama(0)
+    target: PreTrainedModel = tiny_llama(0)
     runners = make_runner(target, 1, 256), make_runner(disturbed(target, 0.02), 1, 256)
     requests = make_requests(clear_prompts(target, [9, 20, 33], 40), 40)
     rates = [hit_rate(decode(parse_method(f"specpipe:stages=4,width={n}"), runners, requests)) for n in (1, 4, 16)]

@@ -50,10 +50,10 @@ def install(folder: Path, entry: str) -> dict[str, str]:
 def test_it_is_listed_beside_the_others(tmp_path: Path) -> None:
     env = install(tmp_path, "pairs = elsewhere_pairs:Pairs")
     listed = json.loads(skit("list", "methods", "--json", env=env).stdout)
-    known = {row["name"]: row for row in listed}
-    assert {"autoregressive", "fixed-k", "pairs", "threshold"} <= set(known)
-    assert known["pairs"]["summary"] == "Draft two tokens, twice."
-    assert (known["pairs"]["source"], known["pairs"]["options"]) == ("elsewhere", {"times": 2, "drafter": "model"})
+    methods = {row["name"]: row for row in listed}
+    assert {"autoregressive", "fixed-k", "pairs", "threshold"} <= set(methods)
+    assert methods["pairs"]["summary"] == "Draft two tokens, twice."
+    assert (methods["pairs"]["source"], methods["pairs"]["options"]) == ("elsewhere", {"times": 2, "drafter": "model"})
     assert "pairs" in skit("list", "methods", env=env).stdout
 
 
@@ -65,7 +65,7 @@ def test_it_is_listed_beside_the_others(tmp_path: Path) -> None:
     ],
 )
 def test_one_that_is_gone_is_left_out_with_a_line(tmp_path: Path, entry: str, reason: str) -> None:
-    """As after the removal of a folder that was installed with --editable."""
+    """The entry point stays behind where a folder that was installed with --editable is removed."""
     env = install(tmp_path, entry)
     listed = skit("list", "methods", "--json", env=env)
     names = {row["name"] for row in json.loads(listed.stdout)}

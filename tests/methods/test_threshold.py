@@ -1,12 +1,12 @@
 """Where the threshold rule stops, and how it learns."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from known_drafts import KnownDrafter, at
+from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
@@ -77,7 +77,7 @@ def test_a_batch_stops_together(threshold: float, runners: Runners) -> None:
 
 
 def test_any_sure_request_takes_the_whole_batch_further() -> None:
-    """By hand, threshold .6: the second request is sure of two tokens, so that both requests get a third one.
+    """The second request is sure of two tokens at a threshold of .6, so that both requests get a third one.
 
     That third one is the first that neither is sure of: it is sent, as every token at which a draft ends, and the
     first request's sureness comes too late.
@@ -150,14 +150,14 @@ def test_thresholds_adapt_per_request(runners: Runners) -> None:
         assert submitted(list(alone.values())) == submitted([together[request.id]])
 
 
-def reference(values: Any, labels: Any) -> float:
+def reference(values: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
     fpr, tpr, thresholds = roc_curve(labels, values)
     return float(thresholds[np.argmin(fpr + 3 * (1 - tpr))])
 
 
 @pytest.mark.parametrize("decimals", [1, 2, 9])
 def test_best_threshold_equals_scikit_learns(decimals: int) -> None:
-    """On random histories, with many ties or none; where two thresholds cost the same, either will do."""
+    """Random histories have many ties or none; where two thresholds cost the same, either will do."""
     dice = np.random.default_rng(decimals)
     for _ in range(200):
         values = dice.random(dice.integers(6, 60)).round(decimals)
@@ -169,7 +169,7 @@ def test_best_threshold_equals_scikit_learns(decimals: int) -> None:
         assert cost(best, values, labels) == pytest.approx(cost(expected_best, values, labels))
 
 
-def cost(threshold: float, values: Any, labels: Any) -> float:
+def cost(threshold: float, values: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
     accepted_flags = values >= threshold
     return float(accepted_flags[~labels].mean() + 3 * (~accepted_flags)[labels].mean())
 

@@ -63,7 +63,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("spec", DRAWING)
 def test_no_token_decides_about_itself(spec: str, places: dict[str, Path]) -> None:
-    """At the start, and in whatever state some rounds bring the policy."""
+    """The policy is at the start, or in whatever state some rounds bring it."""
     method = parse_method(spec.format(**places)).prepare(ENVIRONMENT)
     drafter = TwoTokenDrafter(draft_chance, NAMES, drawn=method.proposal == "sample")
     policy, random = round_policy(method), torch.Generator().manual_seed(3)

@@ -206,7 +206,7 @@ def test_a_threshold_of_zero_is_a_fixed_length_that_pays_for_no_score(tmp_path: 
 
 
 def drafted_and_sent(spec: str, *confidences: float) -> tuple[int, int]:
-    """Of one chain whose tokens are drawn with these confidences, scored 1 / (1 + exp(4 - 8 confidence))."""
+    """Return the counts of one chain drawn with these confidences, scored 1 / (1 + exp(4 - 8 confidence))."""
     drafter = KnownDrafter([[at(confidence=confidence) for confidence in confidences]])
     policy = round_policy(prepared(spec))
     policy.draft(drafter)
@@ -230,8 +230,8 @@ def test_a_cumulative_score_is_the_product_of_the_chances_so_far(folder: Path) -
 
 
 def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(folder: Path) -> None:
-    place = deployment_key(DEPLOYMENT)
-    near, far = TunedThreshold(*place, *PUBLISHED_RULE, 0.9, 3), TunedThreshold("far", "f00", True, "token", 0.1, 7)
+    key = deployment_key(DEPLOYMENT)
+    near, far = TunedThreshold(*key, *PUBLISHED_RULE, 0.9, 3), TunedThreshold("far", "f00", True, "token", 0.1, 7)
     save(folder, replace(load(folder), tuned=(near, far), decision_s=7e-5, decision_origin="in the loop"))
     assert drafted_and_sent(f"wisp:predictor={folder}", 1.0, 0.7, 1.0) == (2, 1)  # 0.7 scores .83
     used = prepared(f"wisp:predictor={folder}").uses()["predictor"]
@@ -259,8 +259,8 @@ def test_a_decision_takes_what_the_deployment_says_or_else_what_it_took_in_the_l
     header = TraceHeader(8, 0.01, (0.1,) * 9, {})
     trace = replace(trace, drafted=trace.drafted.repeat(2, 1)[:, :8], statistics=trace.statistics.repeat(2, 1)[:, :8])
     for stated, paid_s in ((None, 0.002), (0.0, 0.0), (0.005, 0.005)):
-        place = replace(DEPLOYMENT, predictor_s=stated)
-        (record,) = replay(method, header, [trace], deployment=place)
+        deployment = replace(DEPLOYMENT, predictor_s=stated)
+        (record,) = replay(method, header, [trace], deployment=deployment)
         assert sum(step.policy_s for step in record.rounds) == pytest.approx(
             paid_s * sum(step.drafted for step in record.rounds)
         )

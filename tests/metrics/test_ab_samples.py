@@ -33,7 +33,9 @@ def pairs_of(trial: int, shift: float = 0.0, common: float = 0.0) -> Pairs:
     for prompt in range(PROMPTS):
         first = [drawn(prompt, random) for _ in range(REPEATS)]
         second = [own if random.random() < common else drawn(prompt, random, shift) for own in first]
-        pairs[f"p{prompt}"] = [([answer(one)], [answer(two)]) for one, two in zip(first, second, strict=True)]
+        pairs[f"p{prompt}"] = [
+            ([answer(first_s)], [answer(second_s)]) for first_s, second_s in zip(first, second, strict=True)
+        ]
     return pairs
 
 

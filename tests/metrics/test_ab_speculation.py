@@ -21,7 +21,7 @@ DRAFTED, UNDRAFTED = Timings(predicted_n=8, draft_n=6, draft_n_accepted=5), Timi
 
 def speculation(*timings: Timings) -> Speculation | None:
     bursts = [Burst(0.1 * number, 1) for number in range(1, 9)]
-    answers = [StreamedAnswer("", bursts, "token ids", drafts=one.drafts()) for one in timings]
+    answers = [StreamedAnswer("", bursts, "token ids", drafts=timing.drafts()) for timing in timings]
     records = [
         AnswerRecord(AnswerKey("concurrency 1", "spec", f"{number}", 0), number, float(number), answer)
         for number, answer in enumerate(answers)
@@ -32,10 +32,10 @@ def speculation(*timings: Timings) -> Speculation | None:
 def test_answers_without_drafts_are_rounds_of_one_token_at_a_server_that_drafts_in_others() -> None:
     """llama-server leaves its counts out of an answer in which it drafted nothing."""
     assert UNDRAFTED.drafts() == DraftCounts(7, 0, 0)
-    found = speculation(DRAFTED, UNDRAFTED)
-    assert found is not None
-    assert (found.rounds, found.drafted, found.accepted) == (2 + 7, 6, 5)
-    assert found.acceptance_length == 14 / 9
+    total = speculation(DRAFTED, UNDRAFTED)
+    assert total is not None
+    assert (total.rounds, total.drafted, total.accepted) == (2 + 7, 6, 5)
+    assert total.acceptance_length == 14 / 9
 
 
 def test_a_server_that_never_drafts_does_not_speculate() -> None:

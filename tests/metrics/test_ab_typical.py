@@ -47,29 +47,29 @@ def test_a_turn_that_the_machine_held_up_hides_no_difference() -> None:
         return usual_s * (1 if name == "plain" else 0.8) * (60 if (name, turn) == ("spec", 7) else 1)
 
     summary = compared(seconds, turns=20)
-    found = end_to_end(summary)
-    assert found.ratio is not None
-    assert found.ratio < 1
-    assert found.typical == pytest.approx(1.25, rel=0.03)
-    assert found.typical_interval is not None
-    assert found.typical_interval[0] > 1.15
+    duration = end_to_end(summary)
+    assert duration.ratio is not None
+    assert duration.ratio < 1
+    assert duration.typical == pytest.approx(1.25, rel=0.03)
+    assert duration.typical_interval is not None
+    assert duration.typical_interval[0] > 1.15
     assert {entry.verdict for load in summary.loads for entry in load.comparisons} == {FASTER}
     sentence = report.headline(summary)
-    assert f"**{found.typical:.2f}x" in sentence or f"**{found.typical:.3g}" in sentence
+    assert f"**{duration.typical:.2f}x" in sentence or f"**{duration.typical:.3g}" in sentence
     assert "in a typical turn" in sentence
 
 
 def test_the_median_of_its_repeats_stands_for_a_turn() -> None:
-    """In one of three repeats the second server is slower by a fifth; in the other two it is twice as fast."""
+    """The second server is slower by a fifth in one of three repeats, and twice as fast in the other two."""
 
     def seconds(name: str, turn: int, repeat: int) -> float:
         slow = 1.2 if repeat == turn % 3 else 0.5
         return (1 + turn / 10) * (1.0 if name == "plain" else slow)
 
-    found = end_to_end(compared(seconds, turns=8, repeats=3))
-    assert found.typical == pytest.approx(2.0)
-    assert found.ratio == pytest.approx(3 / 2.2)
-    assert (found.units, found.typical_interval, found.verdict) == (8, None, FASTER)
+    duration = end_to_end(compared(seconds, turns=8, repeats=3))
+    assert duration.typical == pytest.approx(2.0)
+    assert duration.ratio == pytest.approx(3 / 2.2)
+    assert (duration.units, duration.typical_interval, duration.verdict) == (8, None, FASTER)
 
 
 def test_what_is_faster_in_most_turns_and_slower_in_all_is_neither() -> None:
@@ -81,19 +81,19 @@ def test_what_is_faster_in_most_turns_and_slower_in_all_is_neither() -> None:
         return (100.0 if is_long else 1.0) * factor * Random(f"{name}/{turn}").uniform(0.99, 1.01)
 
     summary = compared(seconds, turns=40)
-    found = end_to_end(summary)
-    assert found.typical is not None
-    assert found.ratio is not None
-    assert found.typical > 1 > found.ratio
-    assert found.verdict == BY_TURN
+    duration = end_to_end(summary)
+    assert duration.typical is not None
+    assert duration.ratio is not None
+    assert duration.typical > 1 > duration.ratio
+    assert duration.verdict == BY_TURN
     assert "as fast at concurrency 1, but 0.5" in report.headline(summary)
 
 
 def test_few_turns_show_nothing() -> None:
-    found = end_to_end(compared(lambda name, turn, _: 1 + turn if name == "plain" else 0.1 + turn, turns=5))
-    assert found.verdict == TOO_FEW
-    assert found.typical is not None
-    assert found.typical > 1
+    duration = end_to_end(compared(lambda name, turn, _: 1 + turn if name == "plain" else 0.1 + turn, turns=5))
+    assert duration.verdict == TOO_FEW
+    assert duration.typical is not None
+    assert duration.typical > 1
 
 
 def reports(loss: float, noise: Callable[[Random], float], turns: int = 20) -> list[AbSummary]:

@@ -6,7 +6,7 @@ from specbench_kit.metrics.summary import summarise
 
 
 def test_acceptance_after_a_pause_is_of_the_same_request() -> None:
-    """Of three drafts after a pause, two begin with an accepted token; a first round follows no pause."""
+    """Two of three drafts after a pause begin with an accepted token; a first round follows no pause."""
     first = make_record(
         "a",
         make_round(2, accepted=0),

@@ -20,10 +20,13 @@ def test_rounds_tokens_and_acceptance_by_drafter() -> None:
         record("1", by("", 0, 0), by("head", 4, 1), by("suffix", 3, 3)),
         record("2", by("head", 4, 2), by("head", 4, 0)),
     ]
-    head, *others = by_drafter(records)
+    head, *later_parts = by_drafter(records)
     assert (head.name, head.rounds, head.share, head.submitted, head.accepted) == ("head", 3, 0.6, 12, 3)
     assert (head.acceptance_rate, head.acceptance_length) == (0.25, pytest.approx(2.0))
-    assert [(part.name, part.rounds, part.acceptance_rate) for part in others] == [("none", 1, None), ("suffix", 1, 1)]
+    assert [(part.name, part.rounds, part.acceptance_rate) for part in later_parts] == [
+        ("none", 1, None),
+        ("suffix", 1, 1),
+    ]
     page = render(Document.of("Title", drafters(records)))
     assert "## By drafter" in page
     assert "| head | 3 | 60.0% | 25.0% | 2.00 |" in page

@@ -21,8 +21,8 @@ NOISE = 0.25
 
 
 def verdict(divergence: DivergenceEvidence, *, exact: bool = True, **evidence: float) -> str:
-    found = OutputEvidence(**{"noise": NOISE, "control": NOISE, **evidence}, divergences=(divergence,))  # type: ignore[arg-type]
-    return found.verdict(RECORD, exact).verdict
+    output_evidence = OutputEvidence(**{"noise": NOISE, "control": NOISE, **evidence}, divergences=(divergence,))  # type: ignore[arg-type]
+    return output_evidence.verdict(RECORD, exact).verdict
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(2 * NOISE, "tie"), (2 * NOISE + 0.001, "error")])
@@ -62,7 +62,7 @@ def test_a_shape_that_is_known_gives_the_very_token(side: str) -> None:
 
 def test_one_error_decides_over_ties() -> None:
     far = replace(TIE, position=3, margin=9.0)
-    found = OutputEvidence(NOISE, NOISE, divergences=(TIE, far)).verdict(RECORD, exact=True)
-    assert (found.verdict, found.position, found.margin) == ("error", 3, 9.0)
+    judgement = OutputEvidence(NOISE, NOISE, divergences=(TIE, far)).verdict(RECORD, exact=True)
+    assert (judgement.verdict, judgement.position, judgement.margin) == ("error", 3, 9.0)
     first = OutputEvidence(NOISE, NOISE, divergences=(TIE, replace(TIE, position=3))).verdict(RECORD, exact=True)
     assert (first.verdict, first.position) == ("tie", 0)

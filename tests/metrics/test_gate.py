@@ -14,9 +14,9 @@ from specbench_kit.metrics.rows import Reference, TableEntry, rows_of
 
 
 def gate(text: str) -> SlowerGate:
-    found = SlowerGate.parse(text)
-    assert found is not None
-    return found
+    parsed = SlowerGate.parse(text)
+    assert parsed is not None
+    return parsed
 
 
 def compared(old_s: Sequence[float], new_s: Sequence[float], time_kind: TimeKind = "measured") -> Comparison:
@@ -44,7 +44,7 @@ def drawn(seed: int, prompts: int, loss: float, noise: float = 0.05) -> Comparis
 
 
 def test_equal_versions_seldom_fail_and_a_loss_is_found() -> None:
-    """At 5 %, more than 12 of 100 have p < .002."""
+    """If 5 % of equal versions failed, more than 12 of 100 would have p < .002."""
     equal = [gate("slower by 5%").judge(drawn(seed, 40, 0.0)) for seed in range(100)]
     assert sum(bool(result.failed) for result in equal) <= 12
     slower = [gate("slower by 5%").judge(drawn(seed, 40, 0.05)) for seed in range(100)]
@@ -65,13 +65,13 @@ def test_the_number_of_prompts_that_it_names_is_enough() -> None:
     (line,) = gate("slower by 5%").judge(drawn(0, 12, 0.0, noise=0.1)).too_small
     needed = int(line.rpartition("; about ")[2].split()[0])
     assert 30 < needed < 120
-    found = [gate("slower by 5%").judge(drawn(seed, 54, 0.05, noise=0.1)).failed for seed in range(100)]
-    assert sum(map(bool, found)) >= 68
+    failures = [gate("slower by 5%").judge(drawn(seed, 54, 0.05, noise=0.1)).failed for seed in range(100)]
+    assert sum(map(bool, failures)) >= 68
 
 
 def test_modelled_time_tells_at_once() -> None:
-    same = gate("slower by 5%").judge(compared([0.5] * 8, [0.5] * 8, "modelled"))
-    assert (same.failed, same.too_small) == ([], [])
+    equal_speeds = gate("slower by 5%").judge(compared([0.5] * 8, [0.5] * 8, "modelled"))
+    assert (equal_speeds.failed, equal_speeds.too_small) == ([], [])
     (line,) = gate("slower by 5%").judge(compared([0.5] * 8, [0.55] * 8, "modelled")).failed
     assert line == "wisp #2: 0.9091 of the reference's speed, 0.9091 at most (slower by 5%)"
 

@@ -8,13 +8,14 @@ from metric_records import record, round_of
 from msgspec.structs import replace
 from report_builders import priced
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.metrics.summary import summarise, summarise_run
 
 
-def overall(records: list[RequestRecord], **options: Any) -> dict[str, Any]:
-    metrics: dict[str, Any] = summarise(records, makespan_s=10.0, **options)["overall"]
+def overall(records: list[RequestRecord], **options: Any) -> JsonObject:
+    metrics: JsonObject = summarise(records, makespan_s=10.0, **options)["overall"]
     return metrics
 
 

@@ -72,7 +72,7 @@ def test_the_level_of_one_ratio_is_its_own_and_rises_with_their_number():
 
 @pytest.mark.parametrize(("methods", "experiments", "most_false"), [(2, 400, 34), (8, 75, 9)])
 def test_equal_methods_are_seldom_called_different(methods, experiments, most_false):
-    """At 5%, more false ones have p < .005."""
+    """If 5% of the verdicts were false, more than `most_false` would have p < .005."""
     false, _, hold = Scene("log-normal", methods, 10).rates(experiments)
     assert false <= most_false / experiments
     assert hold >= 0.92
@@ -81,5 +81,5 @@ def test_equal_methods_are_seldom_called_different(methods, experiments, most_fa
 @pytest.mark.parametrize("noise", ["log-normal", "outliers", "spells", "drift"])
 def test_a_true_difference_is_found_whatever_the_machine_does(noise):
     """A difference of 20% between two methods on 20 prompts: found in nine of ten experiments and more."""
-    _, found, _ = Scene(noise, 2, 20, gain=0.2).rates(40)
-    assert found >= 0.75
+    _, found_share, _ = Scene(noise, 2, 20, gain=0.2).rates(40)
+    assert found_share >= 0.75

@@ -10,15 +10,15 @@ from specbench_kit.studies.serving.simulation_grid import RATES
 
 
 def test_every_metric_of_the_table_exists() -> None:
-    known = {metric.name for metric in METRICS} | {
-        *(one.name for one in DISTRIBUTIONS),
+    metric_names = {metric.name for metric in METRICS} | {
+        *(distribution.name for distribution in DISTRIBUTIONS),
         *OF_SIMULATIONS,
         *ResponseLatencies.__struct_fields__,
         *RATES,
     }
     names = [match for entry in OTHER_NAMES for match in re.findall(r"`(\w+)`", entry.ours)]
     assert len(names) == len(OTHER_NAMES) == len(set(names))
-    assert set(names) <= known
+    assert set(names) <= metric_names
 
 
 def test_the_words_of_the_papers_that_mean_another_thing_are_told_apart() -> None:

@@ -25,11 +25,11 @@ def row(logs: Array) -> dict[str, float]:
 def test_the_smallest_difference_is_found_in_about_four_of_five_runs() -> None:
     """Two methods on 20 prompts whose times vary by a tenth: what the mean run says, tried on 250 others."""
     rng = np.random.default_rng(2)
-    told = [resolution([("b", row(rng.normal(0, 0.1 * 2**0.5, 20)))]) for _ in range(40)]
-    smallest = float(np.mean([found.smallest for found in told if found]))
+    resolutions = [resolution([("b", row(rng.normal(0, 0.1 * 2**0.5, 20)))]) for _ in range(40)]
+    smallest = float(np.mean([power.smallest for power in resolutions if power]))
     assert 0.07 < smallest < 0.12
-    _, found, _ = Scene("log-normal", 2, 20, gain=smallest).rates(250)
-    assert 0.7 < found < 0.92
+    _, found_share, _ = Scene("log-normal", 2, 20, gain=smallest).rates(250)
+    assert 0.7 < found_share < 0.92
 
 
 def test_more_prompts_are_needed_for_what_lies_closer() -> None:
@@ -47,15 +47,15 @@ def test_more_prompts_are_needed_for_what_lies_closer() -> None:
 def test_the_fastest_rival_counts_and_those_without_an_error_do_not() -> None:
     rng = np.random.default_rng(4)
     slow, fast = (row(rng.normal(gap, 0.1, 12)) for gap in (-0.5, -0.1))
-    found = resolution([("slow", slow), ("fast", fast), ("few", make_row())])
-    assert found is not None
-    assert found.rival == "fast"
+    power = resolution([("slow", slow), ("fast", fast), ("few", make_row())])
+    assert power is not None
+    assert power.rival == "fast"
     assert resolution([("few", make_row())]) is None
 
 
 def test_what_is_equal_is_out_of_reach() -> None:
     equal = row(np.concatenate([np.full(10, 0.1), np.full(10, -0.1)]) + np.linspace(0, 1e-6, 20))
-    found = resolution([("b", replace(equal, typical_relative_speed=1.0 + 1e-9))])
-    assert found is not None
-    assert found.needed is None
-    assert 0.05 < found.smallest < 0.2
+    power = resolution([("b", replace(equal, typical_relative_speed=1.0 + 1e-9))])
+    assert power is not None
+    assert power.needed is None
+    assert 0.05 < power.smallest < 0.2

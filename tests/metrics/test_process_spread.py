@@ -31,7 +31,7 @@ def constant(*by_process: float) -> Array:
 
 
 def test_the_spread_by_hand() -> None:
-    """Of two methods and two processes, one is 4% faster in one process: each residual is a quarter of that."""
+    """One of two methods is 4% faster in one of two processes: each residual is a quarter of that."""
     logs = np.zeros((2, 2, 8))
     logs[1, 1] = 0.04
     spread = ProcessSpread.of(logs)
@@ -91,8 +91,8 @@ def test_a_method_that_is_faster_in_some_processes_only_is_not_called_faster() -
 def test_requests_that_no_method_has_finished_count_for_nothing() -> None:
     plain = records(constant(1, 1))
     own = Side.of(records(constant(0.9, 0.8)), plain)
-    known = {name: number for name, number in UNITS.items() if number < 6}
-    spread = process_spread([Side.of(plain, plain), own], known, 2, is_measured=True)
+    finished_units = {name: number for name, number in UNITS.items() if number < 6}
+    spread = process_spread([Side.of(plain, plain), own], finished_units, 2, is_measured=True)
     assert spread is not None
     assert spread.variance == pytest.approx(4 * (np.log(0.9 / 0.8) / 4) ** 2)
 
@@ -118,7 +118,7 @@ def test_prompts_that_all_agree_are_widened_too() -> None:
 
 
 def test_the_fastest_of_many_methods_has_to_be_faster_by_more() -> None:
-    """By a printed table of Tukey's range at 5 %: 4.60 for eight methods and 30 degrees of freedom."""
+    """A printed table of Tukey's range says 4.60 at 5 % for eight methods and 30 degrees of freedom."""
     assert range_of_equals(0.95, 2, 4) == pytest.approx(students_t.ppf(0.975, 4))
     assert range_of_equals(0.95, 8, 30) * np.sqrt(2) == pytest.approx(4.60, abs=0.005)
     logs = np.random.default_rng(3).normal(0, 0.01, (9, 5, 1)) + np.zeros((9, 5, 8))
@@ -153,7 +153,7 @@ def test_one_process_is_taken_to_differ_by_half_a_percent() -> None:
 
 
 def test_processes_are_averaged_and_repeats_in_one_are_not() -> None:
-    """Of three passes one is slower by a half: a mean says so, and a median leaves it out."""
+    """One of three passes is slower by a half: a mean says so, and a median leaves it out."""
     plain = records(constant(1, 1, 1))
     own = Side.of(records(constant(1, 1, 1.5)), plain)
     alone, spread = speedup(own, UNITS), process_spread([Side.of(plain, plain), own], UNITS, 3, is_measured=True)
@@ -164,7 +164,7 @@ def test_processes_are_averaged_and_repeats_in_one_are_not() -> None:
 
 
 def test_verdicts_hold_their_level_under_offsets_that_last_as_long_as_a_process() -> None:
-    """Of 120 experiments at 5 %, more than 15 are false in one case of a thousand."""
+    """If 5 % of verdicts are false, more than 15 of 120 are false in one case of a thousand."""
     false, _, hold = Scene("log-normal", 2, 10, lasting=Lasting(0.03, 3, 0.03)).rates(120)
     assert false <= 15 / 120
     assert hold >= 0.9

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(11)
 
 
 def test_the_estimate_by_hand() -> None:
-    """Of 0, 1 and 5 the means of pairs are 0, .5, 1, 2.5, 3 and 5."""
+    """The means of pairs of 0, 1 and 5 are 0, .5, 1, 2.5, 3 and 5."""
     typical = Typical.of(np.array([5.0, 0.0, 1.0]))
     assert typical is not None
     assert typical.pair_means.tolist() == [0.0, 0.5, 1.0, 2.5, 3.0, 5.0]
@@ -164,7 +164,7 @@ def test_a_table_shows_what_exceeds_the_largest_deviation_of_equal_methods_from_
 
 
 def test_few_tables_of_equal_methods_show_a_difference_from_a_baseline() -> None:
-    """Of 100 tables of eight equal methods that share a baseline, at most the level and its chance deviation do."""
+    """Eight equal methods share a baseline: few of 100 tables show a difference, by the level and its deviation."""
     random, false = np.random.default_rng(5), 0
     for _ in range(100):
         times = random.normal(0, 0.1, (12, 9))

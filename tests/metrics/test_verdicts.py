@@ -93,9 +93,9 @@ def test_without_baselines_raw_times_are_compared_and_the_sentence_says_so(tmp_p
 def test_one_side_without_a_baseline_leaves_a_ratio_of_times_alone():
     seconds = {(f"q{number}", 0): 1.0 + number for number in range(8)}
     halved = {key: value / 2 for key, value in seconds.items()}
-    known, unknown = Side(halved, seconds), Side(seconds, {})
+    with_baseline, without_baseline = Side(halved, seconds), Side(seconds, {})
     units = {name: number for number, (name, _) in enumerate(seconds)}
-    for side, reference, ratio in ((known, unknown, 2.0), (unknown, known, 0.5)):
+    for side, reference, ratio in ((with_baseline, without_baseline, 2.0), (without_baseline, with_baseline, 0.5)):
         speed = relative_speed(side, reference, units)
         assert speed is not None
         assert (speed.raw, speed.ratio.value) == (True, pytest.approx(ratio))

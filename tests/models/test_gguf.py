@@ -11,7 +11,7 @@ from gguf.quants import dequantize
 from gguf_files import quantised, rewrite
 from nightly import nightly_except
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks import gguf_file
 from specbench_kit.core.errors import SkitError
@@ -36,18 +36,18 @@ def original() -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(locate("bundled", "draft").location)
 
 
 @pytest.fixture
-def path(original: LoadedModel, tokenizer: Any, tmp_path: Path) -> Path:
+def path(original: LoadedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Path:
     gguf_file.write(original, tokenizer, tmp_path / "tiny.gguf")
     return tmp_path / "tiny.gguf"
 
 
 def test_a_file_gives_the_weights_and_the_tokenizer_that_it_was_made_of(
-    path: Path, original: LoadedModel, tokenizer: Any
+    path: Path, original: LoadedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     pair = load_pair(str(path), None)
     for name, weight in original.model.state_dict().items():
@@ -58,7 +58,7 @@ def test_a_file_gives_the_weights_and_the_tokenizer_that_it_was_made_of(
     assert pair.target.source.label == "tiny"
 
 
-def test_texts_begin_as_the_file_says(path: Path, tokenizer: Any, tmp_path: Path) -> None:
+def test_texts_begin_as_the_file_says(path: Path, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     file = rewrite(path, tmp_path / "bos.gguf", metadata={"tokenizer.ggml.add_bos_token": True})
     converted = AutoTokenizer.from_pretrained(converted_folder(file))
     assert converted("A text.")["input_ids"] == tokenizer("A text.")["input_ids"]
@@ -111,9 +111,9 @@ def test_parts_of_a_model_are_joined(path: Path, tmp_path: Path) -> None:
     for number, left_out in enumerate(halves):
         changes = {"split.count": 2, "split.no": number}
         rewrite(path, folder / f"tiny-0000{number + 1}-of-00002.gguf", metadata=changes, without=left_out)
-    whole, joined = load_pair(str(path), None).target, load_pair(str(folder), None).target
+    one_file, joined = load_pair(str(path), None).target, load_pair(str(folder), None).target
     assert joined.source.label == "tiny"
-    for name, weight in whole.model.state_dict().items():
+    for name, weight in one_file.model.state_dict().items():
         assert torch.equal(joined.model.state_dict()[name], weight)
     (folder / "tiny-00001-of-00002.gguf").unlink()
     for name in (folder, folder / "tiny-00002-of-00002.gguf"):
@@ -157,7 +157,7 @@ def test_a_folder_that_another_process_finished_first_is_left_as_it_is(
 ) -> None:
     write = gguf_reader._write_model
 
-    def write_second(file: Path, partial: Path, *details: Any) -> Any:
+    def write_second(file: Path, partial: Path, *details: object) -> Any:
         tensors = write(file, partial, *details)
         folder = partial.with_suffix("")
         shutil.copytree(partial, folder)

@@ -5,13 +5,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_files import rewrite
+from gguf_files import Encoded, rewrite
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from tiny_models import fill, tiny_llama
@@ -55,7 +54,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def turned(row: NDArray[Any], block: int, rows: int, columns: int) -> NDArray[Any]:
+def turned(row: NDArray[np.float32], block: int, rows: int, columns: int) -> NDArray[np.float32]:
     """Return a matrix of `columns` entries per row: a row repeated, turned by one block further in every row."""
     return np.stack([np.tile(np.roll(row, block * index), columns // len(row)) for index in range(rows)])
 
@@ -66,7 +65,7 @@ def every_kind(wide: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     folder = tmp_path_factory.mktemp("every")
     names = dict(zip(MATRICES.values(), ROWS, strict=True))
 
-    def encode(name: str, matrix: NDArray[np.float32]) -> tuple[NDArray[Any], gguf.GGMLQuantizationType] | None:
+    def encode(name: str, matrix: NDArray[np.float32]) -> Encoded:
         if name not in names:
             return None
         kind = gguf.GGMLQuantizationType[names[name]]

@@ -76,10 +76,10 @@ def test_an_installed_package_is_converted_once_and_remembered(pair: NamedPair) 
 
 
 def test_a_file_with_another_checksum_is_refused(pair: NamedPair) -> None:
-    other = replace(pair.target, sha256="0" * 64)
+    changed_target = replace(pair.target, sha256="0" * 64)
     with pytest.raises(SkitError, match=r"tiny\.gguf has another checksum than that of A small model"):
-        fetch(replace(pair, target=other), print, print)
-    assert fetched_folder(other) is None
+        fetch(replace(pair, target=changed_target), print, print)
+    assert fetched_folder(changed_target) is None
 
 
 def test_a_folder_of_another_file_is_not_the_model_of_a_newer_catalogue(pair: NamedPair) -> None:

@@ -5,7 +5,6 @@ import subprocess
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -32,10 +31,10 @@ def test_it_computes_what_transformers_computes(name: str) -> None:
     runner = make_runner(model, 2, 120, "native")
     (text,) = random_prompts([60], model.config.vocab_size)
     slot = runner.acquire()
-    found = runner.forward([Append(slot, text, keep=60)])
-    said = plain_logits(model, text)
-    torch.testing.assert_close(found[0], said, atol=2e-4, rtol=2e-4)
-    assert found.argmax() == [found[0].argmax(-1).tolist()]
+    forward = runner.forward([Append(slot, text, keep=60)])
+    expected = plain_logits(model, text)
+    torch.testing.assert_close(forward[0], expected, atol=2e-4, rtol=2e-4)
+    assert forward.argmax() == [forward[0].argmax(-1).tolist()]
 
 
 @pytest.mark.parametrize("name", VARIED)
@@ -43,34 +42,34 @@ def test_a_tokens_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(n
     model = MODELS[name]()
     runner = make_runner(model, 3, 200, "native")
     (text,) = random_prompts([112], model.config.vocab_size)
-    whole = in_pieces(runner, text, 112)
+    at_once = in_pieces(runner, text, 112)
     for size in (1, 2, 5, 7, 40):
-        assert torch.equal(in_pieces(runner, text, size), whole), size
-    assert torch.equal(in_a_tree(runner, text, 100), whole[100:])
+        assert torch.equal(in_pieces(runner, text, size), at_once), size
+    assert torch.equal(in_a_tree(runner, text, 100), at_once[100:])
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
     runner = make_runner(llama(hidden_size=128, intermediate_size=320), 3, 200, "native")
     (text,) = random_prompts([112], SIZES["vocab_size"])
-    before, found = torch.get_num_threads(), []
+    before, logits_by_threads = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
-            found.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
+            logits_by_threads.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(one, found[0]) for one in found[1:])
+    assert all(torch.equal(logits, logits_by_threads[0]) for logits in logits_by_threads[1:])
 
 
 def test_hidden_states_are_those_of_transformers() -> None:
     model = llama()
     (text,) = random_prompts([20], SIZES["vocab_size"])
     executor = make_executor(model, 1, 40, None, "native")
-    found = executor.forward([Row(0, text, 0, 0, None, 20)], layers=range(4)).hidden
+    hidden = executor.forward([Row(0, text, 0, 0, None, 20)], layers=range(4)).hidden
     with torch.inference_mode():
-        said = model(torch.tensor([text]), output_hidden_states=True).hidden_states
-    for layer, states in enumerate(said):
-        torch.testing.assert_close(found[layer], states[0], atol=1e-4, rtol=1e-4)
+        expected = model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    for layer, states in enumerate(expected):
+        torch.testing.assert_close(hidden[layer], states[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -79,11 +78,11 @@ def test_draft_statistics_are_those_of_the_logits(temperature: float) -> None:
     (text,) = random_prompts([9], 85)
     forward = executor.forward([Row(0, text, 0, 0, None, 9)])
     assert forward.statistics is not None
-    for row, found in zip(forward.logits, forward.statistics(temperature), strict=True):
+    for row, statistics in zip(forward.logits, forward.statistics(temperature), strict=True):
         assert len(row) == 85
         probabilities = (row.double() / temperature).softmax(-1)
-        wanted = features_of_row(row.double().numpy(), probabilities.numpy(), temperature)
-        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+        expected = features_of_row(row.double().numpy(), probabilities.numpy(), temperature)
+        assert statistics == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_masked_tokens_are_never_the_likeliest() -> None:
@@ -134,14 +133,14 @@ def test_what_lies_outside_is_refused_and_never_read(row: Row, named: str) -> No
     "options",
     [{"hidden_act": "gelu"}, {"head_dim": 8}, {"hidden_size": 40}, {"attention_bias": True}, {"mlp_bias": True}],
 )
-def test_what_it_does_not_compute_falls_to_the_next_executor(options: dict[str, Any]) -> None:
+def test_what_it_does_not_compute_falls_to_the_next_executor(options: dict[str, object]) -> None:
     model = llama(**options)
     assert not executors.get("native").supports(model)
     assert type(make_executor(model, 1, 40, None)) is not executors.get("native")
 
 
 def test_half_precision_arithmetic_is_left_to_others() -> None:
-    """Who asks for a dtype other than float32 asks for its rounding."""
+    """A dtype other than float32 is a request for its rounding."""
     assert not executors.get("native").supports(llama().to(torch.bfloat16))
     assert type(make_executor(llama().to(torch.float16), 1, 40, None)) is executors.get("transformers")
 

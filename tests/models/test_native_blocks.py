@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from gguf.quants import dequantize
-from gguf_files import quantised, rewrite
+from gguf_files import Encode, Encoded, quantised, rewrite
 from native_models import in_a_tree, in_pieces, rounded
 from nightly import nightly_except
 from numpy.typing import NDArray
 from tiny_models import AUTOREGRESSIVE, decode, fill, make_requests, outputs, random_prompts, tiny_llama
 from torch import Tensor
 from torch.nn import Linear, Parameter
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
 from benchmarks import gguf_file
 from specbench_kit.core.errors import SkitError
@@ -27,7 +27,7 @@ from specbench_kit.models.executors.base import Forward, executors, held_bytes, 
 from specbench_kit.models.executors.native_rounded import NativeBlocksExecutor
 from specbench_kit.models.gguf import open_gguf
 from specbench_kit.models.pair import LoadedModel, load_pair
-from specbench_kit.models.runner import Append
+from specbench_kit.models.runner import Append, Runner
 from specbench_kit.models.weights.blocks import BLOCKS, blocks_of
 
 needs_native = pytest.mark.skipif(library.load_library() is None, reason="no C++ compiler")
@@ -61,17 +61,17 @@ def random_blocks(kind: str, rows: int, columns: int, seed: int) -> NDArray[np.u
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     generator = np.random.default_rng(seed)
     blocks = generator.integers(0, 256, (rows * columns // weights, size), np.uint8)
-    places, least, middle = FACTORS[kind]
+    factor_offsets, least, middle = FACTORS[kind]
     factors = generator.uniform(least, 2 * least, (len(blocks), 1)) * [1, middle]
-    for number, place in enumerate(places):
-        blocks[:, place : place + 2] = factors[:, number : number + 1].astype(np.float16).view(np.uint8)
+    for number, offset in enumerate(factor_offsets):
+        blocks[:, offset : offset + 2] = factors[:, number : number + 1].astype(np.float16).view(np.uint8)
     return blocks.reshape(rows, -1)
 
 
-def every_matrix(kind: str) -> Callable[[str, NDArray[np.float32]], Any]:
+def every_matrix(kind: str) -> Encode:
     """Replace every matrix by random blocks of a type."""
 
-    def encode(name: str, matrix: NDArray[np.float32]) -> Any:
+    def encode(name: str, matrix: NDArray[np.float32]) -> Encoded:
         return random_blocks(kind, *matrix.shape, sum(name.encode())), gguf.GGMLQuantizationType[kind]
 
     return encode
@@ -120,7 +120,7 @@ def use_build(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeBlocksExecutor, "library", classmethod(lambda _: build))
 
 
-def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
+def as_in_the_file(path: Path, *, round_activations: bool) -> PreTrainedModel:
     """The transformers model with the file's weights in fp32, and activations rounded before every matrix."""
     loaded = load_pair(str(path), None, executor="transformers").target.model
     tensors = {tensor.name: tensor for tensor in open_gguf(path).tensors}
@@ -144,14 +144,14 @@ def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
             parameter.data = torch.from_numpy(np.array(tensors[NORMS[name.split(".")[-2]](name)].data))
     embedding, together = weights("token_embd")
     loaded.get_input_embeddings().weight = Parameter(embedding, requires_grad=False)
-    for place, module in loaded.named_modules():
+    for module_name, module in loaded.named_modules():
         if not isinstance(module, Linear):
             continue
-        part = place.rsplit(".", 1)[-1]
+        part = module_name.rsplit(".", 1)[-1]
         if part == "lm_head":
             values, together = weights("output") if "output.weight" in tensors else (embedding, together)
         else:
-            values, together = weights(f"blk.{place.split('.')[2]}.{names[part]}")
+            values, together = weights(f"blk.{module_name.split('.')[2]}.{names[part]}")
         if part in ("q_proj", "k_proj"):  # the two numbers that RoPE rotates together are neighbours in the file
             heads = HEADS if part == "q_proj" else loaded.config.num_key_value_heads
             values = values.unflatten(0, (heads, -1, 2)).swapaxes(1, 2).flatten(0, 2)
@@ -162,9 +162,9 @@ def as_in_the_file(path: Path, *, round_activations: bool) -> Any:
 
 
 @torch.inference_mode()
-def logits(model: Any, text: list[int]) -> Tensor:
-    found: Tensor = model(torch.tensor([text])).logits[0]
-    return found
+def logits(model: PreTrainedModel, text: list[int]) -> Tensor:
+    last_logits: Tensor = model(torch.tensor([text])).logits[0]
+    return last_logits
 
 
 @pytest.mark.parametrize("build", list(builds()))
@@ -180,23 +180,23 @@ def test_products_are_those_of_the_files_weights_with_rounded_activations(
     shares = []
     for text in random_prompts([3] * 5, 4096):
         slot = runner.acquire()
-        found = runner.forward([Append(slot, text, keep=3)])[0]
+        computed = runner.forward([Append(slot, text, keep=3)])[0]
         runner.release(slot)
         expected, exact = (logits(model, text) for model in models)
-        shares.append(((found - expected).abs().median() / (found - exact).abs().median()).item())
-        assert (found - exact).abs().median() < 0.1 * exact.abs().median()
+        shares.append(((computed - expected).abs().median() / (computed - exact).abs().median()).item())
+        assert (computed - exact).abs().median() < 0.1 * exact.abs().median()
     # A sum in another order may round an activation to its neighbour, and the whole text differs: most have none.
     assert np.median(shares) < 0.01
 
 
-def runner_of(path: Path, slots: int = 1) -> Any:
+def runner_of(path: Path, slots: int = 1) -> Runner:
     return load_pair(str(path), None).all_runners(slots, 200)["target"]
 
 
 MIXED = {"token_embd": "Q5_0", "output": "Q8_0", "attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_output": "Q5_1"}
 
 
-def like_a_published_file(name: str, matrix: NDArray[np.float32]) -> Any:
+def like_a_published_file(name: str, matrix: NDArray[np.float32]) -> Encoded:
     """Another type for some matrices, even for those that are multiplied together."""
     kind = next((MIXED[part] for part in MIXED if part in name), "Q4_K")
     return every_matrix(kind)(name, matrix)
@@ -214,15 +214,15 @@ def test_a_token_has_the_same_bits_however_tokens_are_put_together(
     use_build(build, monkeypatch)
     runner = runner_of(mixed, 3)
     (text,) = random_prompts([112], 4096)
-    whole = in_pieces(runner, text, 112)
+    at_once = in_pieces(runner, text, 112)
     for size in (1, 2, 5, 17, 40):
-        assert torch.equal(in_pieces(runner, text, size), whole), size
-    assert torch.equal(in_a_tree(runner, text, 100), whole[100:])
+        assert torch.equal(in_pieces(runner, text, size), at_once), size
+    assert torch.equal(in_a_tree(runner, text, 100), at_once[100:])
     before = torch.get_num_threads()
     try:
         for threads in (2, 3, 7):
             torch.set_num_threads(threads)
-            assert torch.equal(in_pieces(runner, text, 7), whole), threads
+            assert torch.equal(in_pieces(runner, text, 7), at_once), threads
     finally:
         torch.set_num_threads(before)
 
@@ -231,11 +231,11 @@ def test_a_tied_output_layer_is_held_once_and_looked_up(tmp_path: Path) -> None:
     path = rewrite(write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K"))
     runner = runner_of(path)
     (text,) = random_prompts([30], 4096)
-    found = runner.forward([Append(runner.acquire(), text, keep=30)], layers=(0,))
+    forward = runner.forward([Append(runner.acquire(), text, keep=30)], layers=(0,))
     weights = as_in_the_file(path, round_activations=True)
-    assert torch.equal(found.hidden[0], weights.get_input_embeddings().weight[text])
+    assert torch.equal(forward.hidden[0], weights.get_input_embeddings().weight[text])
     exact, expected = logits(as_in_the_file(path, round_activations=False), text), logits(weights, text)
-    assert (found[0] - expected).abs().median() < 0.2 * (found[0] - exact).abs().median()
+    assert (forward[0] - expected).abs().median() < 0.2 * (forward[0] - exact).abs().median()
 
 
 def test_every_method_gives_the_tokens_of_plain_decoding(mixed: Path, wide: Path, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(mixed: Path, wide: Path
         assert outputs(decode(parse_method(method), runners, requests, batch_size=3)) == plain, method
 
 
-def in_4_bits(path: Path) -> Any:
+def in_4_bits(path: Path) -> Runner:
     return load_pair(str(path), None, executor="native-4bit").all_runners(1, 200)["target"]
 
 
@@ -256,12 +256,12 @@ def test_codes_of_more_bits_are_rounded_to_four_with_the_least_error(tmp_path: P
     path = rewrite(write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K"))
     text = list(range(64))
     runner = in_4_bits(path)
-    found = runner.forward([Append(runner.acquire(), text, keep=64)], layers=(0,)).hidden[0]
+    embedded = runner.forward([Append(runner.acquire(), text, keep=64)], layers=(0,)).hidden[0]
     weights = as_in_the_file(path, round_activations=False).get_input_embeddings().weight[text]
-    blocks, own = found.unflatten(-1, (-1, 32)), weights.unflatten(-1, (-1, 32))
+    blocks, own = embedded.unflatten(-1, (-1, 32)), weights.unflatten(-1, (-1, 32))
     assert all(len(block.unique()) <= 16 for block in blocks.flatten(0, 1))
-    least, most = own.amin(-1, keepdim=True), own.amax(-1, keepdim=True)
-    step = (most - least) / 15
+    least, greatest = own.amin(-1, keepdim=True), own.amax(-1, keepdim=True)
+    step = (greatest - least) / 15
     by_ends = ((own - least) / step).round() * step + least
     assert (blocks - own).square().mean() < 0.98 * (by_ends - own).square().mean()
 
@@ -269,11 +269,11 @@ def test_codes_of_more_bits_are_rounded_to_four_with_the_least_error(tmp_path: P
 def test_a_file_in_4_bits_stays_as_it_is(wide: Path, tmp_path: Path) -> None:
     path = rewrite(wide, tmp_path / "four.gguf", every_matrix("Q4_K"))
     (text,) = random_prompts([30], 4096)
-    found = [
+    logits_of_files = [
         in_pieces(load_pair(str(path), None, executor=name).all_runners(1, 200)["target"], text, 30)
         for name in ("native-blocks", "native-4bit")
     ]
-    assert torch.equal(*found)
+    assert torch.equal(*logits_of_files)
 
 
 def test_a_draft_may_be_in_4_bits_while_the_target_is_exact(mixed: Path, wide: Path, tmp_path: Path) -> None:
@@ -300,9 +300,9 @@ def test_a_draft_may_compute_the_logits_of_the_first_tokens_alone(
         runner = load_pair(str(path), None, executor=name).all_runners(1, 200)["target"]
         return runner.forward([Append(runner.acquire(), text, keep=30)])
 
-    whole, short = answer("native-4bit"), answer("native-4bit-64k")
-    assert torch.equal(short.logits[:, :first], whole.logits[:, :first])
-    assert short.argmax() == [whole.logits[:, :first].argmax(-1).tolist()]
+    full, short = answer("native-4bit"), answer("native-4bit-64k")
+    assert torch.equal(short.logits[:, :first], full.logits[:, :first])
+    assert short.argmax() == [full.logits[:, :first].argmax(-1).tolist()]
     assert not short.logits[:, first:].float().sub(short.logits.amax(-1, keepdim=True)).exp().any()
     assert torch.isfinite(short.logits).all()
 
@@ -322,7 +322,7 @@ def test_a_pair_whose_draft_computes_few_logits_is_another_pair_and_lossless(
 
 
 def test_a_scale_that_is_not_a_number_is_noticed(wide: Path, tmp_path: Path) -> None:
-    def encode(name: str, matrix: NDArray[np.float32]) -> Any:
+    def encode(name: str, matrix: NDArray[np.float32]) -> Encoded:
         blocks, kind = every_matrix("Q4_K")(name, matrix)
         if name == "blk.1.ffn_down.weight":
             blocks[3, :2] = np.array([np.nan], np.float16).view(np.uint8)

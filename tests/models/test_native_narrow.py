@@ -1,7 +1,6 @@
 """The native executors with products narrower than fp32: their rounding, and that nothing else changes a bit."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from tiny_models import (
 from torch import Tensor
 from torch.nn import Linear, Parameter
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
@@ -53,8 +53,8 @@ def to_8_bits(values: Tensor, round_scale: Callable[[Tensor], Tensor] = lambda s
     """Round to whole multiples of a scale per 64 neighbours, of which the largest becomes 127."""
     blocks = pad(values, (0, -values.shape[-1] % 64)).unflatten(-1, (-1, 64))
     scale = round_scale(blocks.abs().amax(-1, keepdim=True) / 127)
-    whole = (blocks / scale.clamp_min(1e-30)).round().clamp(-127, 127)
-    return (whole * scale).flatten(-2)[..., : values.shape[-1]]
+    codes = (blocks / scale.clamp_min(1e-30)).round().clamp(-127, 127)
+    return (codes * scale).flatten(-2)[..., : values.shape[-1]]
 
 
 WEIGHTS = {"native-bf16": to_bf16, "native-int8": lambda weight: to_8_bits(to_bf16(weight), to_bf16)}
@@ -62,8 +62,8 @@ ACTIVATIONS = {"native-bf16": to_bf16, "native-int8": to_8_bits}
 EXECUTORS = tuple(WEIGHTS)
 
 
-def rounded(model: Any, executor: str) -> Any:
-    """The same model with weights rounded, and activations rounded before every matrix."""
+def rounded(model: PreTrainedModel, executor: str) -> PreTrainedModel:
+    """Return the model with weights rounded, and activations rounded before every matrix."""
     embedding = model.get_input_embeddings().weight
     embedding.data = to_bf16(embedding.data)
     for module in model.modules():
@@ -80,11 +80,11 @@ def test_weights_and_activations_are_rounded_and_nothing_else(name: str, executo
     model = MODELS[name]()
     (text,) = random_prompts([60], model.config.vocab_size)
     runner = make_runner(model, 1, 120, executor)
-    found = runner.forward([Append(runner.acquire(), text, keep=60)])[0]
+    computed = runner.forward([Append(runner.acquire(), text, keep=60)])[0]
     exact = plain_logits(model, text)
     # A sum in another order may round an activation to its neighbour, which is why the median is compared.
-    error = (found - plain_logits(rounded(model, executor), text)).abs().median()
-    assert error < 0.2 * (found - exact).abs().median()
+    error = (computed - plain_logits(rounded(model, executor), text)).abs().median()
+    assert error < 0.2 * (computed - exact).abs().median()
 
 
 @needs_narrow
@@ -111,14 +111,14 @@ def test_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name: str,
 def test_the_number_of_threads_changes_no_bit(executor: str) -> None:
     runner = make_runner(llama(hidden_size=128, intermediate_size=320), 3, 200, executor)
     (text,) = random_prompts([112], SIZES["vocab_size"])
-    before, found = torch.get_num_threads(), []
+    before, logits_by_threads = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
-            found.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
+            logits_by_threads.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(other, found[0]) for other in found[1:])
+    assert all(torch.equal(logits, logits_by_threads[0]) for logits in logits_by_threads[1:])
 
 
 @needs_narrow
@@ -135,13 +135,13 @@ def test_a_model_loaded_in_bf16_gives_the_logits_of_one_that_is_rounded_later() 
     assert {model.model.dtype for pair in (loaded, named) for model in pair.loaded.values()} == {torch.bfloat16}
     wide = load_pair(device="cpu")
     (text,) = random_prompts([40], 4096)
-    found = []
+    logits_of_loads = []
     for pair, executor in ((loaded, "auto"), (named, "auto"), (wide, "native-bf16")):
         runner, _ = pair.runners(1, 60, executor)
         assert type(runner.executor) is executors.get("native-bf16")
-        found.append(runner.forward([Append(runner.acquire(), text, keep=40)])[0].clone())
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+        logits_of_loads.append(runner.forward([Append(runner.acquire(), text, keep=40)])[0].clone())
+    assert torch.equal(logits_of_loads[0], logits_of_loads[1])
+    assert torch.equal(logits_of_loads[0], logits_of_loads[2])
 
 
 @needs_narrow

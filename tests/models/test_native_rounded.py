@@ -11,7 +11,7 @@ from native_models import rounded
 from tiny_heads import put_beside
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.drafts.reduced import ReducedOutput
@@ -43,8 +43,8 @@ def random_head(**options: Any) -> HeadModel:
     return head.eval().requires_grad_(False)
 
 
-def with_rounded_weights(model: Any, *, round_activations: bool) -> Any:
-    """The same model with its matrices as they come back from Q8_0, and its activations rounded likewise."""
+def with_rounded_weights(model: PreTrainedModel, *, round_activations: bool) -> PreTrainedModel:
+    """Return the model with its matrices as they come back from Q8_0, and its activations rounded likewise."""
     model = deepcopy(model)
     for parameter in model.parameters():
         if parameter.dim() > 1:
@@ -56,31 +56,31 @@ def with_rounded_weights(model: Any, *, round_activations: bool) -> Any:
     return model
 
 
-def drafted(model: Any, executor: str | None, states: Tensor, pieces: tuple[int, ...]) -> Tensor:
+def drafted(model: PreTrainedModel, executor: str | None, states: Tensor, pieces: tuple[int, ...]) -> Tensor:
     """Logits after every token of a text, whose rows and states are given in pieces."""
     runner = Runner(make_executor(model, 2, 100, None, executor))
-    slot, first, found = runner.acquire(), 0, []
+    slot, first, pieces_drafted = runner.acquire(), 0, []
     for count in pieces:
         runner.executor.add_states(slot, states[first : first + count])  # type: ignore[attr-defined]
         text = list(range(first, first + count))
-        found.append(runner.forward([Append(slot, text, keep=count)])[0].clone())
+        pieces_drafted.append(runner.forward([Append(slot, text, keep=count)])[0].clone())
         runner.commit(slot, range(count))
         first += count
-    return torch.cat(found)
+    return torch.cat(pieces_drafted)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_before_residual": False, "fc_bias": True}])
-def test_a_head_multiplies_rounded_weights_by_rounded_activations(options: dict[str, Any]) -> None:
+def test_a_head_multiplies_rounded_weights_by_rounded_activations(options: dict[str, object]) -> None:
     head, shares = random_head(**options), []
     assert type(make_executor(head, 1, 50, None)) is executors.get("native-8bit-head")
     for seed in range(5):
         states = torch.randn((3, 3 * WIDTH), generator=torch.Generator().manual_seed(seed))
-        found = drafted(head, None, states, (3,))
+        computed = drafted(head, None, states, (3,))
         expected, exact = (
             drafted(with_rounded_weights(head, round_activations=on), "head", states, (3,)) for on in (True, False)
         )
-        shares.append(((found - expected).abs().median() / (found - exact).abs().median()).item())
-        assert (found - exact).abs().median() < 0.1 * exact.abs().median()
+        shares.append(((computed - expected).abs().median() / (computed - exact).abs().median()).item())
+        assert (computed - exact).abs().median() < 0.1 * exact.abs().median()
     # A sum in another order may round an activation to its neighbour, and the whole text differs: most have none.
     assert sorted(shares)[2] < 0.01
 
@@ -89,13 +89,13 @@ def test_a_head_multiplies_rounded_weights_by_rounded_activations(options: dict[
 def test_a_head_has_the_same_bits_however_states_and_tokens_are_put_together(name: str) -> None:
     head = random_head()
     states = torch.randn((40, 3 * WIDTH), generator=torch.Generator().manual_seed(1))
-    whole = drafted(head, name, states, (40,))
-    assert torch.equal(drafted(head, name, states, (1,) * 40), whole)
+    at_once = drafted(head, name, states, (40,))
+    assert torch.equal(drafted(head, name, states, (1,) * 40), at_once)
     before = torch.get_num_threads()
     try:
         for threads in (2, 3):
             torch.set_num_threads(threads)
-            assert torch.equal(drafted(head, name, states, (7, 1, 13, 2, 17)), whole)
+            assert torch.equal(drafted(head, name, states, (7, 1, 13, 2, 17)), at_once)
     finally:
         torch.set_num_threads(before)
 
@@ -110,12 +110,12 @@ def test_a_trained_draft_multiplies_rounded_weights_by_rounded_activations() -> 
     shares = []
     for text in random_prompts([3] * 5, VOCABULARY):
         slot = runner.acquire()
-        found = runner.forward([Append(slot, text, keep=3)])[0]
+        computed = runner.forward([Append(slot, text, keep=3)])[0]
         runner.release(slot)
         expected, exact = (
             with_rounded_weights(draft, round_activations=on)(torch.tensor([text])).logits[0] for on in (True, False)
         )
-        shares.append(((found - expected).abs().median() / (found - exact).abs().median()).item())
+        shares.append(((computed - expected).abs().median() / (computed - exact).abs().median()).item())
     assert sorted(shares)[2] < 0.01
 
 

@@ -46,17 +46,17 @@ def test_tiles_give_the_same_bits_however_tokens_are_put_together(
     monkeypatch.setattr("specbench_kit.models.executors.native_narrow.load_narrow_library", lambda: emulated)
     model = MODELS[name]()
     (text,) = random_prompts([112], model.config.vocab_size)
-    found = {}
+    logits_by_products = {}
     for products in ("AMX", "AVX512-BF16"):
         assert emulated.products(products) == products
         runner = make_runner(model, 3, 200, executor)
         assert runner.executor.products.endswith("on AMX") == (products == "AMX")
-        found[products] = in_pieces(runner, text, 112)
+        logits_by_products[products] = in_pieces(runner, text, 112)
         for size in (1, 5, 17, 40):  # one tile of rows, and both, whole and in part
-            assert torch.equal(in_pieces(runner, text, size), found[products]), size
-        assert torch.equal(in_a_tree(runner, text, 100), found[products][100:])
+            assert torch.equal(in_pieces(runner, text, size), logits_by_products[products]), size
+        assert torch.equal(in_a_tree(runner, text, 100), logits_by_products[products][100:])
     if executor == "native-int8":  # integers: the instructions make no difference
-        assert torch.equal(found["AMX"], found["AVX512-BF16"])
+        assert torch.equal(logits_by_products["AMX"], logits_by_products["AVX512-BF16"])
     else:  # another order of the sums: what differs is small against the rounding to bf16
-        error = (found["AMX"] - found["AVX512-BF16"]).abs().mean()
-        assert 0 < error < 0.2 * (found["AMX"] - plain_logits(model, text)).abs().mean()
+        error = (logits_by_products["AMX"] - logits_by_products["AVX512-BF16"]).abs().mean()
+        assert 0 < error < 0.2 * (logits_by_products["AMX"] - plain_logits(model, text)).abs().mean()

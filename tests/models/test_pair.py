@@ -92,8 +92,8 @@ def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyP
     """A reasoning target with a token of its own: it may say it, the draft reads it and never drafts it."""
     draft = Path(shutil.copytree(tiny.draft, folder.parent / "padded"))
     with_added(folder, "<think>")
-    for one in (folder, draft):
-        padded(one, 264)
+    for path in (folder, draft):
+        padded(path, 264)
     pair = load_pair(str(folder), str(draft), device="cpu")
     assert (pair.masked, pair.vocabulary) == ((258,), 264)
     for loaded in (pair.target, pair.draft):
@@ -101,11 +101,11 @@ def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyP
         weight[258] = weight[:258].mean(0)  # so that its logit is never the least by itself
     target, small = pair.runners(1, 40)
     rows = [Append(0, [258, 7, 9], keep=3)]
-    said, drafted = target.forward(rows)[0], small.forward(rows)[0]
+    target_logits, drafted = target.forward(rows)[0], small.forward(rows)[0]
     torch.testing.assert_close(
-        said[:, :259], plain_logits(pair.target.model, [258, 7, 9])[:, :259], atol=1e-4, rtol=1e-4
+        target_logits[:, :259], plain_logits(pair.target.model, [258, 7, 9])[:, :259], atol=1e-4, rtol=1e-4
     )
-    assert (said[:, 258] > said.amin(-1)).all()
+    assert (target_logits[:, 258] > target_logits.amin(-1)).all()
     assert torch.equal(drafted[:, 258], drafted.amin(-1))
     assert pair.describe(lambda _: "0")["draft"]["masked_tokens"] == 1
     caution = "TOKENIZERS DIFFER in 1 added tokens: they are never drafted, but the target may emit its own."
@@ -211,8 +211,8 @@ def test_an_architecture_that_transformers_does_not_know(folder: Path) -> None:
 def test_names_that_are_neither_folder_nor_hub_id(name: str, tiny: TinyPair) -> None:
     message = error_of(lambda: load_pair(str(tiny.target), name, device="cpu"))
     pairs = ", ".join(f"'{name}'" for name in NAMED_PAIRS)
-    known = f"give a folder, a GGUF file, a hub id like owner/name, {pairs}, 'bundled' or 'synthetic'"
-    assert message.startswith(f"no draft model '{name}': {known}")
+    advice = f"give a folder, a GGUF file, a hub id like owner/name, {pairs}, 'bundled' or 'synthetic'"
+    assert message.startswith(f"no draft model '{name}': {advice}")
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "cuda:-1", "CPU", "", "cpu:0"])

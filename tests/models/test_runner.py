@@ -3,12 +3,19 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 from tiny_models import decode, disturbed, fill, make_requests, make_runner, plain_logits, random_prompts, tiny_llama
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
@@ -29,31 +36,31 @@ SIZES = {
 }
 
 
-def _llama() -> Any:
+def _llama() -> PreTrainedModel:
     return tiny_llama(0)
 
 
-def _bfloat16_llama() -> Any:
+def _bfloat16_llama() -> PreTrainedModel:
     return tiny_llama(0).to(torch.bfloat16)
 
 
-def _windowed_mistral() -> Any:
+def _windowed_mistral() -> PreTrainedModel:
     return fill(MistralForCausalLM(MistralConfig(**SIZES, sliding_window=5)), 1)
 
 
-def _mixed_qwen2() -> Any:
+def _mixed_qwen2() -> PreTrainedModel:
     config = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1)
     return fill(Qwen2ForCausalLM(config), 2)
 
 
-def _gpt2() -> Any:
+def _gpt2() -> PreTrainedModel:
     config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=0)
     return fill(GPT2LMHeadModel(config), 3)
 
 
 @dataclass
 class Mirror:
-    """What a slot ought to hold."""
+    """A record of what a slot ought to hold."""
 
     slot: int
     committed: list[int] = field(default_factory=list)
@@ -83,11 +90,11 @@ class Mirror:
         end = path[-1] if path else -1
         children = [node for node, parent in enumerate(self.parents) if parent == end]
         root = dice.choice([None, *children])
-        kept = [node for node in range(len(self.tokens)) if root in self.path(node)]
+        subtree = [node for node in range(len(self.tokens)) if root in self.path(node)]
         self.committed += [self.tokens[node] for node in path]
-        self.parents = [kept.index(self.parents[node]) if node != root else -1 for node in kept]
-        self.tokens = [self.tokens[node] for node in kept]
-        return path, kept
+        self.parents = [subtree.index(self.parents[node]) if node != root else -1 for node in subtree]
+        self.tokens = [self.tokens[node] for node in subtree]
+        return path, subtree
 
 
 @pytest.mark.parametrize(
@@ -101,7 +108,7 @@ class Mirror:
         (_bfloat16_llama, "transformers", 0.15),
     ],
 )
-def test_random_appends_and_commits(make_model: Callable[[], Any], executor: str, tolerance: float) -> None:
+def test_random_appends_and_commits(make_model: Callable[[], PreTrainedModel], executor: str, tolerance: float) -> None:
     model, dice = make_model(), random.Random(7)
     runner, fresh = make_runner(model, 4, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
     mirrors: list[Mirror] = []
@@ -112,8 +119,8 @@ def test_random_appends_and_commits(make_model: Callable[[], Any], executor: str
         chosen = [m for m in chosen if len(m.committed) + len(m.tokens) < CAPACITY]
         rows = [mirror.grow(dice) for mirror in chosen]
         logits = runner.forward(rows)
-        for place, (mirror, row) in enumerate(zip(chosen, rows, strict=True)):
-            _check_logits(model, mirror, logits[place], row, dice, tolerance)
+        for index, (mirror, row) in enumerate(zip(chosen, rows, strict=True)):
+            _check_logits(model, mirror, logits[index], row, dice, tolerance)
         for mirror in list(mirrors):
             assert runner.provisional(mirror.slot) == len(mirror.tokens)
             if dice.random() < 0.6:
@@ -127,14 +134,14 @@ def test_random_appends_and_commits(make_model: Callable[[], Any], executor: str
 
 
 def _check_logits(
-    model: Any, mirror: Mirror, logits: torch.Tensor, row: Append, dice: random.Random, tolerance: float
+    model: PreTrainedModel, mirror: Mirror, logits: torch.Tensor, row: Append, dice: random.Random, tolerance: float
 ) -> None:
     """The kept nodes say what the model says after their path alone; a few of them are looked at."""
     assert logits.shape == (row.keep, 64)
     first = len(mirror.tokens) - row.keep
     for node in {first, len(mirror.tokens) - 1, dice.randrange(first, len(mirror.tokens))}:
-        wanted = plain_logits(model, mirror.text(node))[-1]
-        torch.testing.assert_close(logits[node - first].float(), wanted, atol=tolerance, rtol=tolerance)
+        expected = plain_logits(model, mirror.text(node))[-1]
+        torch.testing.assert_close(logits[node - first].float(), expected, atol=tolerance, rtol=tolerance)
 
 
 def _check_kv(runner: Runner, fresh: Runner, mirror: Mirror, tolerance: float) -> None:
@@ -144,21 +151,21 @@ def _check_kv(runner: Runner, fresh: Runner, mirror: Mirror, tolerance: float) -
     slot, length = fresh.acquire(), len(mirror.committed)
     fresh.forward([Append(slot, mirror.committed)])
     blocks = zip(fresh.executor.store.blocks, runner.executor.store.blocks, strict=True)
-    for wanted, held in blocks:
-        of_the_slot = held[:, mirror.slot, :, :length]
-        torch.testing.assert_close(of_the_slot, wanted[:, slot, :, :length], atol=tolerance, rtol=tolerance)
+    for fresh_kv, kv in blocks:
+        of_the_slot = kv[:, mirror.slot, :, :length]
+        torch.testing.assert_close(of_the_slot, fresh_kv[:, slot, :, :length], atol=tolerance, rtol=tolerance)
     fresh.release(slot)
 
 
 @pytest.mark.parametrize("executor", ["llama-cpu", "transformers"])
 def test_a_reused_slot_remembers_nothing(executor: str) -> None:
     model = tiny_llama(0)
-    prompt, other = random_prompts([20, 70], 64)
+    prompt, earlier_prompt = random_prompts([20, 70], 64)
     clean, used = make_runner(model, 1, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
     for block in used.executor.store.blocks:
         block.fill_(1e3)
     slot = used.acquire()
-    used.forward([Append(slot, other)])
+    used.forward([Append(slot, earlier_prompt)])
     used.commit(slot, range(50))
     used.release(slot)
     rows = [Append(0, prompt, keep=20)]
@@ -173,8 +180,8 @@ def test_neighbours_have_no_influence() -> None:
     runner = make_runner(model, 3, CAPACITY)
     slots = [runner.acquire() for _ in prompts]
     together = runner.forward([Append(slots[i], prompts[i], keep=3) for i in (2, 0, 1)])
-    for place, i in enumerate((2, 0, 1)):
-        torch.testing.assert_close(together[place], plain_logits(model, prompts[i])[-3:], atol=1e-4, rtol=1e-4)
+    for index, i in enumerate((2, 0, 1)):
+        torch.testing.assert_close(together[index], plain_logits(model, prompts[i])[-3:], atol=1e-4, rtol=1e-4)
 
 
 def test_a_slot_holds_its_capacity_and_no_more() -> None:

@@ -11,7 +11,7 @@ import torch
 from native_models import MODELS, in_pieces
 from safetensors.torch import load_file, save_file
 from tiny_models import make_runner, plain_logits, random_prompts
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import locate
@@ -24,7 +24,7 @@ needs_native = pytest.mark.skipif(library.load_library() is None, reason="no C++
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def save(model: Any, folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+def save(model: PreTrainedModel, folder: Path, dtype: torch.dtype = torch.float32, **options: object) -> Any:
     """Write a model in a type, and return it as transformers loads it in float32."""
     model.to(dtype).save_pretrained(folder, **options)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
@@ -70,8 +70,8 @@ def test_a_filled_shell_is_the_model_that_transformers_loads(name: str, tmp_path
 def test_weights_that_were_changed_in_memory_are_those_that_are_run(tmp_path: Path) -> None:
     model = save(MODELS["llama"](), tmp_path)
     loaded = shell_in(tmp_path)
-    for one in (model, loaded.model):
-        one.lm_head.weight[3] = one.lm_head.weight[4]
+    for causal_model in (model, loaded.model):
+        causal_model.lm_head.weight[3] = causal_model.lm_head.weight[4]
     runner = loaded.runner(1, 64, None, "native")
     assert torch.equal(in_pieces(runner, [1, 2], 2), in_pieces(make_runner(model, 1, 64, "native"), [1, 2], 2))
 
@@ -80,8 +80,8 @@ def test_weights_that_were_changed_in_memory_are_those_that_are_run(tmp_path: Pa
 def test_executors_of_another_layout_get_a_model_with_weights(executor: str, tmp_path: Path) -> None:
     model = save(MODELS["llama"](), tmp_path)
     runner = shell_in(tmp_path).runner(1, 64, None, executor)
-    said = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=3)])[0]
-    torch.testing.assert_close(said, plain_logits(model, [1, 2, 3]), atol=2e-4, rtol=2e-4)
+    computed = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=3)])[0]
+    torch.testing.assert_close(computed, plain_logits(model, [1, 2, 3]), atol=2e-4, rtol=2e-4)
 
 
 @needs_native

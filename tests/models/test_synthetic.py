@@ -36,9 +36,9 @@ def runners(agreement: Agreement) -> tuple[Runner, Runner]:
 
 
 def off_by(expected: float, agreement: Agreement, spec: str, **options: int) -> float:
-    """How many standard errors the tokens per round, but for those that an answer's end cuts, lie from what is due."""
-    found = decode(parse_method(spec), runners(agreement), PROMPTS, **options).values()
-    committed = [one.committed for record in found for one in record.rounds[:-1]]
+    """Return how many standard errors the tokens per round differ from `expected`, but for rounds that an end cuts."""
+    records = decode(parse_method(spec), runners(agreement), PROMPTS, **options).values()
+    committed = [step.committed for record in records for step in record.rounds[:-1]]
     return abs(mean(committed) - expected) / (stdev(committed) / sqrt(len(committed)))
 
 
@@ -71,9 +71,9 @@ def test_a_pipeline_waits_as_its_hit_rate_says() -> None:
     hit_rate, stages = 0.9, 4
     agreement = Agreement((0.7, 0.2), spread=0.0)
     requests = make_requests(random_prompts([5], VOCABULARY), 600)
-    found = decode(parse_method(f"specpipe:stages={stages},width=16,children=2"), runners(agreement), requests)
-    record = found["000"]
-    steps = sum(one.steps for one in record.rounds) / len(record.output_ids)
+    records = decode(parse_method(f"specpipe:stages={stages},width=16,children=2"), runners(agreement), requests)
+    record = records["000"]
+    steps = sum(step.steps for step in record.rounds) / len(record.output_ids)
     assert steps == pytest.approx(1 + (1 - hit_rate) * (stages - 1), rel=0.08)
 
 
@@ -93,10 +93,10 @@ def told_and_taken(agreement: Agreement) -> list[tuple[float, bool]]:
     target, draft = runners(agreement)
     record = decode(AUTOREGRESSIVE, (target, draft), PROMPTS[:1])["000"]
     text = [*record.prompt_ids, *record.output_ids]
-    found = draft.forward([Append(draft.acquire(), text, keep=len(text))])
-    best = found.logits.softmax(-1).max(-1)
+    forward = draft.forward([Append(draft.acquire(), text, keep=len(text))])
+    best = forward.logits.softmax(-1).max(-1)
     pairs = list(zip(best.values.tolist(), (best.indices[:-1].tolist()), text[1:], strict=False))
-    return [(told, token == true) for told, token, true in pairs[len(record.prompt_ids) :]]
+    return [(confidence, token == true) for confidence, token, true in pairs[len(record.prompt_ids) :]]
 
 
 def share_right(pairs: Sequence[tuple[float, bool]]) -> float:
@@ -107,7 +107,7 @@ def test_confidence_is_calibrated_and_tells_places_apart() -> None:
     pairs = sorted(told_and_taken(Agreement((0.7, 0.1), spread=1.0)))
     half = len(pairs) // 2
     for part in (pairs[:half], pairs[half:]):
-        assert share_right(part) == pytest.approx(sum(told for told, _ in part) / len(part), abs=0.04)
+        assert share_right(part) == pytest.approx(sum(confidence for confidence, _ in part) / len(part), abs=0.04)
     assert share_right(pairs[half:]) > share_right(pairs[:half]) + 0.2
 
 
@@ -119,10 +119,13 @@ def test_calibration_exaggerates() -> None:
 
 def test_correlation_holds_within_blocks() -> None:
     def neighbours(correlation: float) -> float:
-        told = [one for one, _ in told_and_taken(Agreement((0.6,), spread=1.0, correlation=correlation, block=50))]
-        middle = mean(told)
-        spread = sum((one - middle) ** 2 for one in told)
-        return sum((a - middle) * (b - middle) for a, b in itertools.pairwise(told)) / spread
+        confidences = [
+            confidence
+            for confidence, _ in told_and_taken(Agreement((0.6,), spread=1.0, correlation=correlation, block=50))
+        ]
+        middle = mean(confidences)
+        spread = sum((confidence - middle) ** 2 for confidence in confidences)
+        return sum((a - middle) * (b - middle) for a, b in itertools.pairwise(confidences)) / spread
 
     assert neighbours(0.0) == pytest.approx(0.0, abs=0.06)
     assert neighbours(0.8) == pytest.approx(0.8, abs=0.12)
@@ -184,7 +187,9 @@ def test_random_weights_take_time_and_change_nothing(device: str, spec: str, sha
         assert [pair.target.device.type for pair in pairs] == ["cpu", device.partition(":")[0]]
         plain, timed = (decode(parse_method(spec), pair.runners(2, 120), requests, batch_size=2) for pair in pairs)
     assert outputs(timed) == outputs(plain)
-    accepted = [[[step.accepted for step in record.rounds] for record in found.values()] for found in (plain, timed)]
+    accepted = [
+        [[step.accepted for step in record.rounds] for record in records.values()] for records in (plain, timed)
+    ]
     assert accepted[0] == accepted[1]
 
 
@@ -200,9 +205,9 @@ def test_probabilities_are_the_same_on_every_processor(sampler: Sampler) -> None
     def known(logits: torch.Tensor) -> DraftForward:
         return DraftForward(Forward([logits]), sampler)
 
-    mine, other = known(logits), known(logits[:, order])
-    assert torch.equal(mine.probabilities[:, order], other.probabilities)
-    assert [mine.stats(row, 0) for row in tokens] == [other.stats(row, order.tolist().index(0)) for row in tokens]
+    mine, reordered = known(logits), known(logits[:, order])
+    assert torch.equal(mine.probabilities[:, order], reordered.probabilities)
+    assert [mine.stats(row, 0) for row in tokens] == [reordered.stats(row, order.tolist().index(0)) for row in tokens]
     single = logits.float()
     assert not torch.equal(known(single).probabilities[:, order], known(single[:, order]).probabilities)
 

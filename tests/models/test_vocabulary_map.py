@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from command_line import TinyPair
 from scipy.stats import chisquare
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, plain_logits, tiny_llama
 from tiny_tokenizers import SPACED, TARGET
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.generation.candidate_generator import AssistantToTargetTranslator
 
 from specbench_kit.decoding.sampling import Sampler
@@ -28,15 +27,17 @@ NAMES = ("target", "draft")
 
 
 def test_tokens_are_shared_by_their_text() -> None:
-    """By hand: a, b, c, the space, d and " a" are in both; ab and abc are not, and end in b and c."""
-    found = map_vocabulary(TARGET, SPACED, NAMES)
-    assert found.shared == {0: 4, 1: 3, 2: 2, 3: 0, 4: 1, 6: 7}
-    assert found.read_as == (4, 3, 2, 0, 1, 3, 7, 2)
-    assert found.share == 6 / 8
+    """a, b, c, the space, d and " a" are in both; ab and abc are not, and end in b and c."""
+    vocabulary_map = map_vocabulary(TARGET, SPACED, NAMES)
+    assert vocabulary_map.shared == {0: 4, 1: 3, 2: 2, 3: 0, 4: 1, 6: 7}
+    assert vocabulary_map.read_as == (4, 3, 2, 0, 1, 3, 7, 2)
+    assert vocabulary_map.share == 6 / 8
 
 
 @pytest.mark.parametrize(("target", "draft"), [(TARGET, SPACED), (SPACED, TARGET), (TARGET, TARGET)])
-def test_the_intersection_is_that_of_transformers(target: Any, draft: Any) -> None:
+def test_the_intersection_is_that_of_transformers(
+    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
+) -> None:
     theirs = AssistantToTargetTranslator(target, draft, len(target.get_vocab()))
     assert map_vocabulary(target, draft, NAMES).shared == theirs.target_to_assistant_input_ids
 
@@ -70,10 +71,12 @@ def pairs(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pai
 @pytest.mark.parametrize("spec", ["fixed-k", "opt-tree:nodes=6,max_depth=3,gain=0.1", "svip"])
 def test_a_renumbered_draft_model_drafts_as_before(spec: str, pairs: tuple[Pair, Pair]) -> None:
     requests, method = make_requests([[70, 80], [90, 3, 200]], 16), parse_method(spec)
-    found = [decode(method, pair.runners(2, 64, "transformers"), requests, batch_size=2) for pair in pairs]
+    records_of_pairs = [decode(method, pair.runners(2, 64, "transformers"), requests, batch_size=2) for pair in pairs]
     plain = decode(AUTOREGRESSIVE, pairs[1].runners(2, 64, "transformers"), requests, batch_size=2)
-    assert outputs(found[1]) == outputs(plain)
-    accepted = [[step.accepted for name in sorted(records) for step in records[name].rounds] for records in found]
+    assert outputs(records_of_pairs[1]) == outputs(plain)
+    accepted = [
+        [step.accepted for name in sorted(records) for step in records[name].rounds] for records in records_of_pairs
+    ]
     assert accepted[0] == accepted[1]
     assert sum(accepted[0]) > 0
     assert pairs[0].draft is not None
@@ -122,15 +125,15 @@ def test_sampling_keeps_the_targets_distribution() -> None:
     )
     counts = Counter(tuple(record.output_ids) for record in records.values())
     first = plain_logits(target, [2])[-1].softmax(-1)
-    wanted = {
+    probabilities = {
         (token, following): float(first[token] * after[following])
         for token in range(6)
         for after in [plain_logits(target, [2, token])[-1].softmax(-1)]
         for following in range(6)
     }
-    common = [tokens for tokens, chance in wanted.items() if chance * draws >= 5]
+    common = [tokens for tokens, chance in probabilities.items() if chance * draws >= 5]
     observed = [*(counts[tokens] for tokens in common), draws - sum(counts[tokens] for tokens in common)]
-    expected = [draws * wanted[tokens] for tokens in common]
+    expected = [draws * probabilities[tokens] for tokens in common]
     assert chisquare(observed, [*expected, draws - sum(expected)]).pvalue > 1e-3
     assert sum(step.accepted for record in records.values() for step in record.rounds) > 1000
 

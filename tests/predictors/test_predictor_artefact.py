@@ -50,7 +50,7 @@ def folder(tmp_path: Path, predictors: dict[str, Predictor]) -> Path:
     return tmp_path / "saved"
 
 
-def rewrite(folder: Path, **changes: Any) -> None:
+def rewrite(folder: Path, **changes: object) -> None:
     """Change fields of the header and seal it anew, as a forger would."""
     header = json.loads((folder / HEADER).read_text()) | changes
     del header["sha256"]
@@ -118,10 +118,10 @@ def test_saving_again_replaces_the_artefact(folder: Path, predictors: dict[str, 
 
 
 def test_another_pair_is_refused_unless_forced(folder: Path) -> None:
-    other = PairHashes("a" * 64, "c" * 64)
+    other_pair = PairHashes("a" * 64, "c" * 64)
     with pytest.raises(SkitError, match="trained for another pair of models"):
-        load(folder, pair=other)
-    assert load(folder, pair=other, force=True).pair == PAIR
+        load(folder, pair=other_pair)
+    assert load(folder, pair=other_pair, force=True).pair == PAIR
 
 
 def cut(name: str) -> Callable[[Path], None]:
@@ -150,7 +150,7 @@ def drop(*fields: str) -> Callable[[Path], None]:
     return edit
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no header": (lambda f: (f / HEADER).unlink(), "predictor.json is missing"),
     "no weights": (lambda f: (f / WEIGHTS).unlink(), "weights.safetensors is missing"),
     "cut weights": (cut(WEIGHTS), "cut short or changed"),
@@ -299,7 +299,7 @@ def test_the_point_of_a_place_is_taken_or_what_comes_closest(predictors: dict[st
 @pytest.mark.parametrize(
     "wrong", [{"threshold": 2.0}, {"max_draft": 0}, {"score": "x"}, {"send_last": 1}, {"deployment": None}, {"more": 1}]
 )
-def test_an_operating_point_that_makes_no_sense_is_refused(wrong: dict[str, Any], folder: Path) -> None:
+def test_an_operating_point_that_makes_no_sense_is_refused(wrong: dict[str, object], folder: Path) -> None:
     rewrite(folder, points=[{**structs.asdict(POINTS[0]), **wrong}])
     with pytest.raises(SkitError, match="cannot be used: ") as refused:
         load(folder)

@@ -1,7 +1,5 @@
 """Scorers against the libraries that trained them, values on thresholds and one float beside them included."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -33,7 +31,7 @@ def probes(scorer: MeanTrees) -> NDArray[np.float32]:
     return np.concatenate(rows)
 
 
-def assert_same(scorer: MeanTrees, rows: NDArray[np.float32], expected: NDArray[Any]) -> None:
+def assert_same(scorer: MeanTrees, rows: NDArray[np.float32], expected: NDArray[np.float64]) -> None:
     np.testing.assert_allclose(scorer.score_many(rows), expected, rtol=0, atol=1e-6)
     some = np.linspace(0, len(rows) - 1, 400).astype(int)
     np.testing.assert_allclose([scorer.score(rows[i].tolist()) for i in some], expected[some], rtol=0, atol=1e-6)

@@ -76,8 +76,10 @@ def test_scores_that_are_the_true_probabilities_are_calibrated() -> None:
 def test_a_target_fpr_is_kept_with_the_most_recall(target: float) -> None:
     counts = confusion(LABELS, SCORES, by_fpr(LABELS, SCORES, target))
     assert counts.false_positive_rate <= target
-    others = [confusion(LABELS, SCORES, threshold) for threshold in [*np.unique(SCORES), NEVER]]
-    assert counts.recall == max(other.recall for other in others if other.false_positive_rate <= target)
+    alternatives = [confusion(LABELS, SCORES, threshold) for threshold in [*np.unique(SCORES), NEVER]]
+    assert counts.recall == max(
+        alternative.recall for alternative in alternatives if alternative.false_positive_rate <= target
+    )
 
 
 def test_an_fpr_that_only_accepting_nothing_reaches_gives_never() -> None:

@@ -21,9 +21,9 @@ def test_the_first_trial_is_the_defaults_and_the_best_has_the_least_loss() -> No
 
 
 def test_one_seed_tries_and_finds_the_same() -> None:
-    first, again, other = run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 8)
+    first, again, other_seed = run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 8)
     assert first.trials == again.trials
-    assert [trial.params for trial in first.trials[1:]] != [trial.params for trial in other.trials[1:]]
+    assert [trial.params for trial in first.trials[1:]] != [trial.params for trial in other_seed.trials[1:]]
 
 
 def test_no_point_is_tried_twice_and_a_small_grid_ends_the_search() -> None:

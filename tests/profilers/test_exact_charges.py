@@ -61,12 +61,12 @@ def test_a_mixture_reads_the_experts_that_its_tokens_hit() -> None:
     """3 of 4 experts per token: 3 tokens leave an expert out once in 64, and a token alone reads 3 quarters of them."""
     shapes = Architecture(**{**TINY, "family": "qwen3_moe"}, experts=4, active_experts=3, expert_size=5)
     roofline = Roofline(ROOFLINE.device, shapes, "float16")
-    one = 2 * 3 * 4 * 5
-    assert (shapes.expert_parameters, shapes.dense_parameters) == (one, 2 * (48 + 4 * 4))
-    assert shapes.layer_parameters == shapes.dense_parameters + 3 * one
-    assert shapes.parameters == shapes.dense_parameters + 4 * one + 40
+    expert_parameters = 2 * 3 * 4 * 5
+    assert (shapes.expert_parameters, shapes.dense_parameters) == (expert_parameters, 2 * (48 + 4 * 4))
+    assert shapes.layer_parameters == shapes.dense_parameters + 3 * expert_parameters
+    assert shapes.parameters == shapes.dense_parameters + 4 * expert_parameters + 40
     model = roofline.estimate(Software("s", "S", "", anywhere=AchievedSpeed()))
-    dense_bytes, expert_bytes = 2 * (shapes.dense_parameters + 40), 2 * 4 * one
+    dense_bytes, expert_bytes = 2 * (shapes.dense_parameters + 40), 2 * 4 * expert_parameters
     for tokens, share in ((1, 3 / 4), (3, 63 / 64)):
         traffic = dense_bytes + share * expert_bytes + 16 * (tokens + 5)
         assert model.traffic_s(sums_of([(tokens, 5)])) == pytest.approx(traffic / 8)

@@ -32,7 +32,7 @@ def test_one_card_has_nothing_to_exchange() -> None:
 
 
 def test_tokens_cross_once_to_every_card_with_one_of_their_experts() -> None:
-    """Of two cards, a token of two experts needs the other one with 3/4; half of the tokens are on either."""
+    """A token of two experts needs the other one of two cards with 3/4; half of the tokens are on either."""
     over = Interconnect("w", "W", 2.0, 7.0, 1.0, 14.0)
     assert over.exchange_per_byte_s(2, 2) == pytest.approx(2 * 0.75 / 2 / 2.0)
     assert over.exchange_per_byte_s(1, 8) == 0

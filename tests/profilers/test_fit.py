@@ -1,7 +1,6 @@
 """Least squares and its figures of merit."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def test_too_few_configurations_are_refused() -> None:
         fit("interactions", few)
 
 
-def summarised(**changes: Any) -> ProfileSummary:
+def summarised(**changes: object) -> ProfileSummary:
     """The summary of a profile that says nothing but what is given."""
     fit_of_none = {"form": "work", "train": {"count": 0}, "test": {"count": 0}, "generalisation_gap": None}
     names = ("coefficients", "estimates", "intervals", "cross_validation", "regimes", "shares", "limits")

@@ -173,7 +173,7 @@ def test_lengths_shrink_to_the_context(rig: TimingRig) -> None:
 
 def test_lengths_shrink_to_the_budget(rig: TimingRig) -> None:
     """The smallest factor is the last resort, as long as a part of the workload is enough for a fit."""
-    whole_s = planned_s([one.scaled(1 / 32) for one in verification()], _pilot(rig, FOREVER_S))
+    whole_s = planned_s([workload.scaled(1 / 32) for workload in verification()], _pilot(rig, FOREVER_S))
     assert choose_factor(rig, verification(), budget_s=whole_s) == 1 / 32
     with pytest.raises(SkitError, match=r"the budget ends before .* give a --budget at least"):
         choose_factor(rig, verification(), budget_s=1e-6, ends_there=True)

@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from command_line import (
     skit_here,
 )
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.profilers.loading import find_measured, load, read
 from specbench_kit.profilers.measurement import Samples, TimingRig
 from specbench_kit.profilers.roofline import judge
@@ -58,7 +58,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(short: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def measured(short: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> JsonObject:
     """A run that really measured, was interrupted once and gone on with."""
     folder = tmp_path_factory.mktemp("measured")
     options = ["profile-verifier", "--target", short.target, *FAST, "--out", folder, "--save-to", folder / "p.toml"]
@@ -76,7 +76,7 @@ def interrupt_after(count: int, patched: pytest.MonkeyPatch) -> None:
     """Press Ctrl-C, as it were, when the timings of so many configurations are on disk."""
     add = Samples.add
 
-    def add_and_interrupt(samples: Samples, *timings: Any) -> None:
+    def add_and_interrupt(samples: Samples, *timings: object) -> None:
         add(samples, *timings)
         if len(samples.seconds) == count:
             raise KeyboardInterrupt
@@ -84,7 +84,7 @@ def interrupt_after(count: int, patched: pytest.MonkeyPatch) -> None:
     patched.setattr(Samples, "add", add_and_interrupt)
 
 
-def test_an_interruption_keeps_the_timings(measured: dict[str, Any]) -> None:
+def test_an_interruption_keeps_the_timings(measured: JsonObject) -> None:
     assert "error: interrupted; the timings so far are kept, --resume continues with the others" in measured["broken"]
     ((path, text),) = measured["kept"].items()
     assert [str(path.parent)] == measured["run_dirs"]
@@ -93,7 +93,7 @@ def test_an_interruption_keeps_the_timings(measured: dict[str, Any]) -> None:
     assert len(complete) > len(text)
 
 
-def test_a_measured_profile_carries_where_it_comes_from(measured: dict[str, Any], short: TinyPair) -> None:
+def test_a_measured_profile_carries_where_it_comes_from(measured: JsonObject, short: TinyPair) -> None:
     profile = load(str(measured["folder"] / "p.toml"), model_hash=hash_model(short.target))
     assert (profile.source, profile.role, profile.form, profile.dtype) == (
         "measured",
@@ -111,7 +111,7 @@ def test_a_measured_profile_carries_where_it_comes_from(measured: dict[str, Any]
     assert in_run.coefficients == profile.coefficients
 
 
-def test_the_run_folder_has_report_plots_and_numbers(measured: dict[str, Any]) -> None:
+def test_the_run_folder_has_report_plots_and_numbers(measured: JsonObject) -> None:
     folder = Path(measured["run_dirs"][0])
     assert measured["summary"] == read_object(folder / "summary.json")
     profile = measured["summary"]["profiles"]["verifier"]

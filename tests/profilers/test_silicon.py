@@ -92,7 +92,7 @@ def test_without_the_package_the_extra_is_named() -> None:
 
 
 class TestWithTheDatabase:
-    """What the package says today; left out where the extra is not installed."""
+    """The tests of what the package says today, left out where the extra is not installed."""
 
     @pytest.fixture(autouse=True)
     def database(self) -> None:

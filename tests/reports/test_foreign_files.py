@@ -83,10 +83,10 @@ class Trial:
             if not str(error).isprintable():
                 self.failures.append(f"{what}: more than one line: {error!r}")
         except Exception as error:
-            place = error.__traceback__
-            while place and place.tb_next:
-                place = place.tb_next
-            where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
+            trace = error.__traceback__
+            while trace and trace.tb_next:
+                trace = trace.tb_next
+            where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
             self.failures.append(f"{type(error).__name__}: {error} at {where}: {what}")
 
     def conclude(self) -> None:
@@ -269,8 +269,8 @@ def test_options(tmp_path: Path, trial: Begin) -> None:
         (deployments.load, b"wan"),
     ):
         for _ in range(40):
-            given = spoil(text, random).decode("utf-8", "replace")[:200]
-            begun.attempt(lambda read=read, given=given: read(given), repr(given))  # type: ignore[misc]
+            option_text = spoil(text, random).decode("utf-8", "replace")[:200]
+            begun.attempt(lambda read=read, given=option_text: read(given), repr(option_text))  # type: ignore[misc]
     for text in TEXTS:
         begun.attempt(lambda text=text: parse_method(text), repr(text))  # type: ignore[misc]
     begun.conclude()

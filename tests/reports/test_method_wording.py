@@ -2,7 +2,6 @@
 
 import csv
 from io import StringIO
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -60,16 +59,16 @@ def test_every_form_of_a_comparison_states_the_options(tmp_path) -> None:
     records = in_turn(records_of(4, 0.7, 8, 24))
     for spec in ("fixed-k", "threshold"):
         write_run(tmp_path, spec, records, in_turn(plain(records)), options=resolved_options(spec))
-    found = compare(load_runs([tmp_path])[0])
-    report = render_markdown.render(comparison_report.build(found))
+    comparison = compare(load_runs([tmp_path])[0])
+    report = render_markdown.render(comparison_report.build(comparison))
     assert "| `fixed-k` | k=4 | – |" in report
     assert (
         "| `threshold` | threshold=0.4, max_draft=20, schedule=constant, adaptive=false, unit=request | – |" in report
     )
     assert "`fixed-k (k=4)`" in report
-    assert "fixed-k (k=4)" in styles_of(found)
-    assert "Options: fixed-k (k=4); threshold" in to_latex(found)
-    rows = {row["method"]: row["options"] for row in csv.DictReader(StringIO(to_csv(found)))}
+    assert "fixed-k (k=4)" in styles_of(comparison)
+    assert "Options: fixed-k (k=4); threshold" in to_latex(comparison)
+    rows = {row["method"]: row["options"] for row in csv.DictReader(StringIO(to_csv(comparison)))}
     assert rows["fixed-k (k=4)"] == "k=4"
     assert rows["autoregressive"] == ""
 
@@ -88,15 +87,15 @@ def test_one_setting_named_in_two_ways_is_one_method_over_two_datasets(tmp_path)
     for spec, name in (("fixed-k", "gsm8k"), ("fixed-k:k=4", "alpaca"), ("fixed-k:k=2", "gsm8k")):
         dataset = make_run()["dataset"] | {"name": name}
         write_run(tmp_path, spec, records, options=resolved_options(spec), dataset=dataset)
-    found = compare(load_runs([tmp_path])[0], force=True)
-    assert {one.label: set(one.runs) for one in found.series} == {
+    comparison = compare(load_runs([tmp_path])[0], force=True)
+    assert {series.label: set(series.runs) for series in comparison.series} == {
         "fixed-k (k=4)": {"gsm8k", "alpaca"},
         "fixed-k (k=2)": {"gsm8k"},
     }
 
 
 def link_run(
-    spec: str, *, seen: bool, drafted: int = 3, placement: str = "edge", **changes: Any
+    spec: str, *, seen: bool, drafted: int = 3, placement: str = "edge", **changes: object
 ) -> tuple[RunDocument, RunSummary]:
     """The run.json and the summary of a latency-aware method beyond a link."""
     latencies = {"draft": {}, "verify": {}, **({"link": {"rtt_s": 0.04}} if seen else {})}

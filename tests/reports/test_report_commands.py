@@ -45,9 +45,9 @@ def test_one_run_is_reported_in_its_own_folder_and_several_beside_them(runs):
     assert (run / "plots" / "speedup.svg").exists()
     before = set(runs.iterdir())
     assert skit_here("report", runs, "--format", "md").returncode == 0
-    (made,) = set(runs.iterdir()) - before
-    assert "-report-gsm8k-" in made.name
-    assert (made / "report.md").read_text().startswith("# 2 methods on gsm8k")
+    (report_folder,) = set(runs.iterdir()) - before
+    assert "-report-gsm8k-" in report_folder.name
+    assert (report_folder / "report.md").read_text().startswith("# 2 methods on gsm8k")
 
 
 def test_compare_prints_a_table_and_writes_nothing(runs):
@@ -63,10 +63,10 @@ def test_compare_prints_a_table_and_writes_nothing(runs):
 def test_runs_that_differ_are_refused_in_one_line_and_marked_when_forced(runs, tmp_path):
     records = in_turn(records_of(4, 0.7, 12, 24))
     config = make_run()["config"] | {"dtype": "bfloat16"}
-    other = write_run(tmp_path, "threshold", records, in_turn(plain(records)), config=config)
-    line = error_line(skit_here("compare", runs, other))
+    other_run = write_run(tmp_path, "threshold", records, in_turn(plain(records)), config=config)
+    line = error_line(skit_here("compare", runs, other_run))
     assert "they differ in dtype: float32 (fixed-k:k=3, wisp), bfloat16 (threshold): --force compares anyway" in line
-    forced = skit_here("compare", runs, other, "--force", "--json")
+    forced = skit_here("compare", runs, other_run, "--force", "--json")
     assert forced.returncode == 0
     assert "FORCED COMPARISON" in forced.stderr
     assert json.loads(forced.stdout)["forced"] == ["dtype: float32 (fixed-k:k=3, wisp), bfloat16 (threshold)"]
@@ -153,9 +153,9 @@ def test_what_holds_no_time_is_judged_on_a_disturbed_machine_too(busy):
     assert skit_here("compare", busy, "--fail-if", "acceptance_length<100").returncode == 1
     passed = skit_here("compare", busy, "--fail-if", "acceptance_length<1")
     assert (passed.returncode, "passed: acceptance_length<1 holds" in passed.stdout) == (0, True)
-    both = skit_here("compare", busy, "--fail-if", "acceptance_length<100", "--fail-if", "speedup<100")
-    assert both.returncode == 1
-    assert "speedup" not in both.stderr.partition("failed: ")[2].splitlines()[0]
+    refused = skit_here("compare", busy, "--fail-if", "acceptance_length<100", "--fail-if", "speedup<100")
+    assert refused.returncode == 1
+    assert "speedup" not in refused.stderr.partition("failed: ")[2].splitlines()[0]
 
 
 def test_a_disturbed_machine_is_told_before_the_headline(busy, tmp_path):

@@ -20,7 +20,7 @@ def seconds(latency: Latency, rows: list[tuple[int, int]]) -> float:
 
 @dataclass
 class Scene:
-    """What happens: requests as (arrival, prompt, output tokens), dealt to the devices in turn."""
+    """A scene to simulate: requests as (arrival, prompt, output tokens), dealt to the devices in turn."""
 
     devices: int
     requests: list[tuple[float, int, int]]
@@ -53,7 +53,7 @@ class Device:
     start_s: float = 0.0
     first_s: float = 0.0
     prompt: int = 0
-    left: int = 0
+    tokens_left: int = 0
     context: int = 0
     at_server: int = 0
     at_device: int = 0
@@ -154,7 +154,7 @@ class Simulator:
         """Take the device's next request, if there is one."""
         device.reaches_s = float("inf")
         if device.queue:
-            device.start_s, device.prompt, device.left = device.queue.pop(0)
+            device.start_s, device.prompt, device.tokens_left = device.queue.pop(0)
             device.context, device.at_server, device.at_device = device.prompt, 0, device.prompt - 1
             device.first_s, device.server = float("inf"), -1
             self._send(device, max(device.start_s, device.busy_until_s), first=True)
@@ -218,32 +218,32 @@ class Simulator:
         scene = self.scene
         order = sorted(waiting)
         largest = -(-scene.largest // scene.stages)
-        most = min(scene.size, largest) if scene.scheduler == "static" else largest
-        if scene.scheduler == "static" and 0 < len(order) < most:
+        largest_batch = min(scene.size, largest) if scene.scheduler == "static" else largest
+        if scene.scheduler == "static" and 0 < len(order) < largest_batch:
             timed_out_s = order[0][0] + scene.timeout_s
             if now_s < timed_out_s:
                 return [], timed_out_s
         if scene.scheduler.startswith("edf"):
-            which = int(scene.scheduler == "edf:by=promise")
-            order.sort(key=lambda entry: self.devices[entry[1]].deadlines_s[which])
-        return [number for _, number in order[:most]], float("inf")
+            deadline_kind = int(scene.scheduler == "edf:by=promise")
+            order.sort(key=lambda entry: self.devices[entry[1]].deadlines_s[deadline_kind])
+        return [number for _, number in order[:largest_batch]], float("inf")
 
     def _answer(self, number: int, end_s: float) -> None:
         scene = self.scene
         device = self.devices[number]
         accepted = scene.accepted if scene.on_edge else 0
-        committed = min(accepted + 1, device.left)
+        committed = min(accepted + 1, device.tokens_left)
         first = device.context == device.prompt
         if scene.on_edge:
             device.at_device = device.context + min(accepted, scene.draft - 1)
         device.context += committed
-        device.left -= committed
+        device.tokens_left -= committed
         device.at_server = device.context - 1 if scene.prefix_cache else 0
-        crosses = scene.on_edge or first or not device.left
+        crosses = scene.on_edge or first or not device.tokens_left
         down_s = scene.rtt_s / 2 + (accepted + 1) * TOKEN_BYTES / scene.down_bytes_per_s if crosses else 0.0
         device.busy_until_s = end_s + down_s
         device.first_s = min(device.first_s, end_s + down_s)
-        if device.left:
+        if device.tokens_left:
             self._send(device, device.busy_until_s, first=False)
         else:
             self.responses.append((number, device.start_s, device.first_s, device.busy_until_s))

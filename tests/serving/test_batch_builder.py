@@ -48,7 +48,7 @@ def test_late_requests_do_not_keep_each_other_out() -> None:
 
 
 def test_critical_requests_that_are_late_by_now_bind_nobody() -> None:
-    """In a queue sorted by deadline the first two are late, the third is due in 260 ms."""
+    """The first two of a queue sorted by deadline are late, and the third is due in 260 ms."""
     late, later, urgent = waiting(0, 0.50), waiting(1, 0.51), waiting(2, 0.76)
     requests = [late, later, urgent]
     feasible, batch = FeasibleQueue(0.1), BatchBuilder(estimator_of(*requests), BatchLimits(8))
@@ -117,11 +117,11 @@ def test_a_request_is_misjudged_by_a_factor_on_its_own_part() -> None:
 
 
 def test_an_estimator_of_another_model_is_refused_with_both_names() -> None:
-    one, other = (
+    first_profile, second_profile = (
         Profile(name, "verifier", "here", model, "float32", "measured", "interactions", {})
         for name, model in (("a", "m-8b"), ("b", ""))
     )
     with pytest.raises(SkitError, match="'a' is of m-8b, but the server runs no known model"):
-        estimate_with_profile(one, other)
+        estimate_with_profile(first_profile, second_profile)
     with pytest.raises(SkitError, match="'b' is of no known model, but the server runs m-8b"):
-        estimate_with_profile(other, one)
+        estimate_with_profile(second_profile, first_profile)

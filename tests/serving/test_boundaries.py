@@ -55,7 +55,7 @@ def test_prompts_fill_a_batch_and_memory_to_the_last_token() -> None:
 
 
 def test_the_best_batch_takes_late_requests_into_its_room() -> None:
-    """At 0.5 s a request that takes 110 ms and is due at 0.6 s is late: it joins behind the one in time."""
+    """A request that takes 110 ms and is due at 0.6 s is late at 0.5 s: it joins behind the one in time."""
     late = WaitingRound(0, 1, 0, 0.0, 0.6, 1.0, 0.6)
     assert clients(filled_queue("knapsack", [late, waiting(1, 1, 0)], BatchLimits(9))) == [1, 0]
     assert clients(filled_queue("knapsack", [late, waiting(1, 1, 0)], BatchLimits(1))) == [1]

@@ -142,7 +142,7 @@ def test_two_batches_say_hardly_anything() -> None:
 
 
 def test_a_longer_run_begins_with_the_shorter_one() -> None:
-    """So one run can be examined several times instead of running several lengths."""
+    """One run can therefore be examined several times instead of running several lengths."""
     short, long = (simulate(scenario(8, duration_s=seconds), 3) for seconds in (40.0, 80.0))
     ended = np.isfinite(short.responses["end_s"])
     count = int(ended.sum())
@@ -152,11 +152,11 @@ def test_a_longer_run_begins_with_the_shorter_one() -> None:
 
 
 def test_the_capacity_is_the_last_number_that_holds() -> None:
-    found = find_capacity(scenario(), 0, RULE)
-    tried = {trial.load: trial for trial in found.trials}
-    assert tried[found.load].holds
-    assert not tried[found.load + 1].holds
-    for devices in (found.load, found.load + 1):
+    search = find_capacity(scenario(), 0, RULE)
+    tried = {trial.load: trial for trial in search.trials}
+    assert tried[search.load].holds
+    assert not tried[search.load + 1].holds
+    for devices in (search.load, search.load + 1):
         violated, _ = slo_violations(scenario(devices), simulate(scenario(devices), 0))
         trial = tried[devices]
         if trial.simulated_s == scenario().duration_s:
@@ -174,21 +174,21 @@ def test_runs_far_from_the_edge_are_stopped_early() -> None:
 
 
 def test_the_search_ends_at_the_most_devices() -> None:
-    found = find_capacity(scenario(slo=parse_slo("1/s")), 0, CapacityRule(most=3))
-    assert found == SeedCapacity(3, found.trials, bounded=True)
+    search = find_capacity(scenario(slo=parse_slo("1/s")), 0, CapacityRule(most=3))
+    assert search == SeedCapacity(3, search.trials, bounded=True)
 
 
 def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
     """A response takes 4 s on its own whatever the number of devices, so the capacity is a rate of arrivals."""
-    found = find_capacity(
+    search = find_capacity(
         scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0), 0, CapacityRule(epsilon=0.2, most=32)
     )
     assert load_unit(scenario(arrivals=Poisson(1.0))) == "requests/s"
-    assert {trial.load for trial in found.trials} <= {step * RATE_STEP for step in range(1, 33)}
+    assert {trial.load for trial in search.trials} <= {step * RATE_STEP for step in range(1, 33)}
     at = at_load(scenario(arrivals=Poisson(99.0)), 250)
     assert at.arrivals == Poisson(2.5)
     trace = ReplayedArrivals(tuple(RequestArrival(float(at_s)) for at_s in range(5)))
-    assert [one.at_s for one in trace.at_rate(2.5).requests] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert [request.at_s for request in trace.at_rate(2.5).requests] == [0.0, 0.5, 1.0, 1.5, 2.0]
 
 
 def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,16 +213,16 @@ def test_a_run_that_drifts_cannot_say_that_a_load_is_served() -> None:
         answered_s = np.arange(0.5, 100.0)
         rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(100))
         rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 60, 10.0, later)}
-        rest = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
-        assert is_drifting(scene, SimulationResult(rounds, *rest, 100.0, 0, 0.0, 0, 0, 0)) == drifting
+        other_tables = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
+        assert is_drifting(scene, SimulationResult(rounds, *other_tables, 100.0, 0, 0.0, 0, 0, 0)) == drifting
 
 
 def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
     answered_s = np.arange(0.5, 120.0)
     rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(120))
     rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 20, answered_s, 20 + answered_s % 2)}
-    rest = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
-    assert warm_up_end_s(SimulationResult(rounds, *rest, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
+    other_tables = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
+    assert warm_up_end_s(SimulationResult(rounds, *other_tables, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
 
 
 def test_no_devices_where_even_one_breaks_its_slo() -> None:
@@ -251,7 +251,7 @@ def test_rules_are_checked(changes: dict[str, float], line: str) -> None:
 
 @pytest.mark.parametrize(("objective", "tokens"), [("speed", 41), ("tpot", 42)])
 def test_a_promise_beyond_the_end_of_the_run_is_refused_before_it(objective: Objective, tokens: int) -> None:
-    """At 8 tokens/s, 40 tokens have the five seconds that the warm-up leaves."""
+    """40 tokens at 8 tokens/s have the five seconds that the warm-up leaves."""
     at_most = scenario(output_tokens=tokens - 1, duration_s=15.0)
     at_most.check_due(objective)
     too_long = replace(at_most, output_tokens=tokens)
@@ -264,6 +264,6 @@ def test_a_promise_beyond_the_end_of_the_run_is_refused_before_it(objective: Obj
     )
     with pytest.raises(SkitError, match=f"no response of {tokens} tokens is due"):
         recorded.check_due(objective)
-    known = ReplayedArrivals((RequestArrival(0.0, 10, 5),))
-    replace(too_long, arrivals=known).check_due(objective)
+    arrivals = ReplayedArrivals((RequestArrival(0.0, 10, 5),))
+    replace(too_long, arrivals=arrivals).check_due(objective)
     replace(too_long, output_tokens=LogNormalLengths(500, 0.5)).check_due(objective)

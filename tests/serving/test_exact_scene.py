@@ -113,7 +113,7 @@ def test_how_it_goes_over_time(found: Figures) -> None:
     over_time = found.over_time
     assert sum(over_time.load) * 10 / 60 == pytest.approx(8 * 0.35 + 0.15)  # three of them in the warm-up
     assert over_time.load[27:29] == pytest.approx([1.0, 1.0])
-    assert {over_time.batch_size[place] for place in (26, 27)} == {2, None}
+    assert {over_time.batch_size[second] for second in (26, 27)} == {2, None}
     assert sum(over_time.tokens_per_s) * 10 / 60 == pytest.approx(5 * 6)
 
 

@@ -27,8 +27,8 @@ MIXED = (DeviceKind("near", 0.25, DEPLOYMENT, SOURCE), DeviceKind("far", 0.75, F
 
 def test_two_kinds_that_are_the_same_are_one() -> None:
     halves = tuple(DeviceKind(name, 0.5, DEPLOYMENT, SOURCE) for name in ("a", "b"))
-    one, two = (simulate(scenario("specedge", 8, fleet=fleet, duration_s=10.0)) for fleet in ((), halves))
-    assert equal_results(one, two)
+    uniform, halved = (simulate(scenario("specedge", 8, fleet=fleet, duration_s=10.0)) for fleet in ((), halves))
+    assert equal_results(uniform, halved)
 
 
 def test_every_class_has_its_share_of_every_kind() -> None:
@@ -40,38 +40,38 @@ def test_every_class_has_its_share_of_every_kind() -> None:
 def test_a_kind_has_its_own_odds_link_and_price() -> None:
     scene = scenario(devices=12, fleet=MIXED, slo="1")
     result = simulate(scene)
-    found, far = compute_metrics(scene, result), Fleet(MIXED, 12).kind == 1
+    figures, far = compute_metrics(scene, result), Fleet(MIXED, 12).kind == 1
     rounds = result.rounds
     of_far = far[rounds["client"].astype(int)]
     assert rounds["submitted"][of_far].max() == 2
     assert rounds["submitted"][~of_far].max() == 4
-    gone = np.isfinite(rounds["answered_s"])
-    chosen = of_far & gone
+    answered = np.isfinite(rounds["answered_s"])
+    chosen = of_far & answered
     assert (rounds["answered_s"][chosen] - rounds["ended_s"][chosen]).min() == pytest.approx(0.25)
-    parts = [found.kinds[name].throughput for name in ("near", "far")]
-    assert sum(parts) == pytest.approx(found.overall.throughput)
-    assert found.cost.rented_price == pytest.approx(far.sum() * 2.0 * 35 / 3600)
+    parts = [figures.kinds[name].throughput for name in ("near", "far")]
+    assert sum(parts) == pytest.approx(figures.overall.throughput)
+    assert figures.cost.rented_price == pytest.approx(far.sum() * 2.0 * 35 / 3600)
 
 
 def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
     """Two sessions of 40 fit: the newest is evicted, or with lru the least recently used."""
-    gone = []
+    evicted = []
     for lru in (False, True):
         residents = KvMemory(100, 3, lru=lru)
         for client in (0, 1, 0) if not lru else (1, 0, 1):
             residents.pin(np.array([client]), np.array([40]), ())
-        gone.append(residents.pin(np.array([2]), np.array([60]), ()))
-    assert gone == [[1], [0]]
+        evicted.append(residents.pin(np.array([2]), np.array([60]), ()))
+    assert evicted == [[1], [0]]
 
 
 def test_with_lru_nobody_waits_to_be_let_in() -> None:
-    """Of six sessions of up to 104 tokens in 250, two are admitted and the others wait; with lru all take turns."""
+    """Two of six sessions of up to 104 tokens are admitted to 250 and the others wait; with lru all take turns."""
     keeps, turns = (
         simulate(scenario("wisp-cache", 6, memory=KvCapacity(250, lru=lru), duration_s=15.0)) for lru in (False, True)
     )
     assert turns.evictions > keeps.evictions
     assert turns.peak_kv_tokens <= 250
-    begun = [len(set(one.rounds["client"][one.rounds["batch"] >= 0])) for one in (keeps, turns)]
+    begun = [len(set(result.rounds["client"][result.rounds["batch"] >= 0])) for result in (keeps, turns)]
     assert begun[1] == 6
 
 
@@ -96,7 +96,9 @@ def test_a_lost_message_is_sent_again_as_often_as_chance_says() -> None:
     lost_s = fleet.retransmission_s(np.arange(4000), chance)
     assert not lost_s[fleet.kind == 1].any()
     assert lost_s[fleet.kind == 0].mean() == pytest.approx(0.3 / 3, rel=0.1)
-    slow, sure = (simulate(scenario(devices=4, deployment=one, duration_s=15.0)) for one in (lossy, DEPLOYMENT))
+    slow, sure = (
+        simulate(scenario(devices=4, deployment=deployment, duration_s=15.0)) for deployment in (lossy, DEPLOYMENT)
+    )
     assert slow.rounds["committed"].sum() < sure.rounds["committed"].sum()
 
 
@@ -108,9 +110,9 @@ def test_energy_is_that_of_what_works() -> None:
         drafter=replace(DEPLOYMENT.drafter, power_w=10.0),
     )
     scene = scenario(devices=3, deployment=powered, duration_s=12.0)
-    found = compute_metrics(scene, simulate(scene))
-    busy_s = found.server.utilisation * 7.0
-    cost = found.cost
+    figures = compute_metrics(scene, simulate(scene))
+    busy_s = figures.server.utilisation * 7.0
+    cost = figures.cost
     assert cost.energy_j == pytest.approx(100 * busy_s + 10 * cost.edge_busy_s)
     assert cost.joules_per_device_hour == pytest.approx(10 * cost.edge_busy_s / 3 * 3600 / 7.0)
     assert cost.server_joules_per_token
@@ -123,15 +125,15 @@ def test_energy_is_that_of_what_works() -> None:
 def test_energy_that_is_known_does_not_wait_for_the_other() -> None:
     """A server's card states its power, the devices' does not; where devices do not draft, they spend nothing."""
     powered = replace(DEPLOYMENT, verifier=replace(DEPLOYMENT.verifier, power_w=100.0))
-    found = {}
+    costs = {}
     for system in ("wisp", "centralized"):
         scene = scenario(system, devices=3, deployment=powered, duration_s=12.0)
-        found[system] = compute_metrics(scene, simulate(scene)).cost
-    assert found["wisp"].device_joules_per_token is found["wisp"].joules_per_device_hour is None
-    assert found["wisp"].server_joules_per_token > 0
-    assert found["wisp"].joules_per_token is None
-    assert found["centralized"].device_joules_per_token == found["centralized"].joules_per_device_hour == 0
-    assert found["centralized"].joules_per_token == found["centralized"].server_joules_per_token
+        costs[system] = compute_metrics(scene, simulate(scene)).cost
+    assert costs["wisp"].device_joules_per_token is costs["wisp"].joules_per_device_hour is None
+    assert costs["wisp"].server_joules_per_token > 0
+    assert costs["wisp"].joules_per_token is None
+    assert costs["centralized"].device_joules_per_token == costs["centralized"].joules_per_device_hour == 0
+    assert costs["centralized"].joules_per_token == costs["centralized"].server_joules_per_token
 
 
 @pytest.mark.parametrize(

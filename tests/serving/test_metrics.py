@@ -33,7 +33,7 @@ def response(start_s: float, end_s: float, tokens: int = 20, first_s: float | No
 
 
 def test_a_late_response_counts_once_and_where_starved_as_often_as_it_was_owed() -> None:
-    """At 2 tokens/s, 20 tokens are due after 10 s; the warm-up ends at 10 s, the simulation at 100 s."""
+    """20 tokens at 2 tokens/s are due after 10 s; the warm-up ends at 10 s, the simulation at 100 s."""
     scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
     cases = [
         (response(20, 29), (0, 1)),
@@ -44,12 +44,12 @@ def test_a_late_response_counts_once_and_where_starved_as_often_as_it_was_owed()
         (response(95, NEVER), (0, 0)),
         (response(85, NEVER), (1, 1)),
     ]
-    for one, (broken, owed) in cases:
-        violated, classes = slo_violations(scene, result([one], [], []))
-        assert (violated.sum(), len(violated), len(classes)) == (broken > 0, owed > 0, owed > 0), one
-        starved = compute_metrics(scene, result([one], [], [])).overall.starved_rate
-        assert starved == (broken / owed if owed else None), one
-    everything = result([one for one, _ in cases], [], [])
+    for rows, (broken, owed) in cases:
+        violated, classes = slo_violations(scene, result([rows], [], []))
+        assert (violated.sum(), len(violated), len(classes)) == (broken > 0, owed > 0, owed > 0), rows
+        starved = compute_metrics(scene, result([rows], [], [])).overall.starved_rate
+        assert starved == (broken / owed if owed else None), rows
+    everything = result([rows for rows, _ in cases], [], [])
     overall = compute_metrics(scene, everything).overall
     assert (overall.violation_rate, overall.starved_rate) == (pytest.approx(4 / 5), pytest.approx(13 / 14))
 
@@ -95,12 +95,12 @@ def test_a_violation_is_put_down_to_its_batch_or_to_the_queue() -> None:
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
     batches = [{"started_s": at, "ended_s": at + took, "size": 1} for at, took in ((20, 1), (22, 1), (24, 10), (40, 1))]
     rounds = [
-        {"arrived_s": 19.9, "started_s": one["started_s"], "ended_s": one["ended_s"], "answered_s": one["ended_s"],
-         "deadline_s": 20.5, "batch": place, "new": 1}
-        for place, one in enumerate(batches)
+        {"arrived_s": 19.9, "started_s": batch["started_s"], "ended_s": batch["ended_s"],
+         "answered_s": batch["ended_s"], "deadline_s": 20.5, "batch": number, "new": 1}
+        for number, batch in enumerate(batches)
     ]  # fmt: skip
-    found = compute_metrics(scene, result([], rounds, batches)).violations
-    assert (found.compute_dominant, found.queue_dominant) == (1, 3)
+    violations = compute_metrics(scene, result([], rounds, batches)).violations
+    assert (violations.compute_dominant, violations.queue_dominant) == (1, 3)
 
 
 def test_itl_is_between_two_arrivals_of_one_response() -> None:
@@ -115,11 +115,11 @@ def test_itl_is_between_two_arrivals_of_one_response() -> None:
          "arrived_s": 15.0, "committed": tokens, "batch": 0}
         for client, slo, number, at_s, tokens in reversed(arrivals)
     ]  # fmt: skip
-    found = latencies_by_class(scene, result([], rounds, []))
+    latencies = latencies_by_class(scene, result([], rounds, []))
     gaps_s = {ALL: [0.5, 1.0, 3.0, 2.0], "1": [0.5, 1.0, 3.0], "2": [2.0]}
-    assert set(found) == set(gaps_s)
+    assert set(latencies) == set(gaps_s)
     for name, expected in gaps_s.items():
-        itl_s = found[name].itl_s
+        itl_s = latencies[name].itl_s
         assert itl_s is not None
         assert (itl_s.mean, itl_s.p50) == pytest.approx((np.mean(expected), np.median(expected)))
     before = latencies_by_class(scene, result([], [{**row, "arrived_s": 9.0} for row in rounds], []))
@@ -130,8 +130,8 @@ def test_itl_is_between_two_arrivals_of_one_response() -> None:
 def test_time_per_token_lies_within_the_gaps_between_arrivals(system: str) -> None:
     """The gaps of a response add up to the time from its first tokens to its last, whichever side drafts."""
     scene = scenario(system, 8, slo="1", duration_s=60.0, warmup_s=0.0)
-    found = latencies_by_class(scene, simulate(scene, 1))[ALL]
-    itl_s, tpot_s, ttft_s, response_s = found.itl_s, found.tpot_s, found.ttft_s, found.response_s
+    latencies = latencies_by_class(scene, simulate(scene, 1))[ALL]
+    itl_s, tpot_s, ttft_s, response_s = latencies.itl_s, latencies.tpot_s, latencies.ttft_s, latencies.response_s
     assert itl_s
     assert tpot_s
     assert ttft_s
@@ -146,17 +146,17 @@ def test_time_per_token_lies_within_the_gaps_between_arrivals(system: str) -> No
 def test_figures_of_a_run_hang_together() -> None:
     scene = scenario("wisp-cache", 30)
     run = simulate(scene, 2)
-    found = compute_metrics(scene, run)
-    overall, classes = found.overall, found.classes
+    figures = compute_metrics(scene, run)
+    overall, classes = figures.overall, figures.classes
     assert set(classes) == {"1", "2", "3", "4"}
-    assert sum(one.throughput for one in classes.values()) == pytest.approx(overall.throughput)
-    assert sum(one.responses for one in classes.values()) == overall.responses
+    assert sum(class_figures.throughput for class_figures in classes.values()) == pytest.approx(overall.throughput)
+    assert sum(class_figures.responses for class_figures in classes.values()) == overall.responses
     assert overall.goodput <= overall.throughput * 1.1
-    assert 0 < found.server.utilisation <= 1
-    assert found.server.estimate_over_true == pytest.approx(1)
+    assert 0 < figures.server.utilisation <= 1
+    assert figures.server.estimate_over_true == pytest.approx(1)
     assert overall.interference.mean >= 1
-    assert found.steady.steady in (True, False)
-    assert found.cost.edge_busy_s > 0
+    assert figures.steady.steady in (True, False)
+    assert figures.cost.edge_busy_s > 0
 
 
 def test_a_run_without_anything_to_judge_has_no_rates() -> None:
@@ -172,8 +172,8 @@ TABLE_2 = {"1": (130, 50), "2": (66, 25), "3": (56, 20), "4": (40, 14)}
 @pytest.mark.parametrize("slo", nightly_except(["4"], "1234"))
 def test_wisp_serves_more_devices_than_centralized_serving_and_that_more_than_sled(slo: str) -> None:
     """The ordering of WISP's Table 2 with its Table 12: prompts of 500 and answers of 100 tokens, acceptance 0.8."""
-    more, fewer = TABLE_2[slo]
-    assert broken("wisp", slo, more) <= 0.05 < broken("centralized", slo, more + more // 8)
+    devices, fewer = TABLE_2[slo]
+    assert broken("wisp", slo, devices) <= 0.05 < broken("centralized", slo, devices + devices // 8)
     assert broken("centralized", slo, fewer) <= 0.05 < broken("sled", slo, fewer)
 
 

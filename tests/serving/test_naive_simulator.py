@@ -111,9 +111,9 @@ def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
     served = [sorted(result.rounds["client"][result.rounds["batch"] == number]) for number in range(len(devices))]
     assert served == [sorted(chosen) for chosen in devices]
     columns = [result.responses[name] for name in ("client", "start_s", "first_s", "end_s")]
-    found = sorted(zip(*(column.tolist() for column in columns), strict=True))
-    assert len(found) == len(scene.requests) == len(naive.responses)
-    for ours, theirs in zip(found, sorted(naive.responses), strict=True):
+    simulated = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    assert len(simulated) == len(scene.requests) == len(naive.responses)
+    for ours, theirs in zip(simulated, sorted(naive.responses), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
     assert result.responses["committed"].sum() == sum(output for *_, output in scene.requests)
 
@@ -166,13 +166,13 @@ def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: f
         duration_s=1000.0,
         warmup_s=50.0,
     )
-    found = compute_metrics(scenario, simulate(scenario, 1))
-    assert found.server.utilisation == pytest.approx(load, rel=0.04)
-    assert found.overall.throughput == pytest.approx(load / 0.1, rel=0.04)
-    queue_s = found.overall.queue_s
+    figures = compute_metrics(scenario, simulate(scenario, 1))
+    assert figures.server.utilisation == pytest.approx(load, rel=0.04)
+    assert figures.overall.throughput == pytest.approx(load / 0.1, rel=0.04)
+    queue_s = figures.overall.queue_s
     assert queue_s
     assert queue_s.mean == pytest.approx(0.1 * load / (2 - 2 * load), rel=0.15)
-    verify_s = found.overall.verify_s
+    verify_s = figures.overall.verify_s
     assert verify_s
     assert verify_s.mean == pytest.approx(0.1 * stages)
 
@@ -202,15 +202,15 @@ def test_devices_are_throughput_times_the_length_of_their_cycle(
         warmup_s=20.0,
     )
     result = simulate(scenario, 4)
-    found = compute_metrics(scenario, result)
-    response_s = found.overall.response_s
+    figures = compute_metrics(scenario, result)
+    response_s = figures.overall.response_s
     assert response_s
-    responses_per_s = found.overall.throughput / 30
+    responses_per_s = figures.overall.throughput / 30
     pause_s = (1 - leave) * think_s + leave * away_s
     assert responses_per_s * (response_s.mean + pause_s) == pytest.approx(24, rel=0.03)
     counted = result.batches["started_s"] >= 20
     batch_s = (result.batches["ended_s"] - result.batches["started_s"])[counted]
-    assert found.server.utilisation == pytest.approx(batch_s.sum() / stages / 180, abs=0.002)
+    assert figures.server.utilisation == pytest.approx(batch_s.sum() / stages / 180, abs=0.002)
 
 
 def single_rounds(requests: list[tuple[float, int]], servers: int, router: str) -> Scenario:

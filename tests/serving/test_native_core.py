@@ -108,30 +108,30 @@ def test_the_compiled_loop_gives_the_same_numbers(seed: int) -> None:
 
 @pytest.mark.parametrize("system", ["wisp", "sled", "centralized"])
 def test_a_compiled_run_that_is_looked_at_goes_on(system: str) -> None:
-    """What was returned before stays as it was, though rows were added to it that the run does not know."""
+    """A result stays as it was returned, though rows were added to it that the run does not know."""
     scene = scenario(system, 30, memory=KvCapacity(1500), arrivals=Poisson(2.0))
     compiled, plain = Simulation(scene, 4), Simulation(scene, 4, native=False)
     ends = (0.5, 7.3, 7.302, 7.305, 7.31, 12.0, 12.0, 40.0)
     results = [(compiled.run(end_s), plain.run(end_s)) for end_s in ends]
-    assert all(equal_results(one, other) for one, other in results)
+    assert all(equal_results(result, later_result) for result, later_result in results)
 
 
 def test_memory_is_used_again_only_when_no_result_looks_into_it() -> None:
     scenes = [scenario("wisp", devices=devices) for devices in (20, 12, 16)]
     expected = [simulate(scene, native=False) for scene in scenes]
-    kept = simulate(scenes[0])
-    part = kept.rounds["sent_s"][3:9]
+    first_result = simulate(scenes[0])
+    part = first_result.rounds["sent_s"][3:9]
     assert equal_results(simulate(scenes[1]), expected[1])
-    assert equal_results(kept, expected[0])
+    assert equal_results(first_result, expected[0])
     rounds = native_core._spare[0]
-    kept = simulate(scenes[2])  # its own memory, since a part of the first result is still held
-    assert equal_results(kept, expected[2])
+    first_result = simulate(scenes[2])  # its own memory, since a part of the first result is still held
+    assert equal_results(first_result, expected[2])
     assert np.array_equal(part, expected[0].rounds["sent_s"][3:9])
     spare = native_core._spare[0]
     assert spare is not None
     assert spare is not rounds
     address = spare.ctypes.data
-    del spare, kept, rounds
+    del spare, first_result, rounds
     again = simulate(scenes[1])
     assert again.rounds["client"].ctypes.data == address
     assert equal_results(again, expected[1])
@@ -172,7 +172,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("changes", UNKNOWN.values(), ids=UNKNOWN)
-def test_what_the_core_does_not_know_runs_in_python(changes: dict[str, Any]) -> None:
+def test_what_the_core_does_not_know_runs_in_python(changes: dict[str, object]) -> None:
     assert Simulation(scenario("wisp", 6, **changes), 1)._core is None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scenes import DEPLOYMENT, calm, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
@@ -14,7 +15,6 @@ from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.network import LinkTrace, Network, read_link_trace
 from specbench_kit.serving.round_table import RoundTable
 from specbench_kit.serving.simulation import simulate
-from tests.serving.scenes import DEPLOYMENT, calm, scenario
 
 
 def trace(rtt_s: list[float], bytes_per_s: list[float]) -> LinkTrace:
@@ -42,7 +42,7 @@ def test_a_recording_that_never_changes_is_a_link() -> None:
     recording = Network(trace([0.02, 0.02], [1e5, 1e5]))
     steady = replace(DEPLOYMENT, link=Link(rtt_s=0.02, up_bytes_per_s=1e5, down_bytes_per_s=1e5))
     scene = scenario(devices=1, duration_s=12.0, deployment=steady)
-    plain, recorded = (simulate(one) for one in (scene, replace(scene, network=recording)))
+    plain, recorded = (simulate(variant) for variant in (scene, replace(scene, network=recording)))
     for name in ("arrived_s", "answered_s", "deadline_s"):
         assert recorded.rounds[name] == pytest.approx(plain.rounds[name], rel=1e-6, abs=1e-6)
 
@@ -53,7 +53,7 @@ def test_drafts_that_share_an_uplink_cross_it_one_by_one_and_late() -> None:
     rounds, order = shared.rounds, np.argsort(shared.rounds["arrived_s"])
     takes_s = 4 * rounds["submitted"] / 1000.0 * (rounds["cached"] > 0)  # of drafts without a prompt
     assert (np.diff(rounds["arrived_s"][order]) >= takes_s[order][1:] - 1e-9).all()
-    missed = [compute_metrics(scene, one).overall.deadline_miss_rate for one in (alone, shared)]
+    missed = [compute_metrics(scene, result).overall.deadline_miss_rate for result in (alone, shared)]
     assert missed[0] < missed[1]
 
 
@@ -68,11 +68,11 @@ def test_a_server_reads_and_writes_one_message_after_the_other() -> None:
 def test_a_server_takes_a_while_from_one_verification_to_the_next() -> None:
     """A waiting round starts right after that gap; answers leave as before."""
     scene = replace(scenario(devices=12, duration_s=8.0), network=Network(turn_s=0.01, turn_answer_s=0.002))
-    found = simulate(scene)
-    batches, rounds = found.batches, found.rounds
+    result = simulate(scene)
+    batches, rounds = result.batches, result.rounds
     free_s = batches["ended_s"][:-1] + 0.01 + 0.002 * batches["size"][:-1]
     assert (batches["started_s"][1:] >= free_s - 1e-9).all()
-    first = [rounds["arrived_s"][rounds["batch"] == place].min() for place in range(1, len(free_s) + 1)]
+    first = [rounds["arrived_s"][rounds["batch"] == number].min() for number in range(1, len(free_s) + 1)]
     waits = batches["left_waiting"][:-1] > 0
     waits |= np.array(first) <= free_s
     assert waits.sum() > 5
@@ -140,12 +140,12 @@ def test_a_recording_may_be_of_round_trips_alone(tmp_path: Path, name: str, text
 
 
 def test_round_trips_alone_leave_the_bytes_to_the_devices_own_links() -> None:
-    """Where the round trip never changes, that is the link itself; else a message takes half of it."""
+    """A round trip that never changes is the link itself; else a message takes half of it."""
     steady = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=0.0))
     scene = scenario(devices=3, duration_s=12.0, deployment=steady)
     rtt_s = steady.link.rtt_s
     constant = Network(LinkTrace(np.arange(3.0), np.full(3, rtt_s)))
-    plain, recorded = (simulate(one) for one in (scene, replace(scene, network=constant)))
+    plain, recorded = (simulate(variant) for variant in (scene, replace(scene, network=constant)))
     for name in ("arrived_s", "answered_s", "deadline_s"):
         assert recorded.rounds[name] == pytest.approx(plain.rounds[name], rel=1e-9, abs=1e-9)
     varying = LinkTrace(np.arange(2.0), np.array([0.02, 0.08]))

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import pytest
@@ -122,15 +121,15 @@ def test_series_are_held_against_the_first_seed_by_seed() -> None:
             serving_figures(0.0, throughput=10.0 * (n + 1) * factor, violation_rate=rate)
             for n, rate in enumerate(rates[name])
         ]
-        place = {"slo": "2", "slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": None}
-        row = SimulatedRow(series=name, devices=16, **place, figures=serving_figures(Interval(0.0)))
+        condition = {"slo": "2", "slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": None}
+        row = SimulatedRow(series=name, devices=16, **condition, figures=serving_figures(Interval(0.0)))
         rows.append(GridRow(row, by_seed))
-    (found,) = summarise(rows).against_first
-    assert found.violation_difference is not None
-    assert found.throughput_ratio is not None
-    assert structs.astuple(found.violation_difference) == pytest.approx([0.1, 0.1, 0.1])
-    assert structs.astuple(found.throughput_ratio) == pytest.approx([1.5, 1.5, 1.5])
-    assert (found.series, found.against) == ("second", "first")
+    (difference,) = summarise(rows).against_first
+    assert difference.violation_difference is not None
+    assert difference.throughput_ratio is not None
+    assert structs.astuple(difference.violation_difference) == pytest.approx([0.1, 0.1, 0.1])
+    assert structs.astuple(difference.throughput_ratio) == pytest.approx([1.5, 1.5, 1.5])
+    assert (difference.series, difference.against) == ("second", "first")
 
 
 def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:
@@ -157,7 +156,7 @@ def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:
     assert (result.evictions, result.peak_kv_tokens) == (1, 14)
 
 
-def rounds_of(result: SimulationResult) -> tuple[Any, Any]:
+def rounds_of(result: SimulationResult) -> tuple[np.ndarray, np.ndarray]:
     return result.rounds["client"], result.rounds["started_s"]
 
 

@@ -19,7 +19,8 @@ from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.subject import find_subject
-from specbench_kit.serving.arrivals import Poisson, ReplayedArrivals, RequestArrival
+from specbench_kit.serving.arrays import Floats, Integers
+from specbench_kit.serving.arrivals import NextRequests, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule
@@ -68,7 +69,7 @@ def test_every_request_ends_exactly_once_though_a_server_fails(system: str, rout
     )
     result = simulate(scene, 2)
     finished_once(result)
-    assert len(result.responses["end_s"]) == 24 * FewRequests.most
+    assert len(result.responses["end_s"]) == 24 * FewRequests.limit
     assert np.isfinite(result.responses["end_s"]).all()
     assert result.pool
     assert (sum(result.pool.lost) > 0) == (scene.system.prefix_cache)
@@ -79,11 +80,13 @@ def test_every_request_ends_exactly_once_though_a_server_fails(system: str, rout
 class FewRequests(Poisson):
     """Poisson arrivals of which every device has only a few."""
 
-    most = 5
+    limit = 5
 
-    def next_requests(self, devices: Any, count: int, number: Any, previous_s: Any, uniform: Any) -> Any:
+    def next_requests(
+        self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
+    ) -> NextRequests:
         following = Poisson(self.rate_per_s).next_requests(devices, count, number, previous_s, uniform)
-        return following._replace(at_s=np.where(number < self.most, following.at_s, np.inf))
+        return following._replace(at_s=np.where(number < self.limit, following.at_s, np.inf))
 
 
 def test_no_server_verifies_while_it_is_away() -> None:
@@ -108,19 +111,19 @@ def test_an_outage_of_the_only_server_lets_everything_wait() -> None:
 
 def test_a_session_that_moves_is_computed_from_its_first_token_on() -> None:
     """Round robin over rounds leaves the KV behind every time; over responses it never does."""
-    kept = simulate(scenario("wisp", 6, servers=2, router="round-robin"), 1)
+    unmoved = simulate(scenario("wisp", 6, servers=2, router="round-robin"), 1)
     moved = simulate(scenario("wisp", 6, servers=2, router="round-robin:per_round=true"), 1)
-    for result, leaves in ((kept, False), (moved, True)):
+    for result, leaves in ((unmoved, False), (moved, True)):
         rounds = {name: column[result.rounds["batch"] >= 0] for name, column in result.rounds.items()}
         servers = result.batches["server"][rounds["batch"].astype(int)]
         order = np.lexsort((rounds["started_s"], rounds["client"]))
-        same = (np.diff(rounds["client"][order]) == 0) & (np.diff(rounds["response"][order]) == 0)
-        changes = (np.diff(servers[order]) != 0) & same
+        same_response = (np.diff(rounds["client"][order]) == 0) & (np.diff(rounds["response"][order]) == 0)
+        changes = (np.diff(servers[order]) != 0) & same_response
         assert changes.any() == leaves
         later = order[1:][changes]
         assert (rounds["cached"][later] == 0).all()
         assert (rounds["new"][later] > 60).all()
-        stays = order[1:][same & ~changes]
+        stays = order[1:][same_response & ~changes]
         assert (rounds["cached"][stays] > 0).all()
         assert result.pool
         # A round that is on the server at the end has moved, and is not verified yet.
@@ -129,7 +132,7 @@ def test_a_session_that_moves_is_computed_from_its_first_token_on() -> None:
 
 @pytest.mark.parametrize("system", ["wisp", "sled", "specedge", "wisp-cache", "centralized"])
 @pytest.mark.parametrize("changes", [{}, {"memory": KvCapacity(1500), "arrivals": Poisson(2.0)}])
-def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, changes: dict[str, Any]) -> None:
+def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, changes: dict[str, object]) -> None:
     """The loop of pools takes every arrival by itself, and comes to the same rounds, batches and responses."""
     scene = scenario(system, 30, **changes)
     alone = simulate(scene, 5)
@@ -142,26 +145,28 @@ def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, change
 
 def test_two_servers_serve_what_one_cannot() -> None:
     scenes = [scenario("wisp", 200, servers=servers) for servers in (1, 2)]
-    one, two = (compute_metrics(scene, simulate(scene, 1)) for scene in scenes)
-    assert one.pool == {}
-    assert two.overall.throughput > 1.5 * one.overall.throughput
-    assert list(two.pool) == ["1", "2"]
-    shares = [server.rounds_share or 0 for server in two.pool.values()]
+    single_server, both_servers = (compute_metrics(scene, simulate(scene, 1)) for scene in scenes)
+    assert single_server.pool == {}
+    assert both_servers.overall.throughput > 1.5 * single_server.overall.throughput
+    assert list(both_servers.pool) == ["1", "2"]
+    shares = [server.rounds_share or 0 for server in both_servers.pool.values()]
     assert sum(shares) == pytest.approx(1)
     assert min(shares) > 0.4
-    assert two.server.utilisation == pytest.approx(sum(server.utilisation for server in two.pool.values()) / 2)
+    assert both_servers.server.utilisation == pytest.approx(
+        sum(server.utilisation for server in both_servers.pool.values()) / 2
+    )
 
 
 def test_an_unequal_pool_gives_the_faster_server_more() -> None:
-    """In turn both get as many responses, and the slow server's take longer; by work the fast one gets more of them."""
+    """Both get as many responses in turn, and the slow server's take longer; by work the fast one gets more of them."""
     slow = replace(DEPLOYMENT, verifier=Endpoint("slow", InteractionModel(1.6e-4, 8e-8, 1.6e-5, 60e-3)))
     pool = (PoolServer("1 (fast)", DEPLOYMENT, UNLIMITED), PoolServer("2 (slow)", slow, UNLIMITED))
-    found = {}
+    figures_by_router = {}
     for router in ("round-robin", "least-work", "shortest-expected-time"):
         scene = scenario("wisp", 60, servers=pool, router=router)
-        found[router] = compute_metrics(scene, simulate(scene, 1))
-    in_turn = found.pop("round-robin")
-    for by_work in found.values():
+        figures_by_router[router] = compute_metrics(scene, simulate(scene, 1))
+    in_turn = figures_by_router.pop("round-robin")
+    for by_work in figures_by_router.values():
         assert by_work.pool["1 (fast)"].rounds_share > 1.1 * in_turn.pool["1 (fast)"].rounds_share  # type: ignore[operator]
         assert by_work.overall.throughput > in_turn.overall.throughput
 
@@ -280,17 +285,17 @@ def test_a_server_of_a_pool_may_be_several_cards() -> None:
 def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
     """Two cards hold more KV than one, and take less time for a step, but more than half of it; power adds up."""
     (scene,) = built(deployment=("wisp-roofline",), servers=("1xh100,2xh100,8xa100",), slo=("1",))
-    one, two, eight = scene.pool
+    single_card, two_cards, eight_cards = scene.pool
     assert [server.name for server in scene.pool] == ["1 (1xh100)", "2 (2xh100)", "3 (8xa100)"]
-    alone_s, shared_s = (server.deployment.verifier.pass_s(((5, 1000),) * 32) for server in (one, two))
+    alone_s, shared_s = (server.deployment.verifier.pass_s(((5, 1000),) * 32) for server in (single_card, two_cards))
     assert alone_s / 2 < shared_s < alone_s
-    assert two.memory.tokens > 2 * one.memory.tokens > 0
+    assert two_cards.memory.tokens > 2 * single_card.memory.tokens > 0
     assert [server.deployment.verifier.power_w for server in scene.pool] == [700, 1400, 3200]
-    assert two.deployment.verifier.price_per_hour == 2 * one.deployment.verifier.price_per_hour > 0
-    assert eight.deployment.verifier.device == "8 x NVIDIA A100 SXM 80 GB"
-    assert one.deployment.drafter == scene.deployment.drafter
+    assert two_cards.deployment.verifier.price_per_hour == 2 * single_card.deployment.verifier.price_per_hour > 0
+    assert eight_cards.deployment.verifier.device == "8 x NVIDIA A100 SXM 80 GB"
+    assert single_card.deployment.drafter == scene.deployment.drafter
     profile = shared_profile(find_device("h100"), 2, find_subject("qwen3-32b", "target"), dtype="bfloat16")
-    assert two.deployment.verifier.latency == profile.latency()
+    assert two_cards.deployment.verifier.latency == profile.latency()
     settings = ServingSettings(
         recording=BenchSettings(methods=("autoregressive",)),
         acceptance=("iid:alpha=0.8",),
@@ -298,7 +303,7 @@ def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
         servers=("2xh100,1xh100",),
     )
     memory, origin = ScenarioBuilder(settings).least_memory(settings.series()[0])
-    assert (memory, origin) == (one.memory, "on server 2 (1xh100), of all servers the least")
+    assert (memory, origin) == (single_card.memory, "on server 2 (1xh100), of all servers the least")
 
 
 def test_batches_in_a_pipeline_of_cards_by_hand() -> None:
@@ -383,7 +388,7 @@ def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
         ({"servers": ("2xh100",), "deployment": ("specedge-server",)}, "does not say by a profile which model"),
     ],
 )
-def test_pools_that_cannot_be_are_refused(changes: dict[str, Any], line: str) -> None:
+def test_pools_that_cannot_be_are_refused(changes: dict[str, object], line: str) -> None:
     with pytest.raises(SkitError, match=line):
         built(**changes)
 

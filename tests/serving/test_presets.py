@@ -41,28 +41,31 @@ def test_a_preset_can_be_simulated_as_it_stands(name: str) -> None:
 def test_a_preset_says_where_each_assumption_would_lead(name: str) -> None:
     preset = presets.get(name)
     assert preset.assumed
-    assert all(one.value and one.effect.endswith(".") for one in preset.assumed)
-    assert len({one.name for one in preset.assumed}) == len(preset.assumed)
+    assert all(assumption.value and assumption.effect.endswith(".") for assumption in preset.assumed)
+    assert len({assumption.name for assumption in preset.assumed}) == len(preset.assumed)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_published_numbers_have_a_place_in_the_grid(name: str) -> None:
     preset, chosen = presets.get(name), settings(name)
     assert preset.published
-    labels = [one.label for one in chosen.series()]
-    for one in preset.published:
-        assert one.series in labels
-        for axis, value in one.where.items():
+    labels = [series.label for series in chosen.series()]
+    for published in preset.published:
+        assert published.series in labels
+        for axis, value in published.where.items():
             assert axis in AXES
             assert value in getattr(chosen, axis)
     assert preset.against in ("", *labels)
 
 
 def test_capacities_of_table_2() -> None:
-    found = {(one.series, one.where["slo"]): one.value for one in presets.get("wisp-table-2").published}
-    assert {found[name, "1"] for name in ("algorithm 1, late lane", "wisp-promise")} == {164}
-    assert found["sled", "4"] == 21
-    assert len(found) == 24
+    capacities = {
+        (published.series, published.where["slo"]): published.value
+        for published in presets.get("wisp-table-2").published
+    }
+    assert {capacities[name, "1"] for name in ("algorithm 1, late lane", "wisp-promise")} == {164}
+    assert capacities["sled", "4"] == 21
+    assert len(capacities) == 24
 
 
 def test_ratios_of_ratios_are_over_the_reference_series() -> None:
@@ -71,7 +74,7 @@ def test_ratios_of_ratios_are_over_the_reference_series() -> None:
         {"series": series, "slo": "1", "capacity": {"mean": mean, "low": None, "high": None}}
         for series, mean in ((REPAIRED, 300.0), ("sled", 100.0))
     ]
-    pairs = {(one.series, one.where["slo"]): one for one in compare_published(preset, rows)}
+    pairs = {(pair.series, pair.where["slo"]): pair for pair in compare_published(preset, rows)}
     ratios = pairs["sled", "1"].ratio_of_ratios
     assert ratios is not None
     assert ratios.published == 164 / 83
@@ -97,5 +100,5 @@ def test_an_unknown_preset_is_refused() -> None:
 
 
 def test_a_figure_derived_from_others_is_told_without_an_interval() -> None:
-    """As the share of missed deadlines that `wisp-figure-8` prints."""
+    """The share of missed deadlines that `wisp-figure-8` prints is such a figure."""
     assert estimate(Interval(0.25)) == Estimate(0.25, None)

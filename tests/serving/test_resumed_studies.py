@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -59,28 +60,28 @@ def summary_of(out: Path) -> bytes:
 @pytest.mark.parametrize(("command", "module", "function", "parts"), COMMANDS)
 def test_what_was_done_is_not_done_again(
     command: tuple[object, ...],
-    module: Any,
+    module: ModuleType,
     function: str,
     parts: int | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = tmp_path / "whole"
+    uninterrupted = tmp_path / "whole"
     cut = tmp_path / "cut"
     calls = []
     real: Callable[..., object] = getattr(module, function)
 
-    def counted(*arguments: Any) -> object:
+    def counted(*arguments: object) -> object:
         calls.append(arguments)
         return real(*arguments)
 
-    def interrupted(*arguments: Any) -> object:
+    def interrupted(*arguments: object) -> object:
         if len(calls) == 2:
             raise KeyboardInterrupt
         return counted(*arguments)
 
     monkeypatch.setattr(module, function, counted)
-    assert skit_here(*command, "--out", whole).returncode == 0
+    assert skit_here(*command, "--out", uninterrupted).returncode == 0
     needed = len(calls)
     assert parts in (None, needed)
     calls.clear()
@@ -94,7 +95,7 @@ def test_what_was_done_is_not_done_again(
     resumed = skit_here(*command, "--out", cut, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert len(calls) == needed - 2
-    assert summary_of(cut) == summary_of(whole)
+    assert summary_of(cut) == summary_of(uninterrupted)
     assert error_line(skit_here(*command, "--out", cut, "--resume")).endswith(
         "holds no unfinished run with these settings: start one without --resume"
     )
@@ -106,11 +107,11 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     with subprocess.Popen(
         [SKIT, *map(str, SEARCH), "--out", str(out)], env=environment(), stderr=subprocess.PIPE
     ) as run:
-        while not (kept := list(out.glob(f"*/{NAME}"))) or kept[0].read_text().count("\n") < 2:
+        while not (checkpoints := list(out.glob(f"*/{NAME}"))) or checkpoints[0].read_text().count("\n") < 2:
             assert run.poll() is None, run.stderr and run.stderr.read()
             time.sleep(0.01)
         run.send_signal(signal.SIGKILL)
-    with kept[0].open("a") as file:
+    with checkpoints[0].open("a") as file:
         file.write('{"step":1,"part":2,"resu')
     assert skit_here(*SEARCH, "--out", out, "--resume").returncode == 0
     assert skit_here(*SEARCH, "--out", tmp_path / "whole").returncode == 0
@@ -125,7 +126,7 @@ def test_a_search_does_not_go_on_with_another_trace(tmp_path: Path, monkeypatch:
     calls = []
     real = capacity.find_capacity
 
-    def interrupted(*arguments: Any) -> object:
+    def interrupted(*arguments: object) -> object:
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt

@@ -43,7 +43,7 @@ needs_data = pytest.mark.skipif("SKIT_DATA_DIR" not in os.environ, reason="SKIT_
 def drawn(source: RoundSource, count: int) -> list[SimulatedRound]:
     chance = np.random.default_rng(1).random((2, count))
     rounds, _ = source.rounds(source.begin(chance[0]).cursor, chance[1])
-    return [SimulatedRound(*one) for one in zip(*(column.tolist() for column in rounds), strict=True)]
+    return [SimulatedRound(*values) for values in zip(*(column.tolist() for column in rounds), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def drawn(source: RoundSource, count: int) -> list[SimulatedRound]:
 )
 def test_what_is_typical_is_the_average_of_what_is_drawn(source: PositionRates) -> None:
     rounds = drawn(source, 40_000)
-    steps, submitted, accepted = (sum(one[place] for one in rounds) / len(rounds) for place in range(3))
+    steps, submitted, accepted = (sum(round_[column] for round_ in rounds) / len(rounds) for column in range(3))
     assert steps == pytest.approx(source.typical.steps, rel=0.02)
     assert submitted == pytest.approx(source.typical.submitted, rel=0.02)
     assert 1 + accepted == pytest.approx(source.typical.committed, rel=0.02)
-    assert all(one.accepted <= one.submitted <= one.steps <= source.typical.longest for one in rounds)
+    assert all(round_.accepted <= round_.submitted <= round_.steps <= source.typical.longest for round_ in rounds)
 
 
 def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:
@@ -99,26 +99,26 @@ def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:
 
 
 def test_a_perfect_predictor_stops_at_the_first_rejection() -> None:
-    for one in drawn(iid(0.6, 8, StopRuleRates(1.0, 1.0)), 500):
-        assert one.submitted == one.accepted
-        assert one.steps == min(one.submitted + 1, 8)
+    for round_ in drawn(iid(0.6, 8, StopRuleRates(1.0, 1.0)), 500):
+        assert round_.submitted == round_.accepted
+        assert round_.steps == min(round_.submitted + 1, 8)
 
 
 def test_recorded_rounds_come_in_their_order_with_their_lengths() -> None:
     header = TraceHeader(MAX_DRAFT, 0.0, (), {})
     records = list(replay(parse_method("fixed-k:k=3"), header, made_requests(3), deployment=calm()))
     source = RecordedRounds(records)
-    sequences = [[(one.submitted, one.accepted) for one in record.rounds] for record in records]
+    sequences = [[(step.submitted, step.accepted) for step in record.rounds] for record in records]
     begun = source.begin(np.array([0.0, 0.5, 0.99]))
-    place, found = begun.cursor, []
+    cursor, rounds_drawn = begun.cursor, []
     for _ in range(min(map(len, sequences))):
-        rounds, place = source.rounds(place, np.zeros(3))
-        found.append(zip(rounds.submitted.tolist(), rounds.accepted.tolist(), strict=True))
-    for sequence, expected in zip(zip(*found, strict=True), sequences, strict=True):
-        assert list(sequence) == expected[: len(found)]
+        rounds, cursor = source.rounds(cursor, np.zeros(3))
+        rounds_drawn.append(zip(rounds.submitted.tolist(), rounds.accepted.tolist(), strict=True))
+    for sequence, expected in zip(zip(*rounds_drawn, strict=True), sequences, strict=True):
+        assert list(sequence) == expected[: len(rounds_drawn)]
     assert (begun.prompt_tokens.tolist(), begun.output_tokens.tolist()) == ([3] * 3, [40] * 3)
-    everything = [one for record in records for one in record.rounds]
-    accepted = sum(one.accepted for one in everything) / sum(one.submitted for one in everything)
+    everything = [step for record in records for step in record.rounds]
+    accepted = sum(step.accepted for step in everything) / sum(step.submitted for step in everything)
     assert source.typical.acceptance == pytest.approx(accepted)
 
 
@@ -188,8 +188,8 @@ def test_arrival_files_are_read_by_their_layout(
 ) -> None:
     (tmp_path / name).write_text(content)
     arrivals = read_arrivals(tmp_path / name)
-    assert [tuple(one) for one in arrivals.requests] == expected
-    assert [one.at_s for one in arrivals.scaled(2.0).requests] == [at_s / 2 for at_s, _, _ in expected]
+    assert [tuple(request) for request in arrivals.requests] == expected
+    assert [request.at_s for request in arrivals.scaled(2.0).requests] == [at_s / 2 for at_s, _, _ in expected]
 
 
 @pytest.mark.parametrize(

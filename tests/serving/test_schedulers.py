@@ -72,8 +72,8 @@ def test_each_request_is_handed_out_once_within_the_limits(name: str) -> None:
 
 def test_fcfs_takes_the_first_and_edf_the_most_urgent() -> None:
     requests = [(0, 9.0), (1, 2.0), (2, 5.0)]
-    assert clients(filled_queue("fcfs", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [0, 1]
-    assert clients(filled_queue("edf", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [1, 2]
+    assert clients(filled_queue("fcfs", [waiting(*request) for request in requests], limits=BatchLimits(2))) == [0, 1]
+    assert clients(filled_queue("edf", [waiting(*request) for request in requests], limits=BatchLimits(2))) == [1, 2]
 
 
 def test_static_waits_for_a_full_batch_or_its_time_out() -> None:
@@ -104,7 +104,7 @@ def test_a_step_has_so_many_tokens_and_takes_prompts_in_pieces() -> None:
     prompts = [waiting(2, 9, new=8, cached=0), waiting(3, 9, new=20, cached=0), waiting(4, 9, new=5, cached=0)]
     queue = filled_queue("chunked:tokens=12", [*running, *prompts])
     decision = queue.next_batch(0.5)
-    assert [one.client for one in decision.batch] == [0, 1, 2, 3]
+    assert [entry.client for entry in decision.batch] == [0, 1, 2, 3]
     assert decision.chunks == {3: 2}
 
 
@@ -117,11 +117,11 @@ def test_what_outgrows_the_memory_makes_room_in_the_order_in_which_it_began() ->
 def test_in_pieces_or_at_once_the_same_tokens_are_computed() -> None:
     """A prompt of 60 alone takes 60 steps of 1 token, and its first output token comes with the last of them."""
     scenes = [scenario("centralized", 1, scheduler=f"chunked:tokens={tokens}") for tokens in (1, 60)]
-    pieces, whole = (simulate(one) for one in scenes)
-    computed = [result.batches["new"][: 60 if result is pieces else 1].sum() for result in (pieces, whole)]
+    pieces, at_once = (simulate(scene) for scene in scenes)
+    computed = [result.batches["new"][: 60 if result is pieces else 1].sum() for result in (pieces, at_once)]
     assert computed == [60, 60]
-    first_s = [float((one.responses["first_s"] - one.responses["start_s"])[0]) for one in (pieces, whole)]
-    last_s = pieces.batches["ended_s"][59] - whole.batches["ended_s"][0]
+    first_s = [float((result.responses["first_s"] - result.responses["start_s"])[0]) for result in (pieces, at_once)]
+    last_s = pieces.batches["ended_s"][59] - at_once.batches["ended_s"][0]
     assert first_s[0] - first_s[1] == pytest.approx(last_s)
 
 
@@ -140,7 +140,7 @@ def test_memory_and_answers_hold_where_prompts_come_in_pieces(drafting: str) -> 
 
 @pytest.mark.parametrize("spec", ["wisp-promise:guard_s=0.5,amortise=0", "wisp-paper:guard_s=0.5"])
 def test_wisp_serves_critical_requests_by_deadline_and_then_the_most_useful(spec: str) -> None:
-    """At 0.5 s requests due by 1.0 s are critical; a token costs 10 ms, so fewer new tokens have more utility."""
+    """Requests due by 1.0 s are critical at 0.5 s; a token costs 10 ms, so fewer new tokens have more utility."""
     requests = [waiting(0, 5, new=20), waiting(1, 1.1), waiting(2, 5, new=2), waiting(3, 0.9), waiting(4, 5, new=8)]
     assert clients(filled_queue(spec, requests)) == [3, 1, 2, 4]
 
@@ -221,19 +221,19 @@ def test_knapsack_finds_what_trying_every_batch_finds() -> None:
     for _ in range(40):
         requests = [waiting(n, random.uniform(0.5, 1.6), random.randint(1, 30), random.uniform(1, 6)) for n in range(6)]
         queue = filled_queue("knapsack:guard_s=0.3", requests)
-        batch = [one for one in queue.next_batch(0.5).batch if 0.5 + one.isolated_s <= one.deadline_s]
-        every = (chosen for size in range(7) for chosen in combinations(requests, size))
-        assert worth(batch) == max(worth(chosen) for chosen in every if met(chosen))
+        batch = [entry for entry in queue.next_batch(0.5).batch if 0.5 + entry.isolated_s <= entry.deadline_s]
+        batches = (chosen for size in range(7) for chosen in combinations(requests, size))
+        assert worth(batch) == max(worth(chosen) for chosen in batches if met(chosen))
 
 
 def met(batch: tuple[WaitingRound, ...]) -> bool:
-    end_s = 0.5 + PLAIN.seconds([(one.new, one.cached) for one in batch])
-    return all(end_s <= one.deadline_s for one in batch)
+    end_s = 0.5 + PLAIN.seconds([(entry.new, entry.cached) for entry in batch])
+    return all(end_s <= entry.deadline_s for entry in batch)
 
 
 def worth(batch: list[WaitingRound] | tuple[WaitingRound, ...]) -> tuple[int, float]:
-    critical = sum(one.deadline_s - one.isolated_s - 0.3 <= 0.5 for one in batch)
-    return critical, round(sum(one.expected_tokens for one in batch), 9)
+    critical = sum(entry.deadline_s - entry.isolated_s - 0.3 <= 0.5 for entry in batch)
+    return critical, round(sum(entry.expected_tokens for entry in batch), 9)
 
 
 def test_wisp_comes_within_a_tenth_of_the_best_batch_on_short_queues() -> None:
@@ -245,10 +245,10 @@ def test_wisp_comes_within_a_tenth_of_the_best_batch_on_short_queues() -> None:
             for n in range(random.randint(1, 12))
         ]
         for name in tokens:
-            queue = filled_queue(name, [waiting(*one) for one in drawn], VERIFY)
+            queue = filled_queue(name, [waiting(*request) for request in drawn], VERIFY)
             batch = queue.next_batch(0.5).batch
-            end_s = 0.5 + VERIFY.seconds([(one.new, one.cached) for one in batch])
-            tokens[name] += sum(one.expected_tokens for one in batch if end_s <= one.deadline_s)
+            end_s = 0.5 + VERIFY.seconds([(entry.new, entry.cached) for entry in batch])
+            tokens[name] += sum(entry.expected_tokens for entry in batch if end_s <= entry.deadline_s)
     assert 0.9 * tokens["knapsack"] <= tokens["wisp-promise"]
 
 
@@ -256,8 +256,8 @@ def test_wisp_comes_within_a_tenth_of_the_best_batch_on_short_queues() -> None:
 def test_wisp_keeps_promises_nearly_as_well_as_the_best_batches(devices: int) -> None:
     """The server is so slow that few devices overload it, and the queue never exceeds 12."""
     slow = InteractionModel(a_s=2e-3, b_compute_s=0, b_read_s=4e-5, c_s=0.1)
-    kept = {name: 1 - rate("violation_rate", name, devices, slow) for name in ("wisp-promise", "knapsack")}
-    assert kept["wisp-promise"] >= 0.9 * kept["knapsack"]
+    kept_promises = {name: 1 - rate("violation_rate", name, devices, slow) for name in ("wisp-promise", "knapsack")}
+    assert kept_promises["wisp-promise"] >= 0.9 * kept_promises["knapsack"]
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
@@ -296,14 +296,14 @@ def rate(
     scene = scenario(
         "wisp-cache", devices, scheduler=scheduler, deployment=deployment, prompt_tokens=500, slo=slo, **spans
     )
-    found: float = getattr(compute_metrics(scene, simulate(scene, seed)).overall, what)
-    return found
+    figure: float = getattr(compute_metrics(scene, simulate(scene, seed)).overall, what)
+    return figure
 
 
 def test_an_estimator_may_be_wrong_while_the_server_is_not() -> None:
     errors = EstimatorError(), EstimatorError(factor=2.0), EstimatorError(noise=0.3)
     scenes = [scenario(estimator=error) for error in errors]
-    right, double, noisy = (compute_metrics(one, simulate(one)).server.estimate_over_true for one in scenes)
+    right, double, noisy = (compute_metrics(scene, simulate(scene)).server.estimate_over_true for scene in scenes)
     assert right == pytest.approx(1.0)
     assert double == pytest.approx(2.0)
     assert noisy != pytest.approx(1.0, abs=1e-6)
@@ -384,8 +384,8 @@ def test_noise_is_part_of_what_any_form_expects_of_a_batch() -> None:
         for request in requests:
             estimator.estimate(request)
             batch.add(request)
-        noise_s = sum(one.isolated_s - 2 * model.seconds([(one.new, one.cached)]) for one in requests)
+        noise_s = sum(entry.isolated_s - 2 * model.seconds([(entry.new, entry.cached)]) for entry in requests)
         assert noise_s != 0
-        together_s = 2 * model.seconds([(one.new, one.cached) for one in requests])
+        together_s = 2 * model.seconds([(entry.new, entry.cached) for entry in requests])
         assert batch.seconds == pytest.approx(together_s + noise_s)
         assert estimator.batch_s(requests) == pytest.approx(together_s + noise_s)

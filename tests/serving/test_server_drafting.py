@@ -64,9 +64,9 @@ def test_a_fixed_length_is_what_is_sent(spec: str, longest: int) -> None:
 
 def drafted_by(spec: str, spread: float, devices: int = 6) -> dict[str, float]:
     """Return means per verification of responses that have begun, with the method's own rule on the server."""
-    place = environment(PairHashes("", ""), replace(SLOW, placement="server"))
+    surroundings = environment(PairHashes("", ""), replace(SLOW, placement="server"))
     scene = scenario("adaspec", devices, deployment=SLOW, source=iid(0.7, 6, spread=spread), slo="0.5/s",
-                     batch_method=parse_method(spec).prepare(place), duration_s=120.0, warmup_s=0.0)  # fmt: skip
+                     batch_method=parse_method(spec).prepare(surroundings), duration_s=120.0, warmup_s=0.0)  # fmt: skip
     rounds = simulate(scene).rounds
     warm = np.isfinite(rounds["ended_s"]) & (rounds["cached"] > 0)
     return {name: float(rounds[name][warm].mean()) for name in ("submitted", "accepted")}
@@ -74,10 +74,10 @@ def drafted_by(spec: str, spread: float, devices: int = 6) -> dict[str, float]:
 
 def test_elimination_drops_the_tokens_of_single_requests_that_are_least_sure() -> None:
     """Verifying is expensive here: with varying confidence fewer tokens are sent, and more of them are right."""
-    alike, kept = drafted_by("adaspec:max_draft=6", 0.0), drafted_by("adaspec:max_draft=6", 0.6)
+    alike, trimmed = drafted_by("adaspec:max_draft=6", 0.0), drafted_by("adaspec:max_draft=6", 0.6)
     everything = drafted_by("adaspec:max_draft=6,elimination=false", 0.6)
-    assert kept["submitted"] < everything["submitted"]
-    rates = [one["accepted"] / one["submitted"] for one in (alike, everything, kept)]
+    assert trimmed["submitted"] < everything["submitted"]
+    rates = [means["accepted"] / means["submitted"] for means in (alike, everything, trimmed)]
     assert rates[2] > max(rates[:2])
 
 
@@ -95,7 +95,7 @@ def test_tokens_are_as_often_right_as_their_chances_say() -> None:
 def test_an_overconfident_draft_model_tells_higher_odds_of_the_same_tokens() -> None:
     accepted, random = np.array([0, 1]), np.array([[0.2], [0.6]])
     honest, proud = (iid(0.5, 1, spread=0.4, overconfidence=by).typical.confidence for by in (1.0, 3.0))
-    is_so, told = honest.reported(accepted, random), proud.reported(accepted, random)
-    assert told / (1 - told) == pytest.approx(3 * is_so / (1 - is_so))
+    is_so, claimed = honest.reported(accepted, random), proud.reported(accepted, random)
+    assert claimed / (1 - claimed) == pytest.approx(3 * is_so / (1 - is_so))
     with pytest.raises(SkitError, match="overconfidence must be above 0, not 0"):
         iid(0.5, 1, overconfidence=0.0)

@@ -22,17 +22,17 @@ def settings(**changes: Any) -> ServingSettings:
 
 
 def test_one_entry_counts_for_all_and_several_for_one_each() -> None:
-    found = settings(system=("wisp", "sled"), scheduler=("fcfs",), method=("own", "fixed-k:k=2")).series()
-    assert [(one.system, one.scheduler, one.method) for one in found] == [
+    series_list = settings(system=("wisp", "sled"), scheduler=("fcfs",), method=("own", "fixed-k:k=2")).series()
+    assert [(series.system, series.scheduler, series.method) for series in series_list] == [
         ("wisp", "fcfs", "wisp"),
         ("sled", "fcfs", "fixed-k:k=2"),
     ]
-    assert [one.label for one in found] == ["wisp", "sled"]
+    assert [series.label for series in series_list] == ["wisp", "sled"]
 
 
 def test_labels_tell_rows_of_one_system_apart() -> None:
-    found = settings(system=("wisp",), scheduler=("fcfs", "own")).series()
-    assert [one.label for one in found] == ["wisp, fcfs", "wisp, wisp-promise"]
+    series_list = settings(system=("wisp",), scheduler=("fcfs", "own")).series()
+    assert [series.label for series in series_list] == ["wisp, fcfs", "wisp, wisp-promise"]
 
 
 def test_the_grid_keeps_guard_times_to_schedulers_that_have_one() -> None:
@@ -69,7 +69,7 @@ def test_other_texts_are_no_numbers_of_devices(text: str) -> None:
         ({"devices": tuple(range(1, 3000))}, "vary less at once"),
     ],
 )
-def test_bad_settings_are_refused(changes: dict[str, Any], line: str) -> None:
+def test_bad_settings_are_refused(changes: dict[str, object], line: str) -> None:
     with pytest.raises(SkitError, match=line):
         settings(**changes).points()
 
@@ -87,10 +87,10 @@ def test_trees_of_figures_are_joined_number_by_number() -> None:
     first = serving_figures(0, throughput=1, acceptance_length=None)
     second = serving_figures(0, throughput=3, acceptance_length=4.0)
     second.steady.steady = False
-    found = over_seeds([first, second])
-    assert found.overall.throughput.mean == 2
-    assert found.overall.acceptance_length == Interval(4.0)
-    assert found.steady.steady is False
+    averages = over_seeds([first, second])
+    assert averages.overall.throughput.mean == 2
+    assert averages.overall.acceptance_length == Interval(4.0)
+    assert averages.steady.steady is False
 
 
 def test_the_knee_is_where_a_flat_line_begins_to_rise() -> None:
@@ -101,15 +101,15 @@ def test_the_knee_is_where_a_flat_line_begins_to_rise() -> None:
 
 def test_the_guard_time_that_makes_up_for_a_wrong_estimator() -> None:
     def row(factor: float, guard_s: float, rate: float) -> SimulatedRow:
-        place = {"series": "wisp", "devices": 9, "slo": "2", "slo_scale": 1.0, "estimator_noise": 0.0}
+        condition = {"series": "wisp", "devices": 9, "slo": "2", "slo_scale": 1.0, "estimator_noise": 0.0}
         figures = serving_figures(Interval(0.0), violation_rate=Interval(rate, rate - 0.01, rate + 0.01))
-        return SimulatedRow(**place, estimator_factor=factor, guard_s=guard_s, figures=figures)
+        return SimulatedRow(**condition, estimator_factor=factor, guard_s=guard_s, figures=figures)
 
     def late(row: SimulatedRow) -> Interval | None:
         return row.figures.overall.violation_rate
 
     rows = [row(1, 0.05, 0.1), row(1, 0.2, 0.1), row(0.5, 0.05, 0.4), row(0.5, 0.2, 0.105)]
-    (found,) = guards(rows, late, smaller_is_better=True)
-    assert (found.estimator_factor, found.guard_s) == (0.5, 0.2)
+    (best_guard,) = guards(rows, late, smaller_is_better=True)
+    assert (best_guard.estimator_factor, best_guard.guard_s) == (0.5, 0.2)
     (lost,) = guards([*rows[:3], row(0.5, 0.2, 0.3)], late, smaller_is_better=True)
     assert lost.guard_s is None

@@ -105,8 +105,8 @@ def no_request_is_in_two_batches(result: SimulationResult) -> None:
     pairs = {(client, number) for client, number in zip(rounds["client"], rounds["batch"], strict=True) if number >= 0}
     assert len(pairs) == len(batch)
     counts = np.bincount(batch, minlength=len(result.batches["size"]))
-    whole = result.batches["ended_s"] <= result.end_s
-    assert counts[whole].tolist() == result.batches["size"][whole].tolist()
+    ended = result.batches["ended_s"] <= result.end_s
+    assert counts[ended].tolist() == result.batches["size"][ended].tolist()
 
 
 def time_never_runs_backwards(result: SimulationResult) -> None:
@@ -146,13 +146,13 @@ def test_one_device_alone_takes_the_closed_form() -> None:
     )
     result = simulate(scene)
     link, prompt, expected_s = deployment.link, 60, 0.0
-    for place in range(3):
-        context, cached = prompt + 4 * place, 0 if place == 0 else prompt + 4 * place - 1
-        lacking = 1 if place == 0 else 2
-        expected_s += DRAFT.seconds([(prompt - 1, 0)]) if place == 0 else 0.0
+    for number in range(3):
+        context, cached = prompt + 4 * number, 0 if number == 0 else prompt + 4 * number - 1
+        lacking = 1 if number == 0 else 2
+        expected_s += DRAFT.seconds([(prompt - 1, 0)]) if number == 0 else 0.0
         expected_s += DRAFT.seconds([(lacking, context - lacking)])
         expected_s += sum(DRAFT.seconds([(1, context + step)]) for step in range(2))
-        sent = 3 + (prompt if place == 0 else 0)
+        sent = 3 + (prompt if number == 0 else 0)
         expected_s += link.rtt_s + sent * TOKEN_BYTES / link.up_bytes_per_s + 4 * TOKEN_BYTES / link.down_bytes_per_s
         expected_s += VERIFY.seconds([(context + 3 - cached, cached)])
     assert isclose(result.responses["end_s"][0], expected_s, rel_tol=1e-12)
@@ -161,7 +161,7 @@ def test_one_device_alone_takes_the_closed_form() -> None:
 
 @pytest.mark.parametrize("method", ["fixed-k:k=1", "fixed-k:k=3", "threshold:threshold=0.6,max_draft=5", "pearl:k=3"])
 def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
-    """The same trace on the same deployment has the rounds of `skit bench --replay`."""
+    """A trace has the rounds of `skit bench --replay` on the same deployment."""
     deployment = calm()
     records = replayed(method, deployment, 1)
     scene = scenario(
@@ -170,8 +170,8 @@ def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
     )  # fmt: skip
     result = simulate(scene)
     rounds = len(records[0].rounds)
-    assert result.rounds["committed"][:rounds].tolist() == [one.committed for one in records[0].rounds]
-    answered_s, expected_s = result.rounds["answered_s"][:rounds], [one.end_s for one in records[0].rounds]
+    assert result.rounds["committed"][:rounds].tolist() == [step.committed for step in records[0].rounds]
+    answered_s, expected_s = result.rounds["answered_s"][:rounds], [step.end_s for step in records[0].rounds]
     if method == "pearl:k=3":
         # A forward that is under way when an answer arrives begins with the first of the wait here, and in the engine
         # behind the prompt. All later rounds take the same time but for the context of such forwards.
@@ -204,7 +204,7 @@ def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
     work = [(scenario(devices=8, duration_s=10.0, warmup_s=1.0), seed) for seed in range(4)]
     work = [(*scene_and_seed, keep) for scene_and_seed in work]
     alone, together = (list(Workers(jobs).map(simulate_and_measure, work)) for jobs in (1, 2))
-    assert all(equal_results(one, other) for one, other in zip(alone, together, strict=True))
+    assert all(equal_results(first, second) for first, second in zip(alone, together, strict=True))
     assert not equal_results(alone[0], alone[1])
 
 
@@ -224,7 +224,7 @@ def keep(_scene: Scenario, result: SimulationResult) -> SimulationResult:
 def test_paired_seeds_give_every_scheduler_the_same_drafts() -> None:
     results = [simulate(scenario(devices=12, scheduler=name), seed=5) for name in ("fcfs", "wisp-promise")]
     for client in range(12):
-        accepted = [one.rounds["accepted"][one.rounds["client"] == client] for one in results]
+        accepted = [result.rounds["accepted"][result.rounds["client"] == client] for result in results]
         common = min(map(len, accepted)) - 1
         assert common > 20
         assert accepted[0][:common].tolist() == accepted[1][:common].tolist()
@@ -243,7 +243,7 @@ def test_more_sessions_than_memory_holds_do_not_wear_it_out(scheduler: str) -> N
     few, many = (simulate(scenario("wisp-cache", n, scheduler=scheduler, memory=TIGHT, slo="1")) for n in (6, 48))
     assert many.rounds["committed"].sum() > few.rounds["committed"].sum()
     assert many.evictions < len(many.responses["client"])
-    read = [one.rounds["new"].sum() / one.rounds["committed"].sum() for one in (few, many)]
+    read = [result.rounds["new"].sum() / result.rounds["committed"].sum() for result in (few, many)]
     assert read[1] < 2 * read[0]
 
 
@@ -281,9 +281,9 @@ def test_what_was_drafted_meanwhile_delays_the_device_by_a_step_at_most() -> Non
     deployment = replace(calm(), drafter=Endpoint("edge", InteractionModel(0, 0, 0, 0.03)))
     source = RecordedRounds(replayed("fixed-k:k=2", deployment), levels=2, proactive=3)
     rounds = simulate(scenario("wisp-cache", 1, deployment=deployment, source=source, slo="1")).rounds
-    same = rounds["response"][1:] == rounds["response"][:-1]
+    same_response = rounds["response"][1:] == rounds["response"][:-1]
     begun_s = rounds["sent_s"][1:] - rounds["draft_s"][1:]
-    delay_s = (begun_s - rounds["answered_s"][:-1])[same]
+    delay_s = (begun_s - rounds["answered_s"][:-1])[same_response]
     assert delay_s.max() > 0
     assert (delay_s < 0.03 + 1e-9).all()
     assert (delay_s >= -1e-9).all()
@@ -293,7 +293,7 @@ def test_recorded_arrivals_that_find_their_device_busy_wait_and_are_counted() ->
     filled_queue = tuple(RequestArrival(0.1 * n, 60, 40) for n in range(100))
     scene = scenario(devices=2, arrivals=ReplayedArrivals(filled_queue), slo="4", duration_s=20.0, warmup_s=0.0)
     result = simulate(scene)
-    assert sorted(np.round(result.responses["start_s"], 6)) == [round(one.at_s, 6) for one in filled_queue]
+    assert sorted(np.round(result.responses["start_s"], 6)) == [round(request.at_s, 6) for request in filled_queue]
     assert np.isinf(result.responses["end_s"]).any()
     assert compute_metrics(scene, result).overall.violation_rate > 0.5
 

@@ -33,16 +33,16 @@ SCENES: dict[str, Callable[[], Scenario]] = {
 
 def figures(result: SimulationResult) -> dict[str, float]:
     """Return counts, and per column the sum of its finite values, weighted by their place so that order counts."""
-    found: dict[str, float] = {
+    sums: dict[str, float] = {
         name: getattr(result, name) for name in ("refusals", "idle_waiting_s", "evictions", "peak_kv_tokens", "events")
     }
     for table in ("rounds", "responses", "batches"):
         for name, column in getattr(result, table).items():
             finite = np.isfinite(column)
             weights = (np.arange(len(column)) + 1) / len(column)
-            found[f"{table}.{name}"] = float((column[finite] * weights[finite]).sum())
-        found[table] = len(column)
-    return found
+            sums[f"{table}.{name}"] = float((column[finite] * weights[finite]).sum())
+        sums[table] = len(column)
+    return sums
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -61,8 +61,8 @@ def test_it_runs_beside_the_others(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("[specbench_kit.schedulers]\nlifo = elsewhere_lifo:Lifo\n")
     program = f"import sys; sys.path[:0] = {[str(tmp_path), str(Path(__file__).parent)]}\n{PROGRAM}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     assert {"fcfs", "static", "edf", "wisp-paper", "wisp-promise", "knapsack", "prefill-first", "lifo"} <= set(
-        found["known"]
+        printed["known"]
     )
-    assert found["largest"] == 2
+    assert printed["largest"] == 2

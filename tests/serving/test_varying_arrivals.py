@@ -14,12 +14,12 @@ CHANGING = [Waves(8.0, period_s=50.0, swing=0.9), Levels(8.0, span_s=10.0, cv=1.
 def arrivals(of: VaryingRate, each: int) -> np.ndarray:
     """Return times [each, devices], from one random number for each."""
     random, at_s = np.random.default_rng(1), np.zeros(DEVICES)
-    found = []
+    arrivals_s = []
     for number in range(each):
         count, uniform = np.full(DEVICES, number), random.random(DEVICES)
         at_s = of.next_requests(np.arange(DEVICES), DEVICES, count, at_s, uniform).at_s
-        found.append(at_s)
-    return np.array(found)
+        arrivals_s.append(at_s)
+    return np.array(arrivals_s)
 
 
 @pytest.mark.parametrize("changing", CHANGING)
@@ -29,9 +29,9 @@ def test_as_many_come_as_the_rate_of_each_part_of_a_cycle_asks_for(changing: Var
     at_s = at_s[at_s < 40 * seconds[-1]]
     expected = rates * np.diff(seconds) / np.sum(rates * np.diff(seconds)) * 40 * 8.0 * seconds[-1]
     fifths = np.interp(np.linspace(0, seconds[-1], 6), seconds, np.concatenate([[0.0], np.cumsum(expected)]))
-    came = np.histogram(at_s % seconds[-1], np.linspace(0, seconds[-1], 6))[0]
+    arrived = np.histogram(at_s % seconds[-1], np.linspace(0, seconds[-1], 6))[0]
     due = np.diff(fifths)
-    assert np.abs(came - due).max() < 4 * np.sqrt(due.max())
+    assert np.abs(arrived - due).max() < 4 * np.sqrt(due.max())
     assert due.max() > 1.5 * due.min()
 
 

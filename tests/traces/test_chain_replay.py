@@ -53,10 +53,10 @@ def traces() -> list[RequestTrace]:
 def places() -> Iterator[Deployment]:
     yield recording_deployment(HEADER)
     for name in ("raspberry-pi", "adaspec-l40", "wisp"):
-        place = load(name)
-        assert place is not None
-        yield place
-        yield replace(place, link=replace(place.link, jitter_s=0.01), predictor_s=1e-4)
+        deployment = load(name)
+        assert deployment is not None
+        yield deployment
+        yield replace(deployment, link=replace(deployment.link, jitter_s=0.01), predictor_s=1e-4)
 
 
 def through_the_loop(
@@ -73,9 +73,9 @@ def through_the_loop(
 def test_both_ways_agree_in_every_round_and_second(spec, predictor, traces, monkeypatch) -> None:
     method = parse_method(spec.replace("PREDICTOR", str(predictor))).prepare(ENVIRONMENT)
     assert method.policy().stop_rule is not None
-    for place in places():
-        looped = through_the_loop(method, traces, place, monkeypatch)
-        assert list(replay(method, HEADER, traces, deployment=place)) == looped
+    for deployment in places():
+        looped = through_the_loop(method, traces, deployment, monkeypatch)
+        assert list(replay(method, HEADER, traces, deployment=deployment)) == looped
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_policy_with_a_memory_takes_the_loop(spec: str) -> None:
 
 
 def test_a_timeline_is_kept_where_it_is_asked_for(traces) -> None:
-    kept = Timeline()
+    timeline = Timeline()
     method = parse_method("fixed-k")
-    assert list(replay(method, HEADER, traces, timeline=kept)) == list(replay(method, HEADER, traces))
-    assert kept.spans
+    assert list(replay(method, HEADER, traces, timeline=timeline)) == list(replay(method, HEADER, traces))
+    assert timeline.spans
 
 
 @pytest.mark.parametrize("spec", ["fixed-k:k=7", "threshold:threshold=0,max_draft=7"])

@@ -23,7 +23,7 @@ HEADER = TraceHeader(MAX_DRAFT, DRAFT_S, VERIFY_S, {})
 
 
 def replayable(name: str) -> bool:
-    """Whether a method drafts chains of the draft model and needs no predictor."""
+    """Return whether a method drafts chains of the draft model and needs no predictor."""
     method = parse_method(name)
     try:
         require_chain_method(method)

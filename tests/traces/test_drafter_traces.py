@@ -82,8 +82,8 @@ def runners_of(slots: int = 4) -> tuple[Runner, Runner]:
 
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
-    asked = make_requests(PROMPTS, LENGTH)
-    return with_references(asked, decode(AUTOREGRESSIVE, runners_of(), asked))
+    without_references = make_requests(PROMPTS, LENGTH)
+    return with_references(without_references, decode(AUTOREGRESSIVE, runners_of(), without_references))
 
 
 def record_traces(drafter: str, requests: Sequence[Request]) -> tuple[TraceHeader, list[RequestTrace]]:
@@ -93,9 +93,9 @@ def record_traces(drafter: str, requests: Sequence[Request]) -> tuple[TraceHeade
     recorder = DrafterTraceRecorder(target, drafting, models, MAX_DRAFT)
     traces = [
         recorder.trace(
-            RequestRecord(asked.id, "test", list(asked.prompt_ids), list(asked.reference), finish_reason="length")
+            RequestRecord(request.id, "test", list(request.prompt_ids), list(request.reference), finish_reason="length")
         )
-        for asked in requests
+        for request in requests
     ]
     layers = tuple(drafting.layers(models))
     header = TraceHeader(
@@ -111,8 +111,11 @@ def record_traces(drafter: str, requests: Sequence[Request]) -> tuple[TraceHeade
     return header, traces
 
 
+RecordedTraces = dict[str, tuple[TraceHeader, list[RequestTrace]]]
+
+
 @pytest.fixture(scope="module")
-def recorded(requests: list[Request]) -> dict[str, tuple[TraceHeader, list[RequestTrace]]]:
+def recorded(requests: list[Request]) -> RecordedTraces:
     return {drafter: record_traces(drafter, requests) for drafter in DRAFTERS}
 
 
@@ -136,9 +139,9 @@ def replayed(
     "deployment", [pytest.param(EDGE, id="edge"), pytest.param(SERVER, id="server", marks=pytest.mark.nightly)]
 )
 def test_a_replay_equals_the_live_run_request_by_request(
-    drafter: str, spec: str, deployment: Deployment, recorded: Any, requests: list[Request]
+    drafter: str, spec: str, deployment: Deployment, recorded: RecordedTraces, requests: list[Request]
 ) -> None:
-    """In every decision and in every second."""
+    """A replay and the live run are equal in every decision and in every second."""
     spec = f"{spec},drafter={drafter}"
     decoded = live(spec, requests, deployment)
     for record, original in zip(replayed(spec, *recorded[drafter], deployment), decoded, strict=True):
@@ -160,19 +163,19 @@ def test_a_replay_of_blocks_takes_one_forward_for_each(spec: str, batch_size: in
 
 @pytest.mark.parametrize("drafter", ["head", "suffix.shared=false+min=2", HYBRID, "suffix"])
 def test_a_replay_in_batches_equals_the_live_run_in_batches(
-    drafter: str, recorded: Any, requests: list[Request]
+    drafter: str, recorded: RecordedTraces, requests: list[Request]
 ) -> None:
     """A look-up in earlier answers is done again, since batches end in another order."""
     spec = f"fixed-k:k=5,drafter={drafter}"
     assert replayed(spec, *recorded[drafter], EDGE, 3) == live(spec, requests, EDGE, 3)
 
 
-def test_a_hybrid_that_depends_on_the_order_is_not_replayed_in_batches(recorded: Any) -> None:
+def test_a_hybrid_that_depends_on_the_order_is_not_replayed_in_batches(recorded: RecordedTraces) -> None:
     with pytest.raises(SkitError, match="replay them with --batch-size 1, or record a look-up with shared=false"):
         replayed("fixed-k:k=5,drafter=first-of.second=head", *recorded["first-of.second=head"], EDGE, 3)
 
 
-def test_what_a_trace_holds(recorded: Any) -> None:
+def test_what_a_trace_holds(recorded: RecordedTraces) -> None:
     """A head has no draft at the first offset; a look-up where nothing matches; a hybrid says who drafted."""
     _, heads = recorded["head"]
     assert all(trace.draft_lengths()[0] == 0 and (trace.draft_lengths()[1:] == MAX_DRAFT).all() for trace in heads)
@@ -184,12 +187,12 @@ def test_what_a_trace_holds(recorded: Any) -> None:
     assert {source for trace in hybrids for source in trace.sources} == {"suffix", "head", "model"}
 
 
-def test_the_first_answers_help_the_later_ones_only_where_they_are_shared(recorded: Any) -> None:
+def test_the_first_answers_help_the_later_ones_only_where_they_are_shared(recorded: RecordedTraces) -> None:
     (_, shared), (_, own) = recorded["suffix"], recorded["suffix.shared=false+min=2"]
     assert shared[3].draft_lengths()[3:].mean() > own[3].draft_lengths()[3:].mean()
 
 
-def test_a_file_keeps_short_drafts_and_their_sources(recorded: Any, tmp_path: Path) -> None:
+def test_a_file_keeps_short_drafts_and_their_sources(recorded: RecordedTraces, tmp_path: Path) -> None:
     header, traces = recorded[HYBRID]
     with TraceWriter(tmp_path / "trace.parquet", header) as writer:
         for trace in traces:
@@ -210,7 +213,7 @@ def test_a_file_keeps_short_drafts_and_their_sources(recorded: Any, tmp_path: Pa
         (lambda trace: replace(trace, drafted=trace.drafted - 1), "holds a negative token"),
     ],
 )
-def test_a_damaged_trace_is_refused(change: Any, problem: str, recorded: Any, tmp_path: Path) -> None:
+def test_a_damaged_trace_is_refused(change: Any, problem: str, recorded: RecordedTraces, tmp_path: Path) -> None:
     header, traces = recorded["first-of.second=head"]
     with TraceWriter(tmp_path / "trace.parquet", header) as writer:
         writer.append(change(traces[0]))
@@ -219,7 +222,7 @@ def test_a_damaged_trace_is_refused(change: Any, problem: str, recorded: Any, tm
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "head", HYBRID])
-def test_a_trace_without_text_has_the_same_rounds(drafter: str, recorded: Any) -> None:
+def test_a_trace_without_text_has_the_same_rounds(drafter: str, recorded: RecordedTraces) -> None:
     header, traces = recorded[drafter]
     redactor, spec = Redactor(), f"fixed-k:k=5,drafter={drafter}"
     hidden = [redactor.redact(trace) for trace in traces]
@@ -228,6 +231,6 @@ def test_a_trace_without_text_has_the_same_rounds(drafter: str, recorded: Any) -
     assert [record.rounds for record in without] == [record.rounds for record in with_text]
 
 
-def test_other_drafters_with_a_model_are_refused(recorded: Any) -> None:
+def test_other_drafters_with_a_model_are_refused(recorded: RecordedTraces) -> None:
     with pytest.raises(SkitError, match="a trace holds drafts of 'head', so drafter 'model' cannot be replayed"):
         replayed("threshold:max_draft=6", *recorded["head"], EDGE)

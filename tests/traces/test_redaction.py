@@ -30,10 +30,10 @@ def pair_of_traces(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> 
     turns = {"id": "d", "turns": [SECRET, "And why?"]}
     prompts = write_rows(folder / "prompts.jsonl", turns, {"id": "q", "prompt": SECRET})
     options = ["--dataset", prompts, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
-    for name, more in {"plain": [], "shared": ["--share", "CC-BY-4.0", "--no-text"]}.items():
-        done = skit_here("record", *options, "--out", folder / f"{name}.parquet", *more)
+    for name, more_options in {"plain": [], "shared": ["--share", "CC-BY-4.0", "--no-text"]}.items():
+        done = skit_here("record", *options, "--out", folder / f"{name}.parquet", *more_options)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith("; without text; to be shared under CC-BY-4.0)\n") is bool(more)
+        assert done.stdout.endswith("; without text; to be shared under CC-BY-4.0)\n") is bool(more_options)
     plain, shared = (TraceFile(folder / f"{name}.parquet") for name in ("plain", "shared"))
     return plain, shared
 
@@ -43,12 +43,12 @@ def test_no_token_of_the_text_is_left(pair_of_traces: tuple[TraceFile, TraceFile
     assert (shared.header.licence, shared.header.lacks) == ("CC-BY-4.0", (TOKEN_IDS,))
     assert plain.header.licence is None
     assert shared.header.run["models"] == plain.header.run["models"]
-    for one, other in zip(shared, plain, strict=True):
-        assert [len(part) for part in (one.prompt_ids, one.output_ids, one.continuation)] == [
-            len(part) for part in (other.prompt_ids, other.output_ids, other.continuation)
+    for redacted, original in zip(shared, plain, strict=True):
+        assert [len(part) for part in (redacted.prompt_ids, redacted.output_ids, redacted.continuation)] == [
+            len(part) for part in (original.prompt_ids, original.output_ids, original.continuation)
         ]
-        assert len({*one.prompt_ids}) == len({*one.output_ids, *one.continuation}) == 1
-        assert set(np.unique(one.drafted)) <= {0, 1}
+        assert len({*redacted.prompt_ids}) == len({*redacted.output_ids, *redacted.continuation}) == 1
+        assert set(np.unique(redacted.drafted)) <= {0, 1}
 
 
 def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
@@ -70,24 +70,24 @@ def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
             trace_source(plain, parse_method(spec), WAN).typical
             == trace_source(shared, parse_method(spec), WAN).typical
         )
-    one, other = read_offsets(plain), read_offsets(shared)
+    from_plain, from_shared = read_offsets(plain), read_offsets(shared)
     for name in ("conversation", "request", "context", "remaining", "matched", "judged", "statistics"):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        assert np.array_equal(getattr(from_plain, name), getattr(from_shared, name)), name
 
 
 def test_turns_stay_together_and_other_prompts_apart() -> None:
     """Turn 2 continues turn 1; `x/1` and `x/2` are separate problems."""
     prompts = {"d/1": (5, 6), "d/2": (5, 6, 7, 8), "x/1": (9, 4), "x/2": (4, 9, 9)}
     redactor = Redactor()
-    kept = {name: redactor.redact(made_request(name, 8, prompt)).prompt_ids for name, prompt in prompts.items()}
-    assert kept["d/2"][:2] == kept["d/1"]
-    assert len({ids[0] for ids in kept.values()}) == 3
+    redacted_ids = {name: redactor.redact(made_request(name, 8, prompt)).prompt_ids for name, prompt in prompts.items()}
+    assert redacted_ids["d/2"][:2] == redacted_ids["d/1"]
+    assert len({ids[0] for ids in redacted_ids.values()}) == 3
 
 
 def test_who_needs_the_text_is_refused(pair_of_traces: tuple[TraceFile, TraceFile], tmp_path: Path) -> None:
     _, shared = pair_of_traces
-    place = ["--replay", shared.path, "--out", tmp_path]
-    line = error_line(skit_here("bench", "--method", "fixed-k:drafter=prompt-lookup", *place))
+    replay_options = ["--replay", shared.path, "--out", tmp_path]
+    line = error_line(skit_here("bench", "--method", "fixed-k:drafter=prompt-lookup", *replay_options))
     assert line.startswith("fixed-k looks tokens up, and this trace has no token ids on record")
 
 

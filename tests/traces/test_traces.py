@@ -6,7 +6,6 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -69,9 +68,9 @@ def _chains(kind: type[Method]) -> bool:
 
 
 def _specs_of(name: str, kind: type[Method]) -> list[str]:
-    known = {field.name for field in fields(kind)}
-    given = {"max_draft": MAX_DRAFT, "k_max": MAX_DRAFT, "predictor": "{predictor}", "ranks": "{ranks}"}
-    options = ",".join(f"{key}={value}" for key, value in given.items() if key in known)
+    field_names = {field.name for field in fields(kind)}
+    values = {"max_draft": MAX_DRAFT, "k_max": MAX_DRAFT, "predictor": "{predictor}", "ranks": "{ranks}"}
+    options = ",".join(f"{key}={value}" for key, value in values.items() if key in field_names)
     return VARIANTS.get(name, [f"{name}:{options}" if options else name])
 
 
@@ -139,8 +138,8 @@ def test_the_candidates_of_trees_came_with_the_sixth_version() -> None:
 
 def test_the_trace_is_not_trivial(traces):
     drafted = np.concatenate([trace.drafted[:, 0] for trace in traces])
-    said = np.concatenate([trace.output_ids for trace in traces])
-    assert 0.2 < (drafted == said).mean() < 0.95
+    output_ids = np.concatenate([trace.output_ids for trace in traces])
+    assert 0.2 < (drafted == output_ids).mean() < 0.95
     assert any(trace.finish_reason == "eos" for trace in traces)
     assert any(trace.finish_reason == "length" for trace in traces)
 
@@ -166,12 +165,12 @@ SHORT = 40
 def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(spec, states_it, models, header):
     runners = tuple(make_runner(model, 1, SHORT) for model in models)
     requests = make_requests(clear_prompts(models[0], (3, 22, 30, 37, 39), 1), NEW_TOKENS)
-    said = decode(AUTOREGRESSIVE, runners, requests)
+    plain_records = decode(AUTOREGRESSIVE, runners, requests)
     recorder = TraceRecorder(
         runners[0], make_runner(models[1], 1, slot_length(SHORT, NEW_TOKENS, MAX_DRAFT)), MAX_DRAFT
     )
-    traces = [recorder.trace(record) for record in said.values()]
-    live = decode(parse_method(spec), runners, with_references(requests, said))
+    traces = [recorder.trace(record) for record in plain_records.values()]
+    live = decode(parse_method(spec), runners, with_references(requests, plain_records))
     assert [len(record.output_ids) for record in live.values()] == [24, 18, 10, 3, 1]
     replayed = list(replay(parse_method(spec), structs.replace(header, capacity=SHORT if states_it else None), traces))
     assert rounds(replayed) == rounds(live.values())
@@ -247,9 +246,9 @@ def test_a_limit_reads_the_first_requests_and_no_more(tmp_path: Path, header, tr
 
 
 def test_foreign_truncated_and_missing_files(tmp_path: Path, header, traces):
-    whole = write(tmp_path / "whole.parquet", header, traces).read_bytes()
+    content = write(tmp_path / "whole.parquet", header, traces).read_bytes()
     cut = tmp_path / "cut.parquet"
-    cut.write_bytes(whole[: len(whole) // 2])
+    cut.write_bytes(content[: len(content) // 2])
     foreign = tmp_path / "foreign.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), foreign)
     for path, reason in ((cut, "cannot read"), (foreign, "not a trace"), (tmp_path / "no.parquet", "cannot read")):
@@ -310,18 +309,20 @@ def test_rows_that_do_not_fit_the_header_are_refused(tmp_path: Path, header, tra
         list(TraceFile(path))
 
 
-def with_column(path: Path, name: str, change: Callable[[list[Any]], None]) -> Path:
+def with_column(path: Path, name: str, change: Callable[[list[object]], None]) -> Path:
     """Return the trace at `path` with other values in one of its columns."""
     table = pyarrow.parquet.read_table(path)
     values = table[name].to_pylist()
     change(values)
-    place = table.schema.get_field_index(name)
-    changed = table.set_column(place, table.schema.field(place), pyarrow.array(values, table.schema.field(place).type))
+    column = table.schema.get_field_index(name)
+    changed = table.set_column(
+        column, table.schema.field(column), pyarrow.array(values, table.schema.field(column).type)
+    )
     pyarrow.parquet.write_table(changed, path)
     return path
 
 
-def set_first(value: Any) -> Callable[[list[Any]], None]:
+def set_first(value: object) -> Callable[[list[object]], None]:
     return lambda values: values.__setitem__(0, value)
 
 
@@ -355,11 +356,11 @@ def test_a_trace_that_does_not_say_its_models_is_one_line(run, tmp_path: Path, h
 def test_no_changed_byte_goes_unnoticed(tmp_path: Path, header, traces):
     """Each page has a checksum: a flipped bit anywhere in the data is a one-line error, never a wrong number."""
     path = write(tmp_path / "t.parquet", header, traces)
-    whole = path.read_bytes()
-    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     damaged = 0
-    for place in np.random.default_rng(0).integers(4, footer, 60):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+    for offset in np.random.default_rng(0).integers(4, footer, 60):
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 16]) + content[offset + 1 :])
         try:
             same_traces(TraceFile(path), traces)
         except SkitError as error:
@@ -368,10 +369,10 @@ def test_no_changed_byte_goes_unnoticed(tmp_path: Path, header, traces):
 
 
 def same_traces(read: Iterable[RequestTrace], wrote: Iterable[RequestTrace]) -> None:
-    for one, other in zip(read, wrote, strict=True):
-        assert replace(one, drafted=other.drafted, statistics=other.statistics) == other
-        assert np.array_equal(one.drafted, other.drafted)
-        assert np.array_equal(one.statistics, other.statistics)
+    for read_trace, written_trace in zip(read, wrote, strict=True):
+        assert replace(read_trace, drafted=written_trace.drafted, statistics=written_trace.statistics) == written_trace
+        assert np.array_equal(read_trace.drafted, written_trace.drafted)
+        assert np.array_equal(read_trace.statistics, written_trace.statistics)
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path: Path, header, traces):
@@ -391,9 +392,9 @@ def test_writing_holds_one_group_of_requests(tmp_path: Path, header, traces):
     def peak(count: int) -> int:
         tracemalloc.start()
         write(tmp_path / "t.parquet", header, (replace(traces[0], request_id=str(i)) for i in range(count)))
-        found = tracemalloc.get_traced_memory()[1]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return found
+        return peak_bytes
 
     peak(ROWS_PER_GROUP)
     assert peak(10 * ROWS_PER_GROUP) < 1.5 * peak(ROWS_PER_GROUP)
@@ -405,7 +406,9 @@ def test_steps_are_timed_for_every_length_and_leave_the_runners_as_they_were(mod
         draft_s, verify_s, timed = measure_steps(*runners, prefix, MAX_DRAFT)
         assert len(verify_s) == MAX_DRAFT + 1
         assert min(draft_s, *verify_s) > 0
-        assert [min(one) <= step_s <= max(one) for one, step_s in zip(timed, (draft_s, *verify_s), strict=True)]
+        assert [
+            min(timings) <= step_s <= max(timings) for timings, step_s in zip(timed, (draft_s, *verify_s), strict=True)
+        ]
     assert [runner.length(runner.acquire()) for runner in runners] == [0, 0]
 
 
@@ -418,11 +421,11 @@ def test_recorded_statistics_are_those_of_the_draft_model(models, traces):
     trace = traces[0]
     for offset in (0, 5, len(trace.output_ids) - 1):
         prefix = trace.prompt_ids + trace.output_ids[:offset]
-        for place in range(MAX_DRAFT):
+        for position in range(MAX_DRAFT):
             logits = plain_logits(models[1], prefix)[-1]
             probabilities = logits.softmax(-1)
             top = probabilities.topk(2).values
-            assert int(logits.argmax()) == trace.drafted[offset, place]
+            assert int(logits.argmax()) == trace.drafted[offset, position]
             expected = [
                 top[0],
                 -(probabilities * probabilities.log()).sum(),
@@ -430,5 +433,5 @@ def test_recorded_statistics_are_those_of_the_draft_model(models, traces):
                 logits.std(correction=0),
                 top[0],
             ]
-            assert trace.statistics[offset, place].tolist() == pytest.approx([float(x) for x in expected], abs=1e-4)
-            prefix = [*prefix, int(trace.drafted[offset, place])]
+            assert trace.statistics[offset, position].tolist() == pytest.approx([float(x) for x in expected], abs=1e-4)
+            prefix = [*prefix, int(trace.drafted[offset, position])]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from tiny_models import (
     tiny_llama,
     with_references,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
@@ -67,7 +67,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def models() -> tuple[Any, Any]:
+def models() -> tuple[PreTrainedModel, PreTrainedModel]:
     target = tiny_llama()
     return target, disturbed(target, 0.03)
 

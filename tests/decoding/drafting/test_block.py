@@ -46,22 +46,22 @@ def rounds(spec: str, runners: tuple[Runner, Runner], batch_size: int = 1) -> li
 
 @pytest.mark.parametrize(("size", "forwards"), [(4, 1), (2, 2), (3, 2), (1, 4)])
 def test_a_block_takes_the_time_of_one_forward(size: int, forwards: int, runners: tuple[Runner, Runner]) -> None:
-    found = rounds(f"fixed-k:k=4,drafter=block.size={size}", runners)
-    assert {round(step.draft_s, 9) for step in found} == {forwards * DRAFT_S}
+    steps = rounds(f"fixed-k:k=4,drafter=block.size={size}", runners)
+    assert {round(step.draft_s, 9) for step in steps} == {forwards * DRAFT_S}
 
 
 def test_tokens_are_the_models_own_where_all_are_kept(runners: tuple[Runner, Runner]) -> None:
-    found, model = (rounds(spec, runners) for spec in ("fixed-k:k=4,drafter=block", "fixed-k:k=4,proposal=top"))
-    assert [step.accepted for step in found] == [step.accepted for step in model]
-    assert sum(step.accepted for step in found) > 20
+    block, model = (rounds(spec, runners) for spec in ("fixed-k:k=4,drafter=block", "fixed-k:k=4,proposal=top"))
+    assert [step.accepted for step in block] == [step.accepted for step in model]
+    assert sum(step.accepted for step in block) > 20
 
 
 def test_acceptance_is_lost_from_the_position_on_at_which_tokens_are_replaced(
     runners: tuple[Runner, Runner],
 ) -> None:
-    kept = [step.accepted for step in rounds("fixed-k:k=4,drafter=block.keep=1-1-0", runners)]
-    assert max(kept) == 2
-    assert sum(step.accepted for step in rounds("fixed-k:k=4,drafter=block.keep=0", runners)) < len(kept) / 10
+    accepted = [step.accepted for step in rounds("fixed-k:k=4,drafter=block.keep=1-1-0", runners)]
+    assert max(accepted) == 2
+    assert sum(step.accepted for step in rounds("fixed-k:k=4,drafter=block.keep=0", runners)) < len(accepted) / 10
     assert max(step.accepted for step in rounds("fixed-k:k=4,drafter=block.size=2+keep=1-0", runners)) == 1
 
 
@@ -73,32 +73,32 @@ def test_a_batch_replaces_the_same_tokens(runners: tuple[Runner, Runner]) -> Non
 
 def test_a_trace_of_the_model_replays_as_blocks() -> None:
     trace = TraceFile(Path("qwen2.5-coder"))
-    found = []
+    rounds_of_traces = []
     for spec in ("fixed-k:k=4,drafter=block.size=4", "fixed-k:k=4"):
         method = prepare_for_replay(parse_method(spec), trace, DEPLOYMENT)
         records = list(replay(method, trace.header, islice(trace, 3), deployment=DEPLOYMENT))
-        found.append([step for record in records for step in record.rounds])
-    blocks, chains = found
+        rounds_of_traces.append([step for record in records for step in record.rounds])
+    blocks, chains = rounds_of_traces
     assert [step.accepted for step in blocks] == [step.accepted for step in chains]
     assert sum(step.draft_s for step in chains) == pytest.approx(4 * sum(step.draft_s for step in blocks))
 
 
 def test_a_method_that_weighs_time_counts_a_part_of_a_forward_per_token() -> None:
-    seen = []
+    draft_seconds = []
     for spec in ("vllm-adaptive:max_draft=4", "vllm-adaptive:max_draft=4,drafter=block.size=4"):
         method = parse_method(spec).prepare(environment(PAIR, DEPLOYMENT))
         assert isinstance(method, LatencyAware)
         assert method.latencies is not None
-        seen.append(method.latencies.draft.seconds([(1, 20)]))
-    assert seen == [DRAFT_S, DRAFT_S / 4]
+        draft_seconds.append(method.latencies.draft.seconds([(1, 20)]))
+    assert draft_seconds == [DRAFT_S, DRAFT_S / 4]
 
 
 def test_a_replaced_token_has_the_statistics_of_the_models(runners: tuple[Runner, Runner]) -> None:
-    """What a stop rule reads, and so where it stops, is the same whichever tokens are replaced."""
-    kept, replaced = (
+    """A stop rule reads the same statistics, and so stops at the same place, whichever tokens are replaced."""
+    unchanged, replaced = (
         rounds(f"threshold:max_draft=4,drafter=block.keep={keep}", runners)[0].submitted for keep in (1, 0)
     )
-    assert kept == replaced
+    assert unchanged == replaced
 
 
 def test_measured_time_and_bad_options_are_refused_in_one_line() -> None:

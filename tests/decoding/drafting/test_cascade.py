@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from environments import DEPLOYMENT
@@ -25,7 +24,7 @@ MODELS = [tiny_llama(0), disturbed(tiny_llama(0), 0.01), disturbed(tiny_llama(0)
 PROMPTS = clear_prompts(MODELS[0], [3, 12, 40], LONG)
 
 
-def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[Any], int, int]:
+def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[RequestRecord], int, int]:
     """Records, and how often the draft model and the smaller one were forwarded."""
     target, draft, smaller = (make_runner(model, 3, 200) for model in MODELS)
     counts = [_count(draft), _count(smaller)]
@@ -33,7 +32,7 @@ def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[Any], int, int]:
     engine = live_engine(parse_method(spec), target, draft, setup=setup, others={"smaller": smaller})
     for request in make_requests(PROMPTS, LONG):
         engine.submit(request)
-    records = []
+    records: list[RequestRecord] = []
     while not engine.idle:
         records += engine.step()
     return sorted(records, key=lambda one: one.request_id), len(counts[0]), len(counts[1])
@@ -41,10 +40,10 @@ def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[Any], int, int]:
 
 def _count(runner: Runner) -> list[int]:
     """Is filled with the rows of every forward."""
-    seen: list[int] = []
+    batch_sizes: list[int] = []
     forward = runner.forward
-    runner.forward = lambda rows, layers=(): (seen.append(len(rows)), forward(rows, layers))[1]  # type: ignore[method-assign]
-    return seen
+    runner.forward = lambda rows, layers=(): (batch_sizes.append(len(rows)), forward(rows, layers))[1]  # type: ignore[method-assign]
+    return batch_sizes
 
 
 def test_two_models_draft_what_the_first_would_with_fewer_of_its_forwards() -> None:
@@ -52,9 +51,9 @@ def test_two_models_draft_what_the_first_would_with_fewer_of_its_forwards() -> N
     cascade, fewer, guesses = decoded("fixed-k:k=6,drafter=cascade.second=smaller+k2=3")
     assert none == 0 < guesses
     assert fewer < 0.8 * forwards
-    for one, other, prompt in zip(alone, cascade, PROMPTS, strict=True):
-        assert other.output_ids == one.output_ids == plain_greedy(MODELS[0], prompt, LONG)[0]
-        assert [(r.drafted, r.accepted) for r in other.rounds] == [(r.drafted, r.accepted) for r in one.rounds]
+    for plain, cascaded, prompt in zip(alone, cascade, PROMPTS, strict=True):
+        assert cascaded.output_ids == plain.output_ids == plain_greedy(MODELS[0], prompt, LONG)[0]
+        assert [(r.drafted, r.accepted) for r in cascaded.rounds] == [(r.drafted, r.accepted) for r in plain.rounds]
 
 
 def test_sampled_tokens_of_the_second_are_drawn_and_verified() -> None:
@@ -89,11 +88,13 @@ def recorded(
     target, first, second = (make_runner(MODELS[0], 1, 200) for _ in range(3))
     tokens, forward = list[int](), first.forward
     first.forward = lambda rows, layers=(): (tokens.append(len(rows[0].tokens)), forward(rows, layers))[1]  # type: ignore[method-assign]
-    others = {"same": second} if guessing else {}
+    other_runners = {"same": second} if guessing else {}
     setup = DecodingSetup()
-    engine = live_engine(parse_method(spec), target, first, setup=setup, deployment=place, others=others, ends=ends)
+    engine = live_engine(
+        parse_method(spec), target, first, setup=setup, deployment=place, others=other_runners, ends=ends
+    )
     engine.submit(make_requests([prompt], 27)[0])
-    records = []
+    records: list[RequestRecord] = []
     while not engine.idle:
         records += engine.step()
     return records[0], tokens
@@ -102,12 +103,12 @@ def recorded(
 def test_at_an_end_of_derived_times_both_models_take_what_they_would_take_there() -> None:
     spec = "fixed-k:k=8,drafter=cascade.second=same+k2=3+second_s=0.002"
     slow = replace(PLACE, drafter=Endpoint("edge", ContextModel(0, gamma_s=0.003, delta_s=0.040)))
-    both, _ = recorded(spec, PROMPTS[1], guessing=True, ends=[PLACE, slow])
-    there, _ = recorded(spec, PROMPTS[1], guessing=True, place=slow)
-    assert there.e2e_s is not None
-    assert both.e2e_s is not None
-    assert there.e2e_s > 1.5 * both.e2e_s
-    assert both.ends_s == pytest.approx([both.e2e_s, there.e2e_s])
+    ranged, _ = recorded(spec, PROMPTS[1], guessing=True, ends=[PLACE, slow])
+    slow_link, _ = recorded(spec, PROMPTS[1], guessing=True, place=slow)
+    assert slow_link.e2e_s is not None
+    assert ranged.e2e_s is not None
+    assert slow_link.e2e_s > 1.5 * ranged.e2e_s
+    assert ranged.ends_s == pytest.approx([ranged.e2e_s, slow_link.e2e_s])
 
 
 def test_a_learned_method_decides_about_every_token_of_a_cascade(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,10 @@ def rounds(spec: str) -> list[RoundRecord]:
 def test_a_look_up_costs_nothing_unless_a_constant_is_stated() -> None:
     free = rounds("fixed-k:drafter=prompt-lookup")
     stated = rounds("fixed-k:drafter=prompt-lookup.lookup_s=0.002")
-    assert sum(one.drafted for one in free) == sum(one.drafted for one in stated) > 0
-    assert sum(one.draft_s for one in free) == 0
-    for one in stated:
-        assert one.draft_s == pytest.approx(0.002 * one.drafted)
+    assert sum(step.drafted for step in free) == sum(step.drafted for step in stated) > 0
+    assert sum(step.draft_s for step in free) == 0
+    for step in stated:
+        assert step.draft_s == pytest.approx(0.002 * step.drafted)
 
 
 def test_a_target_alone_is_enough() -> None:
@@ -37,4 +37,4 @@ def test_a_target_alone_is_enough() -> None:
     while not engine.idle:
         records += engine.step()
     assert [len(record.output_ids) for record in records] == [8]
-    assert sum(one.drafted for one in records[0].rounds) > 0
+    assert sum(step.drafted for step in records[0].rounds) > 0

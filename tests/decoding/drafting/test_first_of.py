@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -25,9 +24,11 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.detail import DetailCollector, RoundDetail
+from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.drafting.base import DRAFT, parse_drafter
 from specbench_kit.decoding.drafting.first_of import FirstOfDrafting
 from specbench_kit.decoding.latency import ContextModel
@@ -74,11 +75,11 @@ class DraftsInVain(FixedK):
 class _InVain(Policy):
     k: int
 
-    def draft(self, drafter: Any) -> None:
+    def draft(self, drafter: Drafter) -> None:
         for _ in range(self.k):
             drafter.extend(drafter.drafts)
 
-    def choose(self, drafts: Sequence[Any]) -> list[list[int]]:
+    def choose(self, drafts: Sequence[Draft]) -> list[list[int]]:
         return [[] for _ in drafts]
 
 
@@ -90,8 +91,8 @@ def pair() -> tuple[Runner, Runner]:
 
 def rounds_of(method: Method, requests: Sequence[Request], batch_size: int) -> dict[str, list[RoundDetail]]:
     runners, collector = pair(), DetailCollector()
-    others: Mapping[str, Runner] = heads_beside(method, runners[0])
-    engine = live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size), others=others)
+    other_runners: Mapping[str, Runner] = heads_beside(method, runners[0])
+    engine = live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size), others=other_runners)
     engine.on_round = collector.note
     for request in requests:
         engine.submit(request)
@@ -171,11 +172,13 @@ def test_a_look_up_drafts_only_after_a_match_of_that_length(match: int) -> None:
 def test_the_batch_changes_no_token_and_greedy_output_is_the_targets(first: str, temperature: float) -> None:
     method = FixedK(4, drafter=f"first-of.first={first}+second=head+third=model")
     requests, sampler = make_requests(PROMPTS, LENGTH), Sampler(temperature)
-    found = [outputs(decode(method, pair(), requests, sampler=sampler, batch_size=size)) for size in (1, 4)]
-    assert found[0] == found[1]
+    outputs_by_batch_size = [
+        outputs(decode(method, pair(), requests, sampler=sampler, batch_size=size)) for size in (1, 4)
+    ]
+    assert outputs_by_batch_size[0] == outputs_by_batch_size[1]
     if sampler.greedy:
-        assert found[0] == outputs(decode(AUTOREGRESSIVE, pair(), requests))
-        assert list(found[0].values()) == answers()
+        assert outputs_by_batch_size[0] == outputs(decode(AUTOREGRESSIVE, pair(), requests))
+        assert list(outputs_by_batch_size[0].values()) == answers()
 
 
 DRAWS, TOKENS = 1500, 4
@@ -194,17 +197,20 @@ def test_sampled_output_has_the_targets_distribution_whoever_drafts(spec: str) -
     drafters = Counter(step.drafter for record in records.values() for step in record.rounds if step.submitted)
     assert len(drafters) == (3 if "head" in spec else 2)
     assert min(drafters.values()) > 100
-    seen = Counter(tuple(record.output_ids) for record in records.values())
+    counts = Counter(tuple(record.output_ids) for record in records.values())
     expected = _joint(target, prompt, sampler)
     assert sum(expected.values()) == pytest.approx(1)
     common = [tokens for tokens, share in expected.items() if share * DRAWS >= 5]
-    observed = [*(seen[tokens] for tokens in common), sum(seen[tokens] for tokens in expected if tokens not in common)]
+    observed = [
+        *(counts[tokens] for tokens in common),
+        sum(counts[tokens] for tokens in expected if tokens not in common),
+    ]
     shares = [*(expected[tokens] for tokens in common), 1 - sum(expected[tokens] for tokens in common)]
     scale = DRAWS / sum(shares)
     assert chisquare(observed, [share * scale for share in shares]).pvalue > 1e-3
 
 
-def _joint(target: Any, prompt: Sequence[int], sampler: Sampler) -> dict[tuple[int, ...], float]:
+def _joint(target: PreTrainedModel, prompt: Sequence[int], sampler: Sampler) -> dict[tuple[int, ...], float]:
     """The probability of every text of so many tokens."""
     joint = {}
     for text in product(range(4), repeat=TOKENS):
@@ -230,8 +236,10 @@ def test_with_one_member_it_takes_that_members_time() -> None:
     requests = make_requests([PROMPTS[0], *PROMPTS[2:]], 20)
     for member in ("head", "model"):
         hybrid = FixedK(3, drafter=f"first-of.first={member}+second=none")
-        found = seconds(decode(hybrid, pair(), requests, deployment=EDGE))
-        assert found == pytest.approx(seconds(decode(FixedK(3, drafter=member), pair(), requests, deployment=EDGE)))
+        hybrid_seconds = seconds(decode(hybrid, pair(), requests, deployment=EDGE))
+        assert hybrid_seconds == pytest.approx(
+            seconds(decode(FixedK(3, drafter=member), pair(), requests, deployment=EDGE))
+        )
 
 
 def test_looking_up_takes_its_own_time_and_the_head_catches_up() -> None:

@@ -13,7 +13,7 @@ from environments import DEPLOYMENT
 from safetensors.torch import load_file, save_file
 from tiny_heads import heads_beside, put_beside, untrained
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
@@ -30,12 +30,12 @@ SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, **SIZES, num_hidden_layers=4)
 
 
 def speculators_folder(folder: Path, *, embedding: bool = True, **changes: Any) -> Path:
-    """What the library writes, by its own words: offsets from draft to target tokens, a mask of those mapped."""
+    """Write a folder as the library documents it: offsets from draft to target tokens, a mask of those mapped."""
     generator = torch.Generator().manual_seed(0)
 
     def weight(*shape: int) -> torch.Tensor:
@@ -85,7 +85,7 @@ def speculators_folder(folder: Path, *, embedding: bool = True, **changes: Any) 
     return folder
 
 
-def test_a_head_of_speculators_drafts_and_loses_nothing(target: Any, tmp_path: Path) -> None:
+def test_a_head_of_speculators_drafts_and_loses_nothing(target: PreTrainedModel, tmp_path: Path) -> None:
     head = load_head(speculators_folder(tmp_path / "head"), target)
     assert head.config.layers == default_layers(4) == (2, 2, 1)
     assert head.tokens.tolist() == list(range(8, 40))
@@ -99,7 +99,7 @@ def test_a_head_of_speculators_drafts_and_loses_nothing(target: Any, tmp_path: P
     assert {record.rounds[0].drafted for record in records.values()} == {0}
 
 
-def test_a_head_comes_back_as_it_was_saved(target: Any, tmp_path: Path) -> None:
+def test_a_head_comes_back_as_it_was_saved(target: PreTrainedModel, tmp_path: Path) -> None:
     head = load_head(speculators_folder(tmp_path / "one", embedding=False, norm_before_residual=True), target)
     torch.testing.assert_close(head.embed_tokens.weight, target.get_input_embeddings().weight)
     save_head(head, tmp_path / "two")
@@ -123,7 +123,7 @@ def test_a_head_comes_back_as_it_was_saved(target: Any, tmp_path: Path) -> None:
     ],
 )
 def test_heads_that_do_not_fit_are_refused_in_one_line(
-    changes: dict[str, Any], words: str, target: Any, tmp_path: Path
+    changes: dict[str, Any], words: str, target: PreTrainedModel, tmp_path: Path
 ) -> None:
     with pytest.raises(SkitError) as refused:
         load_head(speculators_folder(tmp_path / "head", **changes), target)
@@ -132,29 +132,29 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_both_executors_draft_what_training_unrolls(norm_first: bool, target: Any, tmp_path: Path) -> None:
+def test_both_executors_draft_what_training_unrolls(norm_first: bool, target: PreTrainedModel, tmp_path: Path) -> None:
     """A prompt's rows on the target's states, then a chain on the head's own; side branches disturb nothing."""
     head = load_head(speculators_folder(tmp_path / "head", norm_before_residual=norm_first), target)
-    tokens, told = torch.randint(64, (1, 16), generator=torch.Generator().manual_seed(1)), torch.randn(12, 96)
+    tokens, target_states = torch.randint(64, (1, 16), generator=torch.Generator().manual_seed(1)), torch.randn(12, 96)
     with torch.inference_mode():
-        fused = torch.cat((head.fc(told), torch.zeros(3, 32)))[None]
+        fused = torch.cat((head.fc(target_states), torch.zeros(3, 32)))[None]
         steps = [head.lm_head(head.norm(states))[0] for states in unroll(head, tokens, fused, 4, first=11)]
-    wanted = torch.stack([states[0] for states in steps])
+    expected = torch.stack([states[0] for states in steps])
     for name in ("head", "native-head"):
         runner = Runner(make_executor(head, 2, 64, None, name))
         assert runner.acquire() == 0
-        runner.executor.add_states(0, told)  # type: ignore[attr-defined]
+        runner.executor.add_states(0, target_states)  # type: ignore[attr-defined]
         text = tokens[0, 1:].tolist()
-        found = [runner.forward([Append(0, text[:12])])]
+        forwards = [runner.forward([Append(0, text[:12])])]
         nodes = [11]
         for token in text[12:]:
-            other = (token + 1) % 64
-            found.append(runner.forward([Append(0, [other, token], [nodes[-1], nodes[-1]])]))
+            sibling = (token + 1) % 64
+            forwards.append(runner.forward([Append(0, [sibling, token], [nodes[-1], nodes[-1]])]))
             nodes.append(runner.provisional(0) - 1)
-        drafted = torch.cat([one[0][-1:, 8:40] for one in found])
-        torch.testing.assert_close(drafted, wanted, atol=2e-4, rtol=2e-4)
-        best: Sequence[int] = [one.argmax()[0][-1] for one in found]
-        assert best == (wanted.argmax(-1) + 8).tolist()
+        drafted = torch.cat([forward[0][-1:, 8:40] for forward in forwards])
+        torch.testing.assert_close(drafted, expected, atol=2e-4, rtol=2e-4)
+        best: Sequence[int] = [forward.argmax()[0][-1] for forward in forwards]
+        assert best == (expected.argmax(-1) + 8).tolist()
 
 
 LINK = Link(rtt_s=0.1, down_bytes_per_s=1000, state_bytes=15)
@@ -163,7 +163,7 @@ FAR = replace(DEPLOYMENT, drafter=Endpoint("edge", ContextModel(0, gamma_s=1e-3,
 
 @pytest.fixture(scope="module")
 def easy() -> tuple[Runner, Runner]:
-    """So few tokens that an untrained head, which reads the layers 0 and 1, is right now and then."""
+    """Make a vocabulary so small that an untrained head, which reads the layers 0 and 1, is right now and then."""
     target = tiny_llama(0, vocab_size=6)
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     put_beside(runners[0], untrained(runners[0], seed=4))
@@ -176,12 +176,12 @@ def test_the_states_of_what_is_kept_cross_the_link_with_the_verdict(easy: tuple[
     Accepted tokens are forwarded again, now that their states are known: 1 ms each, as are the prompt's.
     """
     (record,) = decode(parse_method("eagle:k=3"), easy, make_requests([[1, 2, 3, 4, 5]], 40), deployment=FAR).values()
-    first, second, *others = record.rounds
+    first, second, *later = record.rounds
     assert first.link_s == pytest.approx(0.05 + 0.05 + 0.004 + 5 * 0.030)
     assert (first.draft_s, first.prefill_s) == (0.0, 0.0)
     assert second.prefill_s == pytest.approx(0.010 + 5 * 0.001)
-    assert sum(step.accepted for step in others) > 3
-    for before, step in pairwise([second, *others[:-1]]):
+    assert sum(step.accepted for step in later) > 3
+    for before, step in pairwise([second, *later[:-1]]):
         assert step.link_s == pytest.approx(0.1 + (1 + step.accepted) * 0.034)
         assert step.draft_s == pytest.approx(3 * 0.010 + (3 + before.accepted) * 0.001)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny_heads import heads_beside, put_beside, untrained
 from tiny_models import decode, make_requests, make_runner, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.loop import DecodingSetup
@@ -15,6 +16,7 @@ from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.head import expand_logits
+from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.training.head_training import unroll
 
@@ -30,65 +32,65 @@ PLACE = Deployment(
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0, vocab_size=6)
 
 
 @pytest.fixture(scope="module")
-def head(runners: tuple[Runner, Runner]) -> Any:
+def head(runners: tuple[Runner, Runner]) -> HeadModel:
     """Untrained, and right now and then among so few tokens; it reads the layers 0, 1 and 1."""
     return untrained(runners[0], seed=4)
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> tuple[Runner, Runner]:
+def runners(target: PreTrainedModel) -> tuple[Runner, Runner]:
     return make_runner(target, 3, 128), make_runner(target, 3, 128)
 
 
 @pytest.fixture
-def pair(runners: tuple[Runner, Runner], head: Any) -> tuple[Runner, Runner]:
+def pair(runners: tuple[Runner, Runner], head: HeadModel) -> tuple[Runner, Runner]:
     put_beside(runners[0], head, "head")  # unrounded, since a test compares what it says
     return runners
 
 
 @torch.inference_mode()
-def expected(head: Any, target: Any, text: list[int], path: list[int]) -> torch.Tensor:
-    """What the head says after a path below a text, of which the target has seen all but the last token."""
-    found = target(input_ids=torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
-    known = head.fc(torch.cat([found[layer] for layer in head.config.layers], -1)[0])
-    fused = torch.cat((known, torch.zeros(len(path), known.shape[-1])))[None]
+def expected(head: HeadModel, target: PreTrainedModel, text: list[int], path: list[int]) -> torch.Tensor:
+    """Return the head's probabilities after a path below a text whose last token alone the target has not seen."""
+    hidden = target(input_ids=torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+    projected = head.fc(torch.cat([hidden[layer] for layer in head.config.layers], -1)[0])
+    fused = torch.cat((projected, torch.zeros(len(path), projected.shape[-1])))[None]
     *_, state = unroll(head, torch.tensor([text + path]), fused, len(path) + 1, first=len(text) - 2)
     return expand_logits(head.lm_head(head.norm(state[0, :1])), head.tokens, 6).softmax(-1)[0]
 
 
 def test_every_level_stands_on_what_the_target_made_of_all_before_the_root(
-    pair: tuple[Runner, Runner], head: Any, target: Any
+    pair: tuple[Runner, Runner], head: HeadModel, target: PreTrainedModel
 ) -> None:
     method = parse_method("specpipe:stages=3,width=4,children=2,drafter=head")
-    others = heads_beside(method, pair[0])
-    engine = live_engine(method, *pair, others=others, setup=DecodingSetup(batch_size=2))
+    other_runners = heads_beside(method, pair[0])
+    engine = live_engine(method, *pair, others=other_runners, setup=DecodingSetup(batch_size=2))
     assert isinstance(engine, PipelineEngine)
     assert engine.drafter is not None
-    step, seen = engine.drafter.step, []
+    step, observations = engine.drafter.step, []
 
     def watched(streams: Any) -> Any:
-        found = step(streams)
-        for one in streams:
-            if one.slot in found:
-                flight = one.flight
-                paths = [path_to(flight.parents, flight.tokens, place) for place in flight.bottom]
-                seen.append((list(one.session.tokens), paths, found[one.slot]))
-        return found
+        states = step(streams)
+        for stream in streams:
+            if stream.slot in states:
+                flight = stream.flight
+                paths = [path_to(flight.parents, flight.tokens, node) for node in flight.bottom]
+                observations.append((list(stream.session.tokens), paths, states[stream.slot]))
+        return states
 
     engine.drafter.step = watched  # type: ignore[method-assign]
     for request in make_requests([PROMPT, [3]], 12):
         engine.submit(request)
     while not engine.idle:
         engine.step()
-    assert {len(paths[0]) for _, paths, _ in seen} == {0, 1, 2}
-    for text, paths, found in seen[::3]:
-        wanted = torch.stack([expected(head, target, text, path) for path in paths])
-        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert {len(paths[0]) for _, paths, _ in observations} == {0, 1, 2}
+    for text, paths, states in observations[::3]:
+        expected_states = torch.stack([expected(head, target, text, path) for path in paths])
+        torch.testing.assert_close(states, expected_states, atol=1e-4, rtol=1e-4)
 
 
 def path_to(parents: list[int], tokens: list[int], place: int) -> list[int]:
@@ -99,16 +101,16 @@ def test_all_that_is_in_flight_is_forwarded_anew_behind_a_token(pair: tuple[Runn
     """Nothing is drafted before the prompt was seen; then a level a step, until the pipeline is full and every token
     has root and both levels forwarded again: 1 ms each."""
     (record,) = decode(parse_method(CHAIN), pair, make_requests([PROMPT], 40), deployment=PLACE).values()
-    first, *others = record.rounds
+    first, *later = record.rounds
     assert first.draft_s == 0.0
-    assert sum(step.accepted for step in others) > 5
-    for step in others:
+    assert sum(step.accepted for step in later) > 5
+    for step in later:
         assert step.draft_s == pytest.approx(0.001 * (3 + 3 * (step.steps - 3)))
 
 
 def test_states_cross_the_link_token_by_token(pair: tuple[Runner, Runner]) -> None:
     """4 ms for every step's token; 2 layers of 15 bytes for all of the prompt and every token that was answered."""
-    place = replace(PLACE, placement="edge")
-    (record,) = decode(parse_method(CHAIN), pair, make_requests([PROMPT], 20), deployment=place).values()
+    deployment = replace(PLACE, placement="edge")
+    (record,) = decode(parse_method(CHAIN), pair, make_requests([PROMPT], 20), deployment=deployment).values()
     steps = sum(step.steps for step in record.rounds)
     assert sum(step.link_s for step in record.rounds) == pytest.approx(steps * 0.004 + (4 + 20) * 0.030)

@@ -3,7 +3,6 @@
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from environments import DEPLOYMENT, ENVIRONMENT
 from safetensors.torch import load_file, save_file
 from tiny_heads import put_medusa_beside
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
@@ -26,13 +26,13 @@ FIXED = "fixed-k:k=4,drafter=medusa"
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target() -> PreTrainedModel:
     return tiny_llama(0)
 
 
 @pytest.fixture(scope="module")
-def answers(target: Any) -> list[Answer]:
-    """What the target answers, with its last layer's states."""
+def answers(target: PreTrainedModel) -> list[Answer]:
+    """Return the target's answers, with its last layer's states."""
     requests = make_requests(random_prompts([5, 9, 30], 64), 24)
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     records = decode(AUTOREGRESSIVE, runners, requests)
@@ -44,7 +44,7 @@ def answers(target: Any) -> list[Answer]:
 
 
 @pytest.fixture(scope="module")
-def trained(target: Any, answers: list[Answer]) -> MedusaModel:
+def trained(target: PreTrainedModel, answers: list[Answer]) -> MedusaModel:
     model = new_medusa(target, torch.arange(64), 4)
     loss, optimizer = MedusaLoss(model, 0.8, 64), HeadOptimizer(model, 5e-2)
     model.train()
@@ -57,7 +57,7 @@ def trained(target: Any, answers: list[Answer]) -> MedusaModel:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_trained_heads_draft_blocks_that_are_accepted_and_lose_nothing(
-    target: Any, trained: MedusaModel, answers: list[Answer], batch_size: int
+    target: PreTrainedModel, trained: MedusaModel, answers: list[Answer], batch_size: int
 ) -> None:
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     put_medusa_beside(runners[0], trained)
@@ -78,7 +78,7 @@ def test_trained_heads_draft_blocks_that_are_accepted_and_lose_nothing(
 @pytest.mark.parametrize(
     "spec", ["vllm-adaptive:drafter=medusa,refit_every=2,warmup_refits=1", "goodput:drafter=medusa"]
 )
-def test_methods_that_weigh_time_work_with_a_block(target: Any, trained: MedusaModel, spec: str) -> None:
+def test_methods_that_weigh_time_work_with_a_block(target: PreTrainedModel, trained: MedusaModel, spec: str) -> None:
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     put_medusa_beside(runners[0], trained)
     requests = make_requests(random_prompts([5, 9, 30], 64), 24)
@@ -88,7 +88,7 @@ def test_methods_that_weigh_time_work_with_a_block(target: Any, trained: MedusaM
     ) == outputs(plain)
 
 
-def test_a_block_takes_one_forward_of_the_deployments_drafter(target: Any, trained: MedusaModel) -> None:
+def test_a_block_takes_one_forward_of_the_deployments_drafter(target: PreTrainedModel, trained: MedusaModel) -> None:
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     put_medusa_beside(runners[0], trained)
     (record,) = decode(
@@ -99,7 +99,7 @@ def test_a_block_takes_one_forward_of_the_deployments_drafter(target: Any, train
     assert [step.draft_s for step in record.rounds[1:-2]] == pytest.approx([expected] * len(record.rounds[1:-2]))
 
 
-def test_heads_come_back_as_they_were_saved(target: Any, trained: MedusaModel, tmp_path: Path) -> None:
+def test_heads_come_back_as_they_were_saved(target: PreTrainedModel, trained: MedusaModel, tmp_path: Path) -> None:
     save_medusa(trained, tmp_path, torch.float32)
     again = load_any_head(tmp_path, target)
     assert isinstance(again, MedusaModel)
@@ -118,7 +118,7 @@ def test_heads_come_back_as_they_were_saved(target: Any, trained: MedusaModel, t
     ],
 )
 def test_heads_that_do_not_fit_are_refused_in_one_line(
-    change: dict[str, Any], words: str, target: Any, trained: MedusaModel, tmp_path: Path
+    change: dict[str, object], words: str, target: PreTrainedModel, trained: MedusaModel, tmp_path: Path
 ) -> None:
     save_medusa(trained, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -129,7 +129,9 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_damaged_weights_and_foreign_tokens_are_refused(target: Any, trained: MedusaModel, tmp_path: Path) -> None:
+def test_damaged_weights_and_foreign_tokens_are_refused(
+    target: PreTrainedModel, trained: MedusaModel, tmp_path: Path
+) -> None:
     save_medusa(trained, tmp_path)
     with pytest.raises(SkitError, match="type 'medusa'"):
         load_head(tmp_path, target)

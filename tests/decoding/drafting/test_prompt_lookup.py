@@ -10,7 +10,10 @@ def drafted(tokens: list[int], k: int, more: list[int] | None = None, **options:
     """The next k tokens that are found behind `tokens`, of which all but `more` are learned."""
     index = PromptLookupDrafting(**options).index()
     index.learn("a", tokens)
-    return [found.token for found, _ in zip(index.look_up("a", [*tokens, *(more or [])]), range(k), strict=False)]
+    return [
+        continuation.token
+        for continuation, _ in zip(index.look_up("a", [*tokens, *(more or [])]), range(k), strict=False)
+    ]
 
 
 def test_the_longest_suffix_at_its_earliest_place() -> None:

@@ -1,7 +1,5 @@
 """Drafts by text: what the target's tokenizer makes of them, and that outputs stay the target's."""
 
-from typing import Any
-
 import pytest
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, tiny_llama
 from tiny_tokenizers import SPACED, TARGET
@@ -14,7 +12,7 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.models.vocabulary_map import Texts, TranslatingRunner, map_vocabulary
 
 TEXTS = Texts(TARGET, SPACED)
-SIZES: dict[str, Any] = {
+SIZES: dict[str, object] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
@@ -24,7 +22,7 @@ SIZES: dict[str, Any] = {
 
 
 def test_a_text_has_other_tokens_in_each_vocabulary() -> None:
-    """By hand: "ab a" is "a", "b" and " a" of the draft's; "ab" behind "d" is one token of the target's."""
+    """ "ab a" is "a", "b" and " a" of the draft's; "ab" behind "d" is one token of the target's."""
     assert TEXTS.to_draft([0, 1, 6]) == [4, 3, 7]
     assert TEXTS.to_target([4], [4, 3]) == [5]
     assert TEXTS.to_target([4], [0, 4, 2, 4]) == [6, 2, 0]

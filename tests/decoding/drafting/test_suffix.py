@@ -44,7 +44,7 @@ def test_a_product_below_min_prob_ends_the_path() -> None:
 
 def test_factor_and_offset_say_how_far() -> None:
     assert len(find(FIXTURE, SuffixDrafting(factor=0.5))) == 1
-    assert [found.token for found in find(FIXTURE, SuffixDrafting(offset=1))][:2] == [5, 6]
+    assert [continuation.token for continuation in find(FIXTURE, SuffixDrafting(offset=1))][:2] == [5, 6]
     assert find(FIXTURE, SuffixDrafting(factor=0.0)) == []
 
 
@@ -57,8 +57,8 @@ def test_a_match_is_scored_by_what_it_may_draft() -> None:
 
 def test_a_match_and_its_draft_fit_in_the_depth() -> None:
     tokens = [*range(1, 10), 1, 2, 3, 4]
-    assert [found.token for found in find(tokens, SuffixDrafting())] == [5, 6, 7, 8]
-    assert [found.token for found in find(tokens, SuffixDrafting(max_depth=6))] == [5, 6, 7]
+    assert [continuation.token for continuation in find(tokens, SuffixDrafting())] == [5, 6, 7, 8]
+    assert [continuation.token for continuation in find(tokens, SuffixDrafting(max_depth=6))] == [5, 6, 7]
     assert find(tokens, SuffixDrafting(max_depth=2))[0] == Continuation(5, 0.5)
 
 
@@ -97,20 +97,20 @@ def slow(tokens: list[int], options: SuffixDrafting) -> list[Continuation]:
     best: tuple[float, int, list[Continuation]] = (0.0, 0, [])
     for length in range(1, min(options.max_depth, len(tokens))):
         path: list[Continuation] = []
-        score, product, said = 0.0, 1.0, tokens[-length:]
+        score, product, suffix = 0.0, 1.0, tokens[-length:]
         longest = int(options.factor * length + options.offset)
         for _ in range(min(longest, options.max_draft, options.max_depth - length)):
-            size = len(said)
-            places = [i + size for i in range(len(tokens) - size + 1) if tokens[i : i + size] == said]
-            after = [tokens[place] for place in places if place < len(tokens)]
+            size = len(suffix)
+            starts = [i + size for i in range(len(tokens) - size + 1) if tokens[i : i + size] == suffix]
+            after = [tokens[start] for start in starts if start < len(tokens)]
             if not after:
                 break
             token = max(after, key=lambda one: (after.count(one), -after.index(one)))
-            product *= after.count(token) / len(places)
+            product *= after.count(token) / len(starts)
             if product < options.min_prob:
                 break
-            score, said = score + product, [*said, token]
-            path.append(Continuation(token, after.count(token) / len(places)))
+            score, suffix = score + product, [*suffix, token]
+            path.append(Continuation(token, after.count(token) / len(starts)))
         best = max(best, (score, length, path))
     return best[2]
 

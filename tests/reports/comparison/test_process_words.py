@@ -11,7 +11,7 @@ from specbench_kit.metrics.paired import Side, speedup
 from specbench_kit.reports.comparison.wording import process_words
 
 
-def compared(processes: int, requests: int = 8, **run: Any) -> Comparison:
+def compared(processes: int, requests: int = 8, **run: object) -> Comparison:
     """One method whose requests were decoded in three repeats, which the run says were of so many processes."""
     records = [record for repeat in range(3) for record in records_of(3, 0.7, requests, 12, repeat=repeat)]
     baseline = plain(records)

@@ -75,10 +75,10 @@ def test_the_markdown_has_one_table_of_all_methods(comparison, report):
     assert results[0] == (
         "| method | speedup (95%) | typical prompt (95%) | throughput | acceptance length | TPOT | lossless |"
     )
-    more = text[text.index("<summary>More columns</summary>") :].splitlines()
-    assert "| method | acceptance rate | draft efficiency | WDT | TTFT | ITL p50 | ITL p95 | ITL p99 |" in more[:8], (
-        more[:8]
-    )
+    more_columns = text[text.index("<summary>More columns</summary>") :].splitlines()
+    assert (
+        "| method | acceptance rate | draft efficiency | WDT | TTFT | ITL p50 | ITL p95 | ITL p99 |" in more_columns[:8]
+    ), more_columns[:8]
     assert text.index("![Speedup by method") < text.index("## Results") < text.index("## What was run")
     # The order of the figure above the table, and of the terminal.
     by_speed = sorted(comparison.overall, key=lambda label: -(comparison.overall[label].speedup or 1.0))
@@ -91,7 +91,7 @@ def test_the_markdown_has_one_table_of_all_methods(comparison, report):
 
 
 def text_of(path):
-    """What a file says, without tags and line breaks."""
+    """Return the text of a file, without tags and line breaks."""
     return " ".join(re.sub(r"<[^>]*>", " ", path.read_text()).split())
 
 
@@ -111,8 +111,8 @@ def test_modelled_time_is_said_everywhere(tmp_path):
         record.time_kind = "modelled"
     write_run(tmp_path, "wisp", records, time_kind="modelled")
     write_run(tmp_path, "threshold", records, time_kind="modelled")
-    found = compare(load_runs([tmp_path])[0])
-    write_reports(found, tmp_path / "report")
+    comparison = compare(load_runs([tmp_path])[0])
+    write_reports(comparison, tmp_path / "report")
     for name in ("report.md", "report.html", "report.tex", "plots/itl.svg"):
         assert "modelled time" in text_of(tmp_path / "report" / name), name
     assert "MODELLED TIME" in (tmp_path / "report" / "report.md").read_text()
@@ -173,9 +173,9 @@ def test_csv_has_a_line_per_table_and_method(comparison):
     assert rows[0]["time_kind"] == "measured"
     assert {"wdt_s", "makespan_s", "throughput_tok_per_s", "server_tokens_per_busy_second"} <= rows[0].keys()
     for row in rows[: len(comparison.overall)]:
-        found = comparison.overall[row["method"]]
-        assert float(row["acceptance_length"]) == pytest.approx(found.acceptance_length)
-        assert (row["speedup"] == "") is (found.speedup is None)
+        summary = comparison.overall[row["method"]]
+        assert float(row["acceptance_length"]) == pytest.approx(summary.acceptance_length)
+        assert (row["speedup"] == "") is (summary.speedup is None)
         if row["speedup"]:
             assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
 
@@ -267,7 +267,7 @@ def test_marks_are_named_beside_them_unless_names_would_lie_upon_each_other():
     for gap, fits in ((1.0, True), (1e-4, False)):
         figure = new_figure((4, 3))
         axes = figure.subplots()
-        points = {f"method-{place}": (1 + place * gap, 2 + place * gap) for place in range(12 if not fits else 3)}
+        points = {f"method-{number}": (1 + number * gap, 2 + number * gap) for number in range(12 if not fits else 3)}
         axes.plot(*zip(*points.values(), strict=True))
         axes.set(xlim=(0, 6), ylim=(0, 6))
         assert name_points(axes, points) is fits

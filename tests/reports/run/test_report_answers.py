@@ -1,7 +1,6 @@
 """Reports and terminal say how many answers the token limit cut, and which limit lets them end."""
 
 from io import StringIO
-from typing import Any
 
 from report_builders import (
     autoregressive_like,
@@ -14,6 +13,7 @@ from report_builders import (
 )
 from rich.console import Console
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.reports.comparison.terminal import print_comparison
@@ -23,7 +23,7 @@ from specbench_kit.studies.bench.answering import GoldAnswers
 PROMPTS = [Prompt(f"q{number}", "maths", ("How many?",), gold=Gold("number", ("7",))) for number in range(10)]
 
 
-def judged(cut: int, max_new_tokens: int = 128) -> dict[str, Any]:
+def judged(cut: int, max_new_tokens: int = 128) -> JsonObject:
     """The summary of ten answers: the first `cut` ended by the limit and wrong, the others complete and right."""
     records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
     baseline = autoregressive_like(records)
@@ -33,7 +33,7 @@ def judged(cut: int, max_new_tokens: int = 128) -> dict[str, Any]:
     return summary_of(records, baseline) | GoldAnswers(PROMPTS, max_new_tokens).judge(records, baseline)
 
 
-def printed(summary: dict[str, Any]) -> str:
+def printed(summary: JsonObject) -> str:
     console = Console(file=StringIO(), width=200)
     records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
     print_comparison(console, comparison_of(records, autoregressive_like(records), summary))

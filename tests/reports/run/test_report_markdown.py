@@ -206,7 +206,7 @@ def test_sampled_runs_are_not_compared_token_by_token(records, baseline):
 
 def test_every_number_is_defined(records, baseline):
     summary = summary_of(records, baseline)
-    defined = {m.name for m in METRICS} | {one.name for one in DISTRIBUTIONS} | set(LISTS)
+    defined = {m.name for m in METRICS} | {distribution.name for distribution in DISTRIBUTIONS} | set(LISTS)
     assert set(summary["overall"]) <= defined
     report = render(make_run(), summary, records)
     definitions = report[report.index("<summary>Definitions") :]

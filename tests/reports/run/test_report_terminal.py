@@ -2,6 +2,7 @@
 
 from functools import cache
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from rich.console import Console
 from run_builders import write_methods
 
 from specbench_kit.cli.common import say
-from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports import render_terminal
@@ -32,7 +33,7 @@ BASELINE = autoregressive_like(RECORDS)
 LONG = "fixed-k:k=4,drafter=first-of,first-of.drafters=suffix+prompt-lookup"
 
 
-def shown(comparison: Any, width: int) -> str:
+def shown(comparison: Comparison, width: int) -> str:
     console = Console(file=StringIO(), width=width)
     print_comparison(console, comparison)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -86,12 +87,12 @@ def test_a_speedup_over_few_prompts_is_said_to_tell_nothing() -> None:
     assert "too few prompts to tell" in shown(comparison_of(records, baseline, summary_of(records, baseline)), 140)
 
 
-def test_one_method_and_several_have_the_same_columns(comparison: Any) -> None:
-    one, several = (
+def test_one_method_and_several_have_the_same_columns(comparison: Comparison) -> None:
+    single, several = (
         next(line.split() for line in text.splitlines() if line.startswith("method"))
         for text in (shown(one_method(), 200), shown(comparison, 200))
     )
-    assert [title for title in several if title != "against"] == one
+    assert [title for title in several if title != "against"] == single
 
 
 def words_of(text: str) -> set[str]:
@@ -101,15 +102,16 @@ def words_of(text: str) -> set[str]:
 def is_whole(word: str, words: set[str]) -> bool:
     """Return True for one of the words, or for a part of a long one between its punctuation."""
     marks = ",;+/&"
-    long = [other for other in words if len(other) > LONGEST_WORD and word in other]
+    long = [long_word for long_word in words if len(long_word) > LONGEST_WORD and word in long_word]
     return word in words or any(
-        other[: other.index(word)][-1:] in marks and (other.endswith(word) or word[-1] in marks) for other in long
+        long_word[: long_word.index(word)][-1:] in marks and (long_word.endswith(word) or word[-1] in marks)
+        for long_word in long
     )
 
 
 @pytest.mark.parametrize("width", [60, 61, 70, 80, 100, 120])
 @pytest.mark.parametrize("several", [False, True])
-def test_no_word_is_cut_and_no_line_is_too_long(several: bool, width: int, comparison: Any) -> None:
+def test_no_word_is_cut_and_no_line_is_too_long(several: bool, width: int, comparison: Comparison) -> None:
     shown_comparison = comparison if several else one_method(errors=1, method=LONG)
     text, wide = (shown(shown_comparison, columns) for columns in (width, 1000))
     assert max(map(len, text.splitlines())) <= width
@@ -117,7 +119,7 @@ def test_no_word_is_cut_and_no_line_is_too_long(several: bool, width: int, compa
     assert {word for word in words_of(wide) if len(word) <= LONGEST_WORD} <= words_of(text)
 
 
-def test_rows_of_one_method_keep_their_options_and_the_star_stands_behind_the_name(tmp_path: Any) -> None:
+def test_rows_of_one_method_keep_their_options_and_the_star_stands_behind_the_name(tmp_path: Path) -> None:
     write_methods(tmp_path)
     comparison = compare(load_runs([tmp_path])[0])
     lines = shown(comparison, 60).splitlines()
@@ -154,7 +156,7 @@ def test_lines_of_commands_wrap_between_words_on_a_terminal_alone() -> None:
         assert all(len(part) <= 60 or " " not in part for part in text.splitlines()) is is_terminal
 
 
-def test_a_comparison_goes_from_fast_to_slow_and_says_what_intervals_show(comparison: Any) -> None:
+def test_a_comparison_goes_from_fast_to_slow_and_says_what_intervals_show(comparison: Comparison) -> None:
     lines = shown(comparison, 120).splitlines()
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(comparison.overall) <= set(rows)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
@@ -15,6 +14,7 @@ from PIL import Image
 from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.records import RequestRecord
@@ -166,7 +166,7 @@ def test_the_trace_names_every_process_and_thread(runners: tuple[Runner, Runner]
     assert trace["otherData"] == {"method": SPECEDGE}
 
 
-def names(events: list[dict[str, Any]], kind: str, key: str) -> dict[int, str]:
+def names(events: list[JsonObject], kind: str, key: str) -> dict[int, str]:
     return {event[key]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == kind}
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from command_line import TinyPair, read_rows, skit_here, write_rows
 from environments import DEPLOYMENT
 from report_builders import make_record, make_round, make_run, run_document
 from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from transformers import PreTrainedTokenizerBase
 
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import DetailCollector, RequestDetail, RoundDetail
@@ -45,7 +47,7 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     return [(record, details.take(record.request_id)) for record in records]
 
 
-def page_of(record: RequestRecord, detail: RequestDetail, show: Any = str, prompt: str = "") -> str:
+def page_of(record: RequestRecord, detail: RequestDetail, show: Callable[[int], str] = str, prompt: str = "") -> str:
     (page,) = pages([record], [detail])
     return render_page(RUN, page, show, prompt)
 
@@ -118,7 +120,9 @@ def test_trees_show_what_was_rejected(decoded: list[tuple[RequestRecord, Request
         assert len(page.classes("line", "bonus")) == len(page.classes("line", "root")) == len(record.rounds)
 
 
-def test_some_tokens_are_reused(decoded: list[tuple[RequestRecord, RequestDetail]], request: Any) -> None:
+def test_some_tokens_are_reused(
+    decoded: list[tuple[RequestRecord, RequestDetail]], request: pytest.FixtureRequest
+) -> None:
     reused = sum(step.reused for record, _ in decoded for step in record.rounds)
     assert (reused > 0) == ("specedge" in request.node.name)
 
@@ -136,7 +140,7 @@ TREE = RoundDetail(
 )
 
 
-def the_page(show: Any = str, prompt: str = "", **fields: Any) -> str:
+def the_page(show: Callable[[int], str] = str, prompt: str = "", **fields: Any) -> str:
     step = make_round(6, submitted=3, accepted=1, proactive=2, **fields)
     return page_of(make_record("q", step), RequestDetail("q", [TREE]), show, prompt)
 
@@ -224,7 +228,7 @@ def test_line_breaks_stay_in_the_output() -> None:
     assert visible("a\nb", breaks=True) == "a<i>⏎</i>\nb"
 
 
-def test_bytes_that_are_no_character_show_as_the_vocabulary_has_them(tokenizer: Any) -> None:
+def test_bytes_that_are_no_character_show_as_the_vocabulary_has_them(tokenizer: PreTrainedTokenizerBase) -> None:
     show = token_text(tokenizer)
     first, *_ = tokenizer("é", add_special_tokens=False)["input_ids"]
     assert show(first) == tokenizer.convert_ids_to_tokens(first) == "Ã"

@@ -3,6 +3,7 @@
 from typing import Any
 from xml.etree import ElementTree
 
+from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.document import Estimate
 from specbench_kit.reports.sections.columns import SPEEDUP
@@ -15,19 +16,23 @@ def shown(picture: Picture) -> dict[str, list[str]]:
     """Every title by the id of its mark."""
     root = ElementTree.fromstring(draw(picture, "somewhere", ["svg"])["svg"])
     groups = {group.get("id", ""): group for group in root.iter(f"{SVG}g")}
-    found = {name: [title.text or "" for title in group.iter(f"{SVG}title")] for name, group in groups.items()}
-    return {name: titles for name, titles in found.items() if titles and "--" in name}
+    titles_by_name = {name: [title.text or "" for title in group.iter(f"{SVG}title")] for name, group in groups.items()}
+    return {name: titles for name, titles in titles_by_name.items() if titles and "--" in name}
 
 
-def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: Any) -> None:
-    found = {picture.name: shown(picture) for picture in pictures(comparison)}
-    assert all(found.values())
+def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: Comparison) -> None:
+    titles_by_picture = {picture.name: shown(picture) for picture in pictures(comparison)}
+    assert all(titles_by_picture.values())
     for label, row in comparison.overall.items():
         name = label.replace(":", "-").replace("=", "-")
-        texts = {text for mark, titles in found["speedup"].items() if f"m-{name}--" in mark for text in titles}
+        texts = {
+            text for mark, titles in titles_by_picture["speedup"].items() if f"m-{name}--" in mark for text in titles
+        }
         speedup = SPEEDUP.text(Estimate(row.speedup, row.bounds("speedup")))
         assert texts == ({f"{label}\n{speedup}"} if row.speedup else set())
-        curve = [titles for mark, titles in found["acceptance_by_position"].items() if f"m-{name}--" in mark]
+        curve = [
+            titles for mark, titles in titles_by_picture["acceptance_by_position"].items() if f"m-{name}--" in mark
+        ]
         assert [len(titles) for titles in curve] == ([sum(map(bool, row.acceptance_at))] if row.submitted else [])
 
 

@@ -65,21 +65,21 @@ def parsed(*blocks, title="Title"):
 
 
 def body(*blocks, drawings=None):
-    found = page(*blocks, drawings=drawings).partition("<main>\n")[2].partition("\n</main>")[0]
-    return found.removeprefix("<h1>Title</h1>\n")
+    main = page(*blocks, drawings=drawings).partition("<main>\n")[2].partition("\n</main>")[0]
+    return main.removeprefix("<h1>Title</h1>\n")
 
 
 def test_a_page_loads_nothing_and_runs_its_own_script_alone():
-    found = parsed(Paragraph("Text."))
-    assert not {"link", "img", "iframe", "object"} & set(found.tags)
-    assert found.tags.count("script") == 1
+    parser = parsed(Paragraph("Text."))
+    assert not {"link", "img", "iframe", "object"} & set(parser.tags)
+    assert parser.tags.count("script") == 1
     script = page().partition("<script>")[2].partition("</script>")[0]
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    assert ("content", policy) in found.attributes
+    assert ("content", policy) in parser.attributes
     assert not re.search(r"innerHTML|eval|fetch|XMLHttp|import|https?:", script)
     assert "<script" not in shell("Plain", "", "")
-    assert ("content", "width=device-width, initial-scale=1") in found.attributes
+    assert ("content", "width=device-width, initial-scale=1") in parser.attributes
     assert "prefers-color-scheme: dark" in page()
 
 
@@ -122,10 +122,10 @@ def test_tables_scroll_in_their_own_box():
 def test_words_among_numbers_keep_to_the_left_and_names_do_not_break():
     role = "fitted: drafting that is not hidden"
     table = Table(("series", "role", "seen"), [("wisp/table-2", role, "36 (23–49)"), ("wisp/goodput", "identity", "2")])
-    found = body(table)
-    assert f"<th scope=row class=whole>wisp/table-2</th><td class=text>{role}</td><td>36 (23–49)</td>" in found
-    assert "<th scope=row>wisp/goodput</th><td class=text>identity</td>" in found
-    assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in found
+    html = body(table)
+    assert f"<th scope=row class=whole>wisp/table-2</th><td class=text>{role}</td><td>36 (23–49)</td>" in html
+    assert "<th scope=row>wisp/goodput</th><td class=text>identity</td>" in html
+    assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in html
 
 
 def test_the_name_of_a_run_breaks_where_it_is_wider_than_its_column():
@@ -135,16 +135,16 @@ def test_the_name_of_a_run_breaks_where_it_is_wider_than_its_column():
 
 def test_an_interval_among_sentences_is_not_broken():
     table = Table(("policy", Column("speedup", "times"), "why"), [("a", Estimate(1.5, (1.25, 1.75)), "word " * 20)])
-    found = body(table)
-    assert '<table class="words">' in found
-    assert "<td class=number>1.50x (1.25–1.75)</td>" in found
+    html = body(table)
+    assert '<table class="words">' in html
+    assert "<td class=number>1.50x (1.25–1.75)</td>" in html
 
 
 def test_code_keeps_lines_and_markup_of_its_text():
     text = "## no heading\n\n| no | table |\n```\n</details>\n<b>"
-    found = body(CodeBlock(text), Paragraph("After."))
-    assert found.startswith("<pre>## no heading\n\n| no | table |\n```\n&lt;/details&gt;\n&lt;b&gt;</pre>")
-    assert found.endswith("<p>After.</p>")
+    html = body(CodeBlock(text), Paragraph("After."))
+    assert html.startswith("<pre>## no heading\n\n| no | table |\n```\n&lt;/details&gt;\n&lt;b&gt;</pre>")
+    assert html.endswith("<p>After.</p>")
 
 
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", "<img src=x onerror=y>", '" onload="x', "a & b"])
@@ -153,11 +153,11 @@ def test_no_text_becomes_a_tag(text):
     figure = Figure(text, "plots/a.png", text)
     blocks = [Heading(text), Paragraph(text), table, CodeBlock(text), Caution([text]), BulletList([text]), figure]
     for block in [*blocks, Folded(text, blocks)]:
-        found = parsed(block, title=text)
-        assert found.tags.count("script") == 1
-        assert "img" not in found.tags
-        assert not {"onload", "onerror"} & {name for name, _ in found.attributes}
-        assert "".join(found.text).count(text) >= 3
+        parser = parsed(block, title=text)
+        assert parser.tags.count("script") == 1
+        assert "img" not in parser.tags
+        assert not {"onload", "onerror"} & {name for name, _ in parser.attributes}
+        assert "".join(parser.text).count(text) >= 3
 
 
 def test_links_lead_to_the_web_or_to_files_beside_the_page():
@@ -170,12 +170,12 @@ def test_links_lead_to_the_web_or_to_files_beside_the_page():
 def test_pictures_are_inlined_side_by_side_with_captions():
     drawings = {"plots/a": "<svg viewBox='0 0 1 1'></svg>", "plots/b": "<svg viewBox='0 0 1 1'></svg>"}
     figures = [Figure("First", "plots/a.png", "What `x` is."), Figure("Second", "plots/b.png")]
-    found = body(*figures, Paragraph("After."), drawings=drawings)
-    assert found.count('<div class="figures">') == 1
-    assert '<figure class="a"><svg role="img" aria-label="First" viewBox' in found
-    assert "<figcaption>What <code>x</code> is.</figcaption>" in found
-    assert "<figcaption>Second</figcaption>" in found
-    assert found.endswith("<p>After.</p>")
+    html = body(*figures, Paragraph("After."), drawings=drawings)
+    assert html.count('<div class="figures">') == 1
+    assert '<figure class="a"><svg role="img" aria-label="First" viewBox' in html
+    assert "<figcaption>What <code>x</code> is.</figcaption>" in html
+    assert "<figcaption>Second</figcaption>" in html
+    assert html.endswith("<p>After.</p>")
     assert '<a href="plots/a.png">First</a>' in body(*figures)
 
 

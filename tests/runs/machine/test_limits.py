@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 
 
-def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: float | None = 1.3) -> dict[str, Any]:
+def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: float | None = 1.3) -> JsonObject:
     """Return the readings of one process that decoded two lanes."""
     quiet = {"cpu_share": 0.99, "spread": 1.0}
     lanes = {"autoregressive": quiet, "wisp": {"cpu_share": cpu_share, "spread": spread}}

@@ -1,8 +1,8 @@
 """`skit ab` against real servers of a tiny model."""
 
 import json
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import error_line, read_object, read_rows, skit_here, write_rows
@@ -18,7 +18,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
+def ab(first: str, second: str, prompts: Path, *options: object) -> subprocess.CompletedProcess[str]:
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 17, "--out", out, "--warm-up", 1)
     return skit_here("ab", first, second, *common, *options)
@@ -30,8 +30,16 @@ def folder_of(prompts: Path) -> Path:
 
 
 def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server(speculates=True) as (two, _):
-        done = ab(f"plain=vllm://{one}", f"spec=vllm://{two}", prompts, "--concurrency", "1,2", "--json", "--strict")
+    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
+        done = ab(
+            f"plain=vllm://{first_address}",
+            f"spec=vllm://{second_address}",
+            prompts,
+            "--concurrency",
+            "1,2",
+            "--json",
+            "--strict",
+        )
     assert done.returncode == 0, done.stderr
     folder = folder_of(prompts)
     summary = json.loads(done.stdout)["summary"]
@@ -53,13 +61,13 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     report = (folder / "report.md").read_text()
     assert report.index("End to end, `spec` against `plain`") < report.index("plots/ratios.png") < report.index("## ")
     assert "| sampling | greedy |" in report
-    assert f"skit ab plain=vllm://{one} spec=vllm://{two}" in report
+    assert f"skit ab plain=vllm://{first_address} spec=vllm://{second_address}" in report
     assert "<svg" in (folder / "report.html").read_text()
 
 
 def test_requests_alternate_one_by_one(prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server() as (two, _):
-        ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--repeats", 2)
+    with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
+        ab(f"A=vllm://{first_address}", f"B=vllm://{second_address}", prompts, "--repeats", 2)
     rows = read_rows(folder_of(prompts) / "answers.jsonl")
     order = "".join(row["key"]["server"] for row in rows)
     assert order == "ABBA" * 4 + "BAAB" * 4
@@ -70,8 +78,18 @@ def test_requests_alternate_one_by_one(prompts: Path) -> None:
 
 
 def test_open_arrivals_are_the_same_for_both(prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server() as (two, _):
-        done = ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--rate", 50, "--turn", 4, "--repeats", 1)
+    with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
+        done = ab(
+            f"A=vllm://{first_address}",
+            f"B=vllm://{second_address}",
+            prompts,
+            "--rate",
+            50,
+            "--turn",
+            4,
+            "--repeats",
+            1,
+        )
     assert done.returncode == 0, done.stderr
     rows = read_rows(folder_of(prompts) / "answers.jsonl")
     due: dict[str, list[float]] = {}
@@ -86,8 +104,8 @@ def test_open_arrivals_are_the_same_for_both(prompts: Path) -> None:
 
 
 def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
-    with streaming_server(slow_s=0.01) as (one, _), streaming_server(wrong=True) as (two, _):
-        done = ab(f"plain=vllm://{one}", f"other=vllm://{two}", prompts)
+    with streaming_server(slow_s=0.01) as (first_address, _), streaming_server(wrong=True) as (second_address, _):
+        done = ab(f"plain=vllm://{first_address}", f"other=vllm://{second_address}", prompts)
     assert done.returncode == 0
     (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
     assert load["outputs"]["gate"] == "different"
@@ -108,8 +126,18 @@ def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
 
 
 def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server(slow_s=0.02) as (two, _):
-        ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--ttft-slo", "10s", "--tpot-slo", "15ms", "--limit", 2)
+    with streaming_server() as (first_address, _), streaming_server(slow_s=0.02) as (second_address, _):
+        ab(
+            f"A=vllm://{first_address}",
+            f"B=vllm://{second_address}",
+            prompts,
+            "--ttft-slo",
+            "10s",
+            "--tpot-slo",
+            "15ms",
+            "--limit",
+            2,
+        )
     (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
     figures = load["servers"]["B"]
     assert (figures["goodput"], figures["attainment"]) == (0.0, 0.0)
@@ -118,10 +146,10 @@ def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: P
 
 def test_a_key_is_read_from_the_environment_and_is_in_no_file(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKIT_API_KEY_SPEC", "sesame-1234")
-    with streaming_server() as (one, _), streaming_server(key="sesame-1234") as (two, _):
-        done = ab(f"plain=vllm://{one}", f"spec=vllm://{two}", prompts, "--limit", 2)
+    with streaming_server() as (first_address, _), streaming_server(key="sesame-1234") as (second_address, _):
+        done = ab(f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", prompts, "--limit", 2)
         monkeypatch.delenv("SKIT_API_KEY_SPEC")
-        refused = ab(f"plain=vllm://{one}", f"spec=vllm://{two}", prompts, "--limit", 1)
+        refused = ab(f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", prompts, "--limit", 1)
     assert done.returncode == 0, done.stderr
     folder = folder_of(prompts)  # the refused run left none
     assert "SKIT_API_KEY" in error_line(refused)
@@ -135,8 +163,10 @@ def test_a_key_is_read_from_the_environment_and_is_in_no_file(prompts: Path, mon
 )
 def test_a_condition_decides_the_exit_code(condition: str, code: int, prompts: Path) -> None:
     # Without a pause an answer may arrive whole, and then there is no time between its tokens.
-    with streaming_server(slow_s=0.005) as (one, _), streaming_server(slow_s=0.005) as (two, _):
-        done = ab(f"A=vllm://{one}", f"B=vllm://{two}", prompts, "--repeats", 1, "--fail-if", condition)
+    with streaming_server(slow_s=0.005) as (first_address, _), streaming_server(slow_s=0.005) as (second_address, _):
+        done = ab(
+            f"A=vllm://{first_address}", f"B=vllm://{second_address}", prompts, "--repeats", 1, "--fail-if", condition
+        )
     assert done.returncode == code, done.stderr
     assert ("failed: concurrency 1: " in done.stderr) == (code == 1)
 

@@ -9,6 +9,7 @@ import pytest
 from command_line import read_rows, skit_here, write_rows
 from streaming_server import Engine, streaming_server
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.studies.ab.run import PROBE_TOKENS
 
 Counts = dict[str, float]
@@ -23,7 +24,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def compare(first: str, second: str, prompts: Path, *options: object) -> tuple[dict[str, Any], str]:
+def compare(first: str, second: str, prompts: Path, *options: object) -> tuple[JsonObject, str]:
     """The only load of a comparison, and the text of its report."""
     common = ("--dataset", prompts, "--max-new-tokens", TOKENS, "--out", prompts.parent / "out", "--warm-up", 0)
     done = skit_here("ab", first, second, *common, "--json", *options)
@@ -32,7 +33,7 @@ def compare(first: str, second: str, prompts: Path, *options: object) -> tuple[d
     return result["summary"]["loads"][0], (Path(result["run_dirs"][0]) / "report.md").read_text()
 
 
-def acceptance(load: dict[str, Any]) -> dict[str, Any]:
+def acceptance(load: JsonObject) -> JsonObject:
     (entry,) = (entry for entry in load["comparisons"] if entry["figure"] == "acceptance")
     return dict(entry)
 
@@ -49,9 +50,12 @@ def decoded(engine: Engine) -> tuple[int, int, int]:
 def test_tokens_after_the_end_of_an_answer_do_not_count(kind: str, prompts: Path) -> None:
     """A server counts what its last round accepted behind the end, which 1 + accepted / rounds takes for an answer."""
     ends = {**DRAFTS, "ends_with": "W"}
-    with streaming_server(**ends) as (one, engine), streaming_server(**ends, reports_drafts=False) as (two, _):
-        load, report = compare(f"told={kind}://{one}", f"counted=vllm://{two}", prompts)
-    told, counted = (load["servers"][name]["speculation"] for name in ("told", "counted"))
+    with (
+        streaming_server(**ends) as (first_address, engine),
+        streaming_server(**ends, reports_drafts=False) as (second_address, _),
+    ):
+        load, report = compare(f"told={kind}://{first_address}", f"counted=vllm://{second_address}", prompts)
+    stated, counted = (load["servers"][name]["speculation"] for name in ("told", "counted"))
     rounds, sent, committed = decoded(engine)
     assert sent < committed  # some answer does end in the middle of a round
     assert (counted["source"], counted["rounds"]) == ("counters", 2 * rounds)
@@ -59,11 +63,11 @@ def test_tokens_after_the_end_of_an_answer_do_not_count(kind: str, prompts: Path
     steps = sum(len(list(engine.decode(prompt, TOKENS))) - 1 for prompt in PROMPTS)
     plain = steps - rounds
     assert counted["tokens_per_round"] == pytest.approx((sent + plain) / rounds)
-    assert told["source"] == "each answer"
+    assert stated["source"] == "each answer"
     if kind == "llama-cpp":
-        assert told["acceptance_length"] == pytest.approx((sent + plain) / steps)
+        assert stated["acceptance_length"] == pytest.approx((sent + plain) / steps)
     else:
-        assert sent / rounds <= told["acceptance_length"] < committed / rounds
+        assert sent / rounds <= stated["acceptance_length"] < committed / rounds
     assert "tokens sent per round" in report
     # A length by answers is not held against one by counters.
     assert "acceptance" not in {entry["figure"] for entry in load["comparisons"]}
@@ -72,8 +76,11 @@ def test_tokens_after_the_end_of_an_answer_do_not_count(kind: str, prompts: Path
 @pytest.mark.parametrize("reports_drafts", [True, False])
 def test_a_longer_acceptance_is_told_with_its_interval(reports_drafts: bool, prompts: Path) -> None:
     options = {**DRAFTS, "reports_drafts": reports_drafts}
-    with streaming_server(draft_length=1, **options) as (one, _), streaming_server(**options) as (two, _):
-        load, report = compare(f"short=vllm://{one}", f"long=vllm://{two}", prompts)
+    with (
+        streaming_server(draft_length=1, **options) as (first_address, _),
+        streaming_server(**options) as (second_address, _),
+    ):
+        load, report = compare(f"short=vllm://{first_address}", f"long=vllm://{second_address}", prompts)
     entry, lengths = acceptance(load), [load["servers"][name]["speculation"] for name in ("short", "long")]
     assert entry["verdict"] == "longer"
     assert entry["units"] == len(PROMPTS)
@@ -85,15 +92,18 @@ def test_a_longer_acceptance_is_told_with_its_interval(reports_drafts: bool, pro
 
 
 def test_equal_drafts_have_no_longer_acceptance(prompts: Path) -> None:
-    with streaming_server(speculates=True) as (one, _), streaming_server(speculates=True) as (two, _):
-        load, _ = compare(f"a=llama-cpp://{one}", f"b=llama-cpp://{two}", prompts)
+    with (
+        streaming_server(speculates=True) as (first_address, _),
+        streaming_server(speculates=True) as (second_address, _),
+    ):
+        load, _ = compare(f"a=llama-cpp://{first_address}", f"b=llama-cpp://{second_address}", prompts)
     assert (acceptance(load)["ratio"], acceptance(load)["verdict"]) == (pytest.approx(1), "no difference shown")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "llama-cpp"])
 def test_a_server_that_never_drafts_has_no_acceptance_to_compare(kind: str, prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server(speculates=True) as (two, _):
-        load, _ = compare(f"plain={kind}://{one}", f"spec={kind}://{two}", prompts, "--limit", 2)
+    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
+        load, _ = compare(f"plain={kind}://{first_address}", f"spec={kind}://{second_address}", prompts, "--limit", 2)
     assert load["servers"]["plain"]["speculation"] is None
     assert "acceptance" not in {entry["figure"] for entry in load["comparisons"]}
 
@@ -112,8 +122,13 @@ def test_counters_that_cannot_be_right_are_implausible(
     miscount: Callable[[Counts], Counts], words: str, prompts: Path
 ) -> None:
     options = {**DRAFTS, "reports_drafts": False}
-    with streaming_server(**options) as (one, _), streaming_server(**options, miscount=miscount) as (two, _):
-        load, report = compare(f"right=vllm://{one}", f"wrong=vllm://{two}", prompts, "--repeats", 3)
+    with (
+        streaming_server(**options) as (first_address, _),
+        streaming_server(**options, miscount=miscount) as (second_address, _),
+    ):
+        load, report = compare(
+            f"right=vllm://{first_address}", f"wrong=vllm://{second_address}", prompts, "--repeats", 3
+        )
     assert load["servers"]["right"]["speculation"]["doubts"] == []
     (doubt,) = load["servers"]["wrong"]["speculation"]["doubts"]
     assert words in doubt
@@ -124,8 +139,11 @@ def test_counters_that_cannot_be_right_are_implausible(
 
 def test_counters_are_read_around_every_turn(prompts: Path) -> None:
     """The probe, and what another client does between two turns of a server, are not counted."""
-    with streaming_server(**DRAFTS, reports_drafts=False) as (one, engine), streaming_server() as (two, _):
-        compare(f"a=vllm://{one}", f"b=vllm://{two}", prompts, "--repeats", 2)
+    with (
+        streaming_server(**DRAFTS, reports_drafts=False) as (first_address, engine),
+        streaming_server() as (second_address, _),
+    ):
+        compare(f"a=vllm://{first_address}", f"b=vllm://{second_address}", prompts, "--repeats", 2)
         (path,) = (prompts.parent / "out").glob("*/counters.jsonl")
         rows = read_rows(path)
         assert sorted({(row["repeat"], row["turn"]) for row in rows}) == [(r, t) for r in (0, 1) for t in range(8)]

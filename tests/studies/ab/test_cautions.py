@@ -18,7 +18,7 @@ LOAD = "concurrency 1"
 
 
 def record(server: str, number: int, tokens: int, *reasons: str) -> AnswerRecord:
-    bursts = [Burst(0.01 * place, 1) for place in range(1, tokens + 1)]
+    bursts = [Burst(0.01 * number, 1) for number in range(1, tokens + 1)]
     answer = StreamedAnswer("a" * tokens, bursts, "one per chunk", "stop")
     key = AnswerKey(LOAD, server, f"p{number}", 0)
     return AnswerRecord(key, number, float(number), answer, None, len(reasons) + 1, 0.0, list(reasons))
@@ -38,10 +38,10 @@ def test_answers_of_different_lengths_come_before_any_ratio(tokens: int) -> None
 
 def test_answers_of_one_length_are_not_mentioned() -> None:
     records = [record(server, number, 16) for server in ("plain", "spec") for number in range(8)]
-    found = summary(*records)
-    assert found.loads[0].lengths is not None
-    assert found.loads[0].lengths.equal == 8
-    assert report.headline(found).startswith("End to end")
+    comparison = summary(*records)
+    assert comparison.loads[0].lengths is not None
+    assert comparison.loads[0].lengths.equal == 8
+    assert report.headline(comparison).startswith("End to end")
 
 
 def test_retries_are_told_with_how_many_had_which_reason() -> None:

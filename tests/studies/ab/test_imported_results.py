@@ -107,8 +107,14 @@ def test_vllm_bench_serve(tmp_path: Path) -> None:
 
 def sglang_bench(step_s: float) -> Body:
     """No start times, Infinity where there is no rate, and null for requests without an error."""
-    known = {name: value for name, value in vllm_bench(step_s, rate=float("inf")).items() if name != "start_times"}
-    return {**known, "backend": "sglang", "max_concurrency": 2, "errors": [None] * COUNT, "accept_length": float("nan")}
+    columns = {name: value for name, value in vllm_bench(step_s, rate=float("inf")).items() if name != "start_times"}
+    return {
+        **columns,
+        "backend": "sglang",
+        "max_concurrency": 2,
+        "errors": [None] * COUNT,
+        "accept_length": float("nan"),
+    }
 
 
 def test_sglang_s_benchmark(tmp_path: Path) -> None:
@@ -121,7 +127,7 @@ def test_sglang_s_benchmark(tmp_path: Path) -> None:
     assert (load["load"], load["turns"], load["turn_requests"]) == ("concurrency 2", COUNT // 2, 2)
     rows = read_rows(next((tmp_path / "out").glob("*-ab-*")) / "answers.jsonl")
     sent_s = sorted(row["sent_s"] for row in rows if row["key"]["server"] == "plain")
-    assert sent_s == pytest.approx([0.6 * place for place in range(4) for _ in range(2)], abs=1e-4)
+    assert sent_s == pytest.approx([0.6 * batch for batch in range(4) for _ in range(2)], abs=1e-4)
 
 
 @pytest.mark.parametrize("places", [0, -3])

@@ -52,7 +52,7 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
         assert f"{len(before)} of 16 requests are kept in {folder}" in line
         assert read_object(folder / "summary.json")["partial"] is True
         assert "PARTIAL" in (folder / "report.md").read_text()
-        asked = len(engine.requests)
+        requests_before = len(engine.requests)
         with streaming_server(port=port):
             resumed = skit_here(*command, "--resume")
     assert resumed.returncode == 0, resumed.stderr
@@ -61,12 +61,14 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
     summary = read_object(folder / "summary.json")
     assert (summary["partial"], summary["finished"], summary["failed"]) == (False, 16, 0)
     # Only the turn that was cut short is asked again; one more request is the probe.
-    assert len(engine.requests) - asked <= 16 // 2 - 4 + 1 + 1
+    assert len(engine.requests) - requests_before <= 16 // 2 - 4 + 1 + 1
     assert len(read_object(folder / "run.json")["resumptions"]) == 1
     sent = [row["sent_s"] for row in after]
     assert sent == sorted(sent)
-    with streaming_server() as (one, _), streaming_server() as (two, _):
-        again = skit_here("ab", f"plain=vllm://{one}", f"spec=vllm://{two}", *options(prompts), "--resume")
+    with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
+        again = skit_here(
+            "ab", f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", *options(prompts), "--resume"
+        )
     assert "holds no unfinished run with these settings" in error_line(again)
 
 
@@ -74,8 +76,8 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
 @pytest.mark.parametrize("number", nightly_except([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]))
 def test_an_interrupted_run_is_resumed(number: signal.Signals, prompts: Path) -> None:
     # The seventh request to the second server, one of them the probe, is not answered until the command has ended.
-    with streaming_server() as (one, _), streaming_server(stalls_at=7) as (two, engine):
-        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts)]
+    with streaming_server() as (first_address, _), streaming_server(stalls_at=7) as (second_address, engine):
+        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts)]
         process = subprocess.Popen(
             [SKIT, *map(str, command)],
             env=environment(),
@@ -91,16 +93,16 @@ def test_an_interrupted_run_is_resumed(number: signal.Signals, prompts: Path) ->
         assert "error: interrupted; " in errors
         assert "Traceback" not in errors
         (folder,) = (prompts.parent / "out").glob("*-ab-*")
-        kept = read_rows(folder / "answers.jsonl")
-        assert sum(row["key"]["server"] == "b" for row in kept) == 5
+        answer_rows = read_rows(folder / "answers.jsonl")
+        assert sum(row["key"]["server"] == "b" for row in answer_rows) == 5
         done = skit_here(*command, "--resume", "--force")
     assert done.returncode == 0, done.stderr
     assert read_object(folder / "summary.json")["finished"] == 16
 
 
 def test_failed_requests_are_counted_and_leave_their_pairs_out(prompts: Path) -> None:
-    with streaming_server() as (one, _), streaming_server() as (two, broken):
-        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts), "--retries", 0]
+    with streaming_server() as (first_address, _), streaming_server() as (second_address, broken):
+        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts), "--retries", 0]
         # The probe of each server is answered before the first request fails.
         broken.behaviour.breaks_at = {2, 4}
         done = skit_here(*command, "--strict")
@@ -118,10 +120,10 @@ def test_failed_requests_are_counted_and_leave_their_pairs_out(prompts: Path) ->
 
 
 def test_minutes_end_a_comparison_between_turns_and_resume_continues_it(prompts: Path) -> None:
-    """So little time ends every call after one turn of both servers, and each call gets on."""
-    with streaming_server() as (one, _), streaming_server() as (two, _):
+    """Every call has so little time that it ends after one turn of both servers, and each call gets on."""
+    with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
         loads = ("--concurrency", "1,2")
-        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts), *loads]
+        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts), *loads]
         ended = skit_here(*command, "--minutes", 1e-6)
         assert ended.returncode == 0, ended.stderr
         assert "PARTIAL RUN: 2 of 32 requests are done; --resume goes on." in " ".join(ended.stdout.split())
@@ -130,8 +132,8 @@ def test_minutes_end_a_comparison_between_turns_and_resume_continues_it(prompts:
         further = skit_here(*command, "--minutes", 1e-6, "--resume")
         assert further.returncode == 0, further.stderr
         assert len(read_rows(folder / "answers.jsonl")) == 4
-        rest = skit_here(*command, "--resume")
-    assert rest.returncode == 0, rest.stderr
+        resumed = skit_here(*command, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
     summary = read_object(folder / "summary.json")
     assert (summary["partial"], summary["finished"]) == (False, 32)
 
@@ -140,8 +142,8 @@ def test_a_comparison_that_is_being_written_is_not_taken_up(prompts: Path, monke
     """Not even its description is changed, nor a line that its writer is in the middle of."""
     second: list[subprocess.CompletedProcess[str]] = []
     append = AnswerStore.append
-    with streaming_server() as (one, _), streaming_server() as (two, _):
-        command = ["ab", f"a=vllm://{one}", f"b=vllm://{two}", *options(prompts)]
+    with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
+        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts)]
 
         def append_and_run(self: AnswerStore, record: AnswerRecord) -> None:
             append(self, record)

@@ -1,6 +1,7 @@
 """Sampled outputs of two servers: equal distributions pass, and drafts that are verified wrongly do not."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from command_line import skit_here, write_rows
 from nightly import nightly_except
 from streaming_server import streaming_server
+
+from specbench_kit.core.typed_json import JsonObject
 
 PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28)]
 
@@ -18,15 +21,17 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def compare(prompts: Path, second: dict[str, Any], *options: object, first: dict[str, Any] | None = None) -> Any:
+def compare(
+    prompts: Path, second: dict[str, Any], *options: object, first: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Compare a server with the second one, which answers faster."""
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 8, "--out", out, "--warm-up", 0, "--temperature", 1, "--json")
-    with streaming_server(**(first or {})) as (one, _), streaming_server(**second) as (two, _):
-        return skit_here("ab", f"plain=vllm://{one}", f"spec=vllm://{two}", *common, *options)
+    with streaming_server(**(first or {})) as (first_address, _), streaming_server(**second) as (second_address, _):
+        return skit_here("ab", f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", *common, *options)
 
 
-def result_of(done: Any) -> tuple[dict[str, Any], str]:
+def result_of(done: subprocess.CompletedProcess[str]) -> tuple[JsonObject, str]:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     return result["summary"]["loads"][0], (Path(result["run_dirs"][0]) / "report.md").read_text()
@@ -65,10 +70,10 @@ def test_answers_that_end_too_early_are_found_by_their_lengths(prompts: Path) ->
 def test_every_repeat_has_a_seed_of_its_own_and_both_servers_the_same(prompts: Path) -> None:
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 4, "--out", out, "--warm-up", 0, "--temperature", 1)
-    with streaming_server() as (one, engine), streaming_server() as (two, other):
-        done = skit_here("ab", f"a=vllm://{one}", f"b=vllm://{two}", *common, "--repeats", 3)
+    with streaming_server() as (first_address, first_engine), streaming_server() as (second_address, second_engine):
+        done = skit_here("ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *common, "--repeats", 3)
     assert done.returncode == 0, done.stderr
-    seeds = [sorted(body["seed"] for _, body in each.requests[1:]) for each in (engine, other)]
+    seeds = [sorted(body["seed"] for _, body in engine.requests[1:]) for engine in (first_engine, second_engine)]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3 * len(PROMPTS)
 

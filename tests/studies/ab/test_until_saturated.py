@@ -1,7 +1,7 @@
 """A sweep of loads that ends where both servers are over-saturated."""
 
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import error_line, read_object, skit_here, write_rows
@@ -14,7 +14,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> Any:
+def ab(first: str, second: str, prompts: Path, *options: object) -> subprocess.CompletedProcess[str]:
     common = ("--dataset", prompts, "--max-new-tokens", 3, "--out", prompts.parent / "out", "--warm-up", 0)
     # These servers answer one request at a time, in .03 s or more.
     return skit_here(
@@ -28,29 +28,29 @@ def run_of(prompts: Path) -> Path:
 
 
 def test_a_sweep_ends_where_both_servers_are_over_saturated(prompts: Path) -> None:
-    with streaming_server(slow_s=0.01) as (one, engine), streaming_server(slow_s=0.01) as (two, _):
-        command = (f"a=vllm://{one}", f"b=vllm://{two}", prompts)
+    with streaming_server(slow_s=0.01) as (first_address, engine), streaming_server(slow_s=0.01) as (second_address, _):
+        command = (f"a=vllm://{first_address}", f"b=vllm://{second_address}", prompts)
         done = ab(*command, "--until-saturated")
         assert done.returncode == 0, done.stderr
-        asked = len(engine.requests)
+        request_count = len(engine.requests)
         refused = ab(*command, "--until-saturated", "--resume")
     summary = read_object(run_of(prompts) / "summary.json")
-    taken = [load["load"] for load in summary["loads"]]
+    loads = [load["load"] for load in summary["loads"]]
     # Each load is three times what a server can answer or more; a busy machine may need more than one to show it.
-    assert [*taken, *summary["left_out"]] == [f"rate {rate}" for rate in (80, 100, 120, 140, 160)]
+    assert [*loads, *summary["left_out"]] == [f"rate {rate}" for rate in (80, 100, 120, 140, 160)]
     assert summary["left_out"]
-    assert all(taken[-1] in summary["saturated"][server] for server in "ab")
-    assert not all(taken[:-1] and taken[-2] in summary["saturated"][server] for server in "ab")
-    assert asked == 1 + 54 * len(taken)
-    assert (summary["partial"], summary["planned"], summary["finished"]) == (False, *[108 * len(taken)] * 2)
+    assert all(loads[-1] in summary["saturated"][server] for server in "ab")
+    assert not all(loads[:-1] and loads[-2] in summary["saturated"][server] for server in "ab")
+    assert request_count == 1 + 54 * len(loads)
+    assert (summary["partial"], summary["planned"], summary["finished"]) == (False, *[108 * len(loads)] * 2)
     report = (run_of(prompts) / "report.md").read_text()
     assert f"not run for that: {', '.join(summary['left_out'])}." in report
     assert "holds no unfinished run" in error_line(refused)
 
 
 def test_a_sweep_goes_on_without_the_option(prompts: Path) -> None:
-    with streaming_server(slow_s=0.01) as (one, _), streaming_server(slow_s=0.01) as (two, _):
-        done = ab(f"a=vllm://{one}", f"b=vllm://{two}", prompts, "--limit", 6)
+    with streaming_server(slow_s=0.01) as (first_address, _), streaming_server(slow_s=0.01) as (second_address, _):
+        done = ab(f"a=vllm://{first_address}", f"b=vllm://{second_address}", prompts, "--limit", 6)
     assert done.returncode == 0, done.stderr
     summary = read_object(run_of(prompts) / "summary.json")
     assert [load["load"] for load in summary["loads"]] == [f"rate {rate}" for rate in (80, 100, 120, 140, 160)]

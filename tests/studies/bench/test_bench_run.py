@@ -58,8 +58,10 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
 
 def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(tiny: TinyPair, tmp_path: Path) -> None:
     """Drawn from one token they are accepted far less often than drawn from all."""
-    asked = settings(tiny, tmp_path, "fixed-k:k=2", temperature=1.5, draft_top_n=1, max_new_tokens=40, baseline=False)
-    benchmark = prepare(asked)
+    few_token_settings = settings(
+        tiny, tmp_path, "fixed-k:k=2", temperature=1.5, draft_top_n=1, max_new_tokens=40, baseline=False
+    )
+    benchmark = prepare(few_token_settings)
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
     acceptance = conclusion.document["sampling"]["acceptance"]

@@ -3,11 +3,11 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import TinyPair, error_line, read_object, read_rows, skit_here, write_rows
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.methods.base import methods
 
 pytestmark = pytest.mark.slow
@@ -45,13 +45,13 @@ def done(files: list[Path], tiny: TinyPair, folder: Path) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def document(done: subprocess.CompletedProcess[str]) -> JsonObject:
     assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    document: JsonObject = json.loads(done.stdout.splitlines()[-1])
     return document
 
 
-def test_every_method_that_can_run_has_a_run_directory(document: dict[str, Any], folder: Path) -> None:
+def test_every_method_that_can_run_has_a_run_directory(document: JsonObject, folder: Path) -> None:
     expected = set(methods.all()) - {"autoregressive"} - set(document["left_out"])
     assert {"adaspec", "fixed-k", "oracle", "specedge", "specinfer", "specpipe", "threshold"} <= expected
     assert set(document["summary"]) == expected
@@ -64,7 +64,7 @@ def test_every_method_that_can_run_has_a_run_directory(document: dict[str, Any],
         assert (run / "report.md").is_file()
 
 
-def test_one_more_folder_holds_the_report_on_all_of_them(document: dict[str, Any], folder: Path) -> None:
+def test_one_more_folder_holds_the_report_on_all_of_them(document: JsonObject, folder: Path) -> None:
     joint = folder / document["report_dir"]
     assert joint.parent == folder / "results"
     assert str(joint) not in document["run_dirs"]
@@ -91,7 +91,7 @@ def test_several_datasets_have_a_run_directory_per_method_each_and_one_report(
 
 
 def test_what_cannot_run_is_named_in_one_line_with_its_reason(
-    done: subprocess.CompletedProcess[str], document: dict[str, Any]
+    done: subprocess.CompletedProcess[str], document: JsonObject
 ) -> None:
     assert document["left_out"]["wisp"].startswith("no predictor for this pair of models")
     assert [line for line in done.stderr.splitlines() if line.startswith("left out: wisp: ")]

@@ -1,7 +1,7 @@
 """Prompts become requests: templates, turns, and answers that later turns are asked after."""
 
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +10,10 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, max_conversation_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 QUESTION = Prompt("q", "maths", ("How many?",))
 DIALOGUE = Prompt("d", "chat", ("Who?", "And why?", "Really?"))
@@ -25,11 +29,11 @@ def record(request: Request, text: str) -> RequestRecord:
     return RequestRecord(request.id, request.category, list(request.prompt_ids), text=text)
 
 
-def texts(tokenizer: Any, requests: list[Request]) -> dict[str, str]:
+def texts(tokenizer: "PreTrainedTokenizerBase", requests: list[Request]) -> dict[str, str]:
     return {request.id: tokenizer.decode(request.prompt_ids) for request in requests}
 
 
-def test_a_chat_prompt_goes_through_the_template_once(tokenizer: Any) -> None:
+def test_a_chat_prompt_goes_through_the_template_once(tokenizer: "PreTrainedTokenizerBase") -> None:
     conversation = Conversation(QUESTION, tokenizer, 7)
     request = ask(conversation)
     assert (request.id, request.category, request.max_new_tokens, request.reference) == ("q", "maths", 7, ())
@@ -38,12 +42,12 @@ def test_a_chat_prompt_goes_through_the_template_once(tokenizer: Any) -> None:
     assert conversation.next_request() is None
 
 
-def test_a_text_to_continue_goes_in_as_it_is(tokenizer: Any) -> None:
+def test_a_text_to_continue_goes_in_as_it_is(tokenizer: "PreTrainedTokenizerBase") -> None:
     request = ask(Conversation(Prompt("t", "text", ("Once upon",), chat=False), tokenizer, 7))
     assert list(request.prompt_ids) == tokenizer("Once upon")["input_ids"]
 
 
-def test_later_turns_hold_all_answers_so_far(tokenizer: Any) -> None:
+def test_later_turns_hold_all_answers_so_far(tokenizer: "PreTrainedTokenizerBase") -> None:
     conversation = Conversation(DIALOGUE, tokenizer, 7)
     requests = []
     for answer in (" Me.", "Because.", "Yes."):
@@ -57,15 +61,15 @@ def test_later_turns_hold_all_answers_so_far(tokenizer: Any) -> None:
     assert conversation.next_request() is None
 
 
-def test_the_system_speaks_before_the_first_turn(tokenizer: Any) -> None:
+def test_the_system_speaks_before_the_first_turn(tokenizer: "PreTrainedTokenizerBase") -> None:
     conversation = Conversation(Prompt("d", "chat", ("Who?", "Why?"), system="Be short."), tokenizer, 7)
     ask(conversation)
     conversation.answer("Me.")
-    said = "<|begin|>system: Be short.\nuser: Who?\nassistant: Me.\nuser: Why?\nassistant: "
-    assert tokenizer.decode(ask(conversation).prompt_ids) == said
+    expected_text = "<|begin|>system: Be short.\nuser: Who?\nassistant: Me.\nuser: Why?\nassistant: "
+    assert tokenizer.decode(ask(conversation).prompt_ids) == expected_text
 
 
-def test_without_a_template_turns_are_paragraphs(tokenizer: Any) -> None:
+def test_without_a_template_turns_are_paragraphs(tokenizer: "PreTrainedTokenizerBase") -> None:
     plain = copy(tokenizer)
     plain.chat_template = None
     conversation = Conversation(DIALOGUE, plain, 7)
@@ -85,7 +89,7 @@ def test_without_a_template_turns_are_paragraphs(tokenizer: Any) -> None:
         "{{ 1 / 0 }}",
     ],
 )
-def test_a_chat_template_that_fails_is_one_line(template: str, tokenizer: Any) -> None:
+def test_a_chat_template_that_fails_is_one_line(template: str, tokenizer: "PreTrainedTokenizerBase") -> None:
     hostile = copy(tokenizer)
     hostile.chat_template = template
     with pytest.raises(SkitError, match="the model's chat template fails on prompt 'q'") as caught:
@@ -94,7 +98,9 @@ def test_a_chat_template_that_fails_is_one_line(template: str, tokenizer: Any) -
 
 
 @pytest.mark.parametrize("prompt", [QUESTION, DIALOGUE])
-def test_room_is_kept_for_answers_whose_text_takes_more_tokens_than_they_had(prompt: Prompt, tokenizer: Any) -> None:
+def test_room_is_kept_for_answers_whose_text_takes_more_tokens_than_they_had(
+    prompt: Prompt, tokenizer: "PreTrainedTokenizerBase"
+) -> None:
     conversation = Conversation(prompt, tokenizer, 10)
     garbage = tokenizer.decode([tokenizer.convert_tokens_to_ids("ÿ")] * 10)
     longest = 0
@@ -105,7 +111,7 @@ def test_room_is_kept_for_answers_whose_text_takes_more_tokens_than_they_had(pro
     assert max_conversation_tokens(prompt, tokenizer, 10) == longest
 
 
-def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: Any) -> None:
+def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: "PreTrainedTokenizerBase") -> None:
     script = ConversationScript([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], {})
     first, question = script.take()
     assert (first.id, question.id) == ("d/1", "q")
@@ -118,7 +124,7 @@ def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: Any) ->
     assert "assistant: Me.\n" in tokenizer.decode(second.prompt_ids)
 
 
-def test_a_resumed_script_goes_on_after_the_recorded_answers(tokenizer: Any) -> None:
+def test_a_resumed_script_goes_on_after_the_recorded_answers(tokenizer: "PreTrainedTokenizerBase") -> None:
     finished = {"d/1": RequestRecord("d/1", "chat", [], text="Me."), "q": RequestRecord("q", "maths", [])}
     script = ConversationScript([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], finished)
     (second,) = script.take()
@@ -127,6 +133,6 @@ def test_a_resumed_script_goes_on_after_the_recorded_answers(tokenizer: Any) -> 
     assert [request.id for request in script.take()] == ["d/3"]
 
 
-def test_a_script_of_finished_conversations_asks_nothing(tokenizer: Any) -> None:
+def test_a_script_of_finished_conversations_asks_nothing(tokenizer: "PreTrainedTokenizerBase") -> None:
     finished = {name: RequestRecord(name, "chat", []) for name in ("d/1", "d/2", "d/3")}
     assert list(ConversationScript([Conversation(DIALOGUE, tokenizer, 7)], finished).take()) == []

@@ -63,7 +63,7 @@ def test_looking_often_makes_no_more_false_verdicts() -> None:
 
 
 def test_a_resumed_run_counts_what_is_finished_and_looks_no_more_often() -> None:
-    """Of 15 requests that were finished before, the next look is at 20, and the table has all of them."""
+    """15 requests were finished before: the next look is at 20, and the table has all of them."""
     rng = np.random.default_rng(1)
     decision = Decision(0.05, 80)
 
@@ -72,16 +72,16 @@ def test_a_resumed_run_counts_what_is_finished_and_looks_no_more_often() -> None
 
     speeds = {"autoregressive": 1.0, "a": 2.0, "b": 1.5}
     decision.resume({name: [timed(number, speed) for number in range(15)] for name, speed in speeds.items()})
-    made = []
+    decisions = []
     for number in range(15, 21):
-        made.append(decision.is_made())
+        decisions.append(decision.is_made())
         for name, speed in speeds.items():
             decision.keep(name, timed(number, speed))
-    assert made == [False] * 5 + [True]
+    assert decisions == [False] * 5 + [True]
 
 
 def test_a_run_ends_when_it_is_decided_and_is_whole(tiny: TinyPair, tmp_path: Path) -> None:
-    """Where drafting is slow, two lengths differ in every request, so that the first look decides."""
+    """Two lengths differ in every request where drafting is slow, so that the first look decides."""
     prompts = write_rows(tmp_path / "prompts.jsonl", *PROMPTS)
     options: dict[str, Any] = {"target": str(tiny.target), "draft": str(tiny.draft), "deployment": "raspberry-pi"}
     result = bench(
@@ -93,8 +93,8 @@ def test_a_run_ends_when_it_is_decided_and_is_whole(tiny: TinyPair, tmp_path: Pa
         assert 10 <= done < len(PROMPTS)
         assert run["decided"] == {"share": 0.05, "requests": done, "planned": len(PROMPTS)}
         assert (run["looks"], summary["partial"]) == (3, False)
-        asked = [row["request_id"] for row in read_rows(folder / "requests.jsonl")]
-        assert asked != [prompt["id"] for prompt in PROMPTS[:done]], "prompts are drawn"
+        request_ids = [row["request_id"] for row in read_rows(folder / "requests.jsonl")]
+        assert request_ids != [prompt["id"] for prompt in PROMPTS[:done]], "prompts are drawn"
     text = result.report(tmp_path / "report", ["md"])[0].read_text(encoding="utf-8")
     assert f"Decided after {done} of {len(PROMPTS)} requests" in text
     assert "PARTIAL RUN" not in text

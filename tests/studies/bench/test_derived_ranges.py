@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from environments import DEPLOYMENT
@@ -22,6 +21,7 @@ from specbench_kit.metrics.derived_range import reversing_ends, seconds_at_ends
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.sections import derived_range
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.replay import prepare_for_replay, replay
@@ -36,7 +36,9 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> TraceFile:
     return write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(8))
 
 
-def replayed(trace: TraceFile, out: Path, *methods: str, batch_size: int = 1, deployment: Deployment = WAN) -> Any:
+def replayed(
+    trace: TraceFile, out: Path, *methods: str, batch_size: int = 1, deployment: Deployment = WAN
+) -> list[Conclusion]:
     settings = BenchSettings(methods, out=out, deployment=deployment, batch_size=batch_size)
     conclusions, left_out, _ = bench_replay(settings, trace.path, lambda _: None)
     assert not left_out
@@ -54,7 +56,7 @@ def seconds_at(trace: TraceFile, spec: str, end: Deployment, batch_size: int) ->
 def test_every_end_takes_what_a_replay_of_that_deployment_takes(
     spec: str, batch_size: int, trace: TraceFile, tmp_path: Path
 ) -> None:
-    """Whether its rounds are timed again, or it decides anew: goodput goes by times, the others do not."""
+    """An end times the rounds again or decides anew: goodput goes by times, the others do not."""
     (conclusion,) = replayed(trace, tmp_path, spec, batch_size=batch_size)
     records = sorted(conclusion.directory.records(), key=lambda record: record.request_id)
     assert conclusion.directory.run["range"] == {"ends": list(ENDS), "decisions": DECIDED_ANEW}
@@ -86,7 +88,7 @@ def test_ranges_of_speedups_stand_in_summary_and_report(trace: TraceFile, tmp_pa
     assert not any("a plain step" in line for run in runs for line in setting_cautions(run.fields))
 
 
-def read(conclusion: Any) -> tuple[list[RequestRecord], list[RequestRecord]]:
+def read(conclusion: Conclusion) -> tuple[list[RequestRecord], list[RequestRecord]]:
     return conclusion.directory.records(), conclusion.directory.baseline_records()
 
 
@@ -113,7 +115,7 @@ def with_drafter(*steps_s: float) -> Deployment:
 
 def test_a_verdict_that_an_end_reverses_is_told(trace: TraceFile, tmp_path: Path) -> None:
     """Long drafts win if drafting is fast, short ones if it is as slow as it may be."""
-    told = {}
+    sentences = {}
     for name, steps_s in {"reversed": (0.001, 0.0005, 0.08), "held": (0.001, 0.0005, 0.002)}.items():
         conclusions = replayed(trace, tmp_path / name, "fixed-k:k=1", "fixed-k:k=5", deployment=with_drafter(*steps_s))
         runs, _ = load_runs([conclusion.directory.path for conclusion in conclusions])
@@ -124,12 +126,12 @@ def test_a_verdict_that_an_end_reverses_is_told(trace: TraceFile, tmp_path: Path
         assert reversing is not None
         assert {"slow drafter" in end for end in reversing} == ({True} if name == "reversed" else set())
         assert (row.relative_speed_most > 1) == (name == "reversed")
-        (told[name],) = derived_range.of_comparison(comparison)
+        (sentences[name],) = derived_range.of_comparison(comparison)
     assert (
         "the verdict does not hold with slow drafter, fast verifier or with slow drafter, slow verifier"
-        in (told["reversed"])
+        in (sentences["reversed"])
     )
-    assert "every verdict on a method holds over the whole range" in told["held"]
+    assert "every verdict on a method holds over the whole range" in sentences["held"]
 
 
 @pytest.mark.parametrize("spec", ["opt-tree", "specedge:depth=3", "fixed-k:drafter=suffix", "specpipe:stages=2"])
@@ -142,8 +144,8 @@ def test_live_rounds_are_timed_at_the_ends_as_they_were_drafted(spec: str) -> No
     slow = replace(deployment, verifier=replace(deployment.verifier, latency=priced(1.0)))
     for batch_size in (1, 2):
         go = partial(decode, parse_method(spec), runners, requests, batch_size=batch_size, deployment=deployment)
-        alone, both = go(), go(ends=[deployment, slow])
-        for name, record in both.items():
+        alone, ranged = go(), go(ends=[deployment, slow])
+        for name, record in ranged.items():
             assert record.e2e_s is not None
             assert record.e2e_s == alone[name].e2e_s
             same_s, slow_s = record.ends_s

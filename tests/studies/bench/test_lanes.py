@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
 
 import pytest
 from breaking_method import add_breaking_in
 from tiny_models import disturbed, make_runner, tiny_llama
+from transformers import PreTrainedTokenizerBase
 
 from specbench_kit.core.errors import MethodError
 from specbench_kit.datasets.base import Prompt
@@ -36,7 +36,7 @@ def runners() -> Runners:
 def make_lane(
     spec: str,
     runners: Runners,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: list[Prompt],
     *,
     batch_size: int = 1,
@@ -58,7 +58,7 @@ def order(*lanes: MethodLane, turn: int, broken: dict[str, MethodError] | None =
     return names
 
 
-def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokenizer: Any) -> None:
+def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokenizer: PreTrainedTokenizerBase) -> None:
     plain, records = make_lane("autoregressive", runners, tokenizer, PROMPTS)
     chains, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
     plain_turn, chains_turn = ["autoregressive"] * 2, ["fixed-k"] * 2
@@ -74,16 +74,18 @@ def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokeniz
 @pytest.mark.parametrize("lanes", [1, 2, 3, 5])
 def test_no_lane_is_favoured_by_its_place(lanes: int) -> None:
     orders = [turn_order(lanes, turn) for turn in range(2 * lanes)]
-    for place in range(lanes):
-        assert sorted(order[place] for order in orders) == sorted([*range(lanes), *range(lanes)])
-    for one, other in combinations(range(lanes), 2):
-        assert sum(order.index(one) < order.index(other) for order in orders) == lanes
+    for position in range(lanes):
+        assert sorted(order[position] for order in orders) == sorted([*range(lanes), *range(lanes)])
+    for lane, other_lane in combinations(range(lanes), 2):
+        assert sum(order.index(lane) < order.index(other_lane) for order in orders) == lanes
     # A steady drift costs each lane the same, to the digit: every pair of turns is forwards and backwards.
     for first in range(0, 2 * lanes, 2):
         assert orders[first] == orders[first + 1][::-1]
 
 
-def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(runners: Runners, tokenizer: Any) -> None:
+def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(
+    runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     first, _ = make_lane("autoregressive", runners, tokenizer, PROMPTS)
     second, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
     list(first.turn(1))
@@ -93,7 +95,9 @@ def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(runners: Runner
     assert first.engine.clock.now_s() == before_s
 
 
-def test_the_next_turn_of_a_dialogue_goes_before_other_dialogues(runners: Runners, tokenizer: Any) -> None:
+def test_the_next_turn_of_a_dialogue_goes_before_other_dialogues(
+    runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     lane, records = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
     order(lane, turn=1)
     assert list(records) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
@@ -102,14 +106,18 @@ def test_the_next_turn_of_a_dialogue_goes_before_other_dialogues(runners: Runner
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
-def test_a_batch_of_dialogues_answers_every_turn_once(batch_size: int, runners: Runners, tokenizer: Any) -> None:
+def test_a_batch_of_dialogues_answers_every_turn_once(
+    batch_size: int, runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     lane, _ = make_lane("fixed-k", runners, tokenizer, DIALOGUES, batch_size=batch_size)
     names = [name for _, name in order(lane, turn=batch_size)]
     assert sorted(names) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
     assert all(names.index(f"{name}/1") < names.index(f"{name}/2") for name in "abc")
 
 
-def test_a_lane_with_references_asks_only_what_the_baseline_has_answered(runners: Runners, tokenizer: Any) -> None:
+def test_a_lane_with_references_asks_only_what_the_baseline_has_answered(
+    runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     plain, references = make_lane("autoregressive", runners, tokenizer, DIALOGUES)
     oracle, records = make_lane("oracle", runners, tokenizer, DIALOGUES, references=references)
     assert list(oracle.turn(1)) == []
@@ -123,7 +131,7 @@ def test_a_lane_with_references_asks_only_what_the_baseline_has_answered(runners
     assert sum(step.submitted for step in rounds) == sum(step.accepted for step in rounds) > 0
 
 
-def test_a_resumed_lane_leaves_out_what_is_finished(runners: Runners, tokenizer: Any) -> None:
+def test_a_resumed_lane_leaves_out_what_is_finished(runners: Runners, tokenizer: PreTrainedTokenizerBase) -> None:
     complete, before = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
     order(complete, turn=1)
     finished = {name: before[name] for name in ("a/1", "a/2", "b/1")}
@@ -134,7 +142,9 @@ def test_a_resumed_lane_leaves_out_what_is_finished(runners: Runners, tokenizer:
     }
 
 
-def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(runners: Runners, tokenizer: Any) -> None:
+def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(
+    runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     prompts = [PROMPTS[0], Prompt("long", "test", ("?" * 400, "And?")), PROMPTS[1]]
     lane, records = make_lane("fixed-k", runners, tokenizer, prompts)
     order(lane, turn=1)
@@ -143,20 +153,20 @@ def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(runners: R
     assert lane.tokens_per_s > 0
 
 
-def test_the_turn_in_which_a_limit_begins_is_ended(runners: Runners, tokenizer: Any) -> None:
-    """So that a resumed run gets on with every method, however short its time is."""
+def test_the_turn_in_which_a_limit_begins_is_ended(runners: Runners, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A resumed run therefore gets on with every method, however short its time is."""
     lanes = [make_lane(spec, runners, tokenizer, PROMPTS)[0] for spec in ("autoregressive", "fixed-k")]
     limit = TimeLimit(1e-9)
-    seen = []
+    finished = []
     for lane, record in run_in_turns(lanes, 1, limit, broken={}):
-        seen.append((lane.name, record.request_id))
-        if len(seen) == 3:  # the first record of the second turn is new
+        finished.append((lane.name, record.request_id))
+        if len(finished) == 3:  # the first record of the second turn is new
             limit.start()
-    assert sorted(seen) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
+    assert sorted(finished) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
 
 
 def test_a_method_whose_policy_fails_ends_alone_and_is_named_at_the_end(
-    runners: Runners, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    runners: Runners, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_breaking_in(monkeypatch)
     broken: dict[str, MethodError] = {}

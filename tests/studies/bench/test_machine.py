@@ -2,12 +2,14 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import BUSY, READINGS, TinyPair, read_object, skit_here, write_rows
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.profilers.loading import find_measured, read
 from specbench_kit.reports.sections import machine
 from specbench_kit.runs.document import RunDescription
@@ -18,11 +20,11 @@ FAST = ("--max-new-tokens", 8, "--json")
 WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "
 
 
-def warnings(*runs: dict[str, Any]) -> list[str]:
+def warnings(*runs: JsonObject) -> list[str]:
     return machine.warnings(*map(RunDescription.read, runs))
 
 
-def cautions(*runs: dict[str, Any]) -> list[str]:
+def cautions(*runs: JsonObject) -> list[str]:
     return machine.cautions(*map(RunDescription.read, runs))
 
 
@@ -32,8 +34,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+Bench = Callable[..., subprocess.CompletedProcess[str]]
+
+
 @pytest.fixture
-def bench(tiny: TinyPair, tmp_path: Path) -> Any:
+def bench(tiny: TinyPair, tmp_path: Path) -> Bench:
     prompts = write_rows(tmp_path / "ask.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Where?"})
 
     def run(*options: object) -> subprocess.CompletedProcess[str]:
@@ -44,12 +49,12 @@ def bench(tiny: TinyPair, tmp_path: Path) -> Any:
     return run
 
 
-def runs(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+def runs(done: subprocess.CompletedProcess[str]) -> list[JsonObject]:
     """The content of every run.json, in order."""
     return [read_object(Path(path) / "run.json") for path in json.loads(done.stdout)["run_dirs"]]
 
 
-def test_every_lane_is_watched_with_load_and_steal(bench: Any) -> None:
+def test_every_lane_is_watched_with_load_and_steal(bench: Bench) -> None:
     (run,) = runs(bench("--method", "fixed-k", "--repeats", 2))
     (block,) = run["machine"]
     assert set(block["lanes"]) == {"autoregressive", "fixed-k"}
@@ -60,7 +65,7 @@ def test_every_lane_is_watched_with_load_and_steal(bench: Any) -> None:
     assert (block["threads"], block["device"], block["injected"]) == (1, "cpu", "quiet_machine.json")
 
 
-def test_a_disturbed_run_says_so_before_its_result(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_run_says_so_before_its_result(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "fixed-k")
     text = " ".join(done.stderr.split())
@@ -74,14 +79,14 @@ def test_a_disturbed_run_says_so_before_its_result(bench: Any, monkeypatch: pyte
     assert "the speed of autoregressive decoding" in headline
 
 
-def test_modelled_time_reads_no_clock(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modelled_time_reads_no_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "fixed-k", "--deployment", "wan")
     assert "machine" not in runs(done)[0]
     assert "DISTURBED" not in done.stderr
 
 
-def test_a_slow_machine_gets_its_whole_short_profile(bench: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_machine_gets_its_whole_short_profile(bench: Bench, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured_environment, "AIM_S", 1e-6)
     done = bench("--method", "adaspec")
     assert "a short one was measured" in done.stderr
@@ -92,13 +97,13 @@ def test_a_slow_machine_gets_its_whole_short_profile(bench: Any, home: Path, mon
 
 
 def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumption_alone(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "adaspec", "--method", "sglang-throughput")
-    said = " ".join(done.stderr.split())
+    notices = " ".join(done.stderr.split())
     # Both methods plan with the latencies, which are measured and told of once.
-    assert said.count("and kept for --resume alone, since the drafter had a processor for 4%") == 1
+    assert notices.count("and kept for --resume alone, since the drafter had a processor for 4%") == 1
     run, _ = runs(done)
     assert [list(block["lanes"]) for block in run["machine"]] == [
         ["the drafter"],
@@ -115,7 +120,7 @@ def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumpti
 MANY = [{"id": str(number), "prompt": f"What is {number}?"} for number in range(8)]
 
 
-def test_plain_decoding_takes_a_second_turn_beside_itself(bench: Any, tmp_path: Path) -> None:
+def test_plain_decoding_takes_a_second_turn_beside_itself(bench: Bench, tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "many.jsonl", *MANY)
     _, run = runs(bench("--method", "fixed-k", "--dataset", prompts))
     control = run["machine"][0]["control"]
@@ -127,12 +132,12 @@ def test_plain_decoding_takes_a_second_turn_beside_itself(bench: Any, tmp_path: 
 
 @pytest.mark.parametrize("options", [["--deployment", "wan"], ["--no-baseline"]], ids=["modelled", "no baseline"])
 def test_nothing_is_decoded_twice_where_nothing_is_measured_against_it(
-    bench: Any, options: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = list[str]()
     add = Control.lane
 
-    def watched(control: Control, *lane: Any) -> Any:
+    def watched(control: Control, *lane: object) -> Any:
         decoded.append("again")
         return add(control, *lane)
 

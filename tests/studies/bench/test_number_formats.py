@@ -58,10 +58,10 @@ def test_a_report_says_how_to_compare_with_transformers_where_the_formats_differ
     differing = sentences("float32", "bfloat16")
     assert "computed in float32 and was published in bfloat16" in differing
     assert "load it there with `dtype=torch.float32`, or run here with `--dtype bfloat16`" in differing
-    for same in (
+    for advice in (
         sentences("float32", "float32"),
         sentences("float32", None),
         sentences("float32", "GGUF Q8_0"),
         sentences("float32", "bfloat16", 1.0),
     ):
-        assert "published" not in same
+        assert "published" not in advice

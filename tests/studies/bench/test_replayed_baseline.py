@@ -19,9 +19,9 @@ def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(tmp
     methods = ("fixed-k:k=2", "fixed-k:k=3", "suffix")
     settings = BenchSettings(methods, out=tmp_path / "out", deployment=DEPLOYMENT)
     conclusions, *_ = bench_replay(settings, trace.path, lambda _: None)
-    first, *others = (conclusion.directory for conclusion in conclusions)
+    first, *later_runs = (conclusion.directory for conclusion in conclusions)
     assert len(first.baseline_records()) == 6
-    for run in others:
+    for run in later_runs:
         assert run.baseline_records() == first.baseline_records()
     for conclusion in conclusions:
         plain_s, own_s = (

@@ -52,7 +52,7 @@ def command(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> list[st
 
 @pytest.fixture(scope="module")
 def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the same run lies that nothing interrupted."""
+    """Return the folder of the same run, which nothing interrupted."""
     out = tmp_path_factory.mktemp("whole")
     done = skit_here(*command, "--out", out)
     assert done.returncode == 0, done.stderr
@@ -136,11 +136,11 @@ def assert_resumed_once(run: Path, done: int) -> None:
 
 def at_request(number: int, do: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something once, when that many requests of the methods have been recorded."""
-    append, seen = RunDirectory.append, itertools.count(1)
+    append, appended = RunDirectory.append, itertools.count(1)
 
     def append_and_do(run: RunDirectory, record: RequestRecord) -> None:
         append(run, record)
-        if next(seen) == number:
+        if next(appended) == number:
             do()
 
     monkeypatch.setattr(RunDirectory, "append", append_and_do)
@@ -158,8 +158,8 @@ def test_an_interruption_between_requests_is_resumed_to_the_same_end(
         at_request(4, interrupt, patched)
         line = error_line(skit_here(*command, "--out", tmp_path))
     assert line == "interrupted; finished requests are kept, --resume continues with the others"
-    kept = [outputs(run_directory(tmp_path, method)) for method in METHODS]
-    assert sum(map(len, kept)) == 4
+    finished = [outputs(run_directory(tmp_path, method)) for method in METHODS]
+    assert sum(map(len, finished)) == 4
     done = skit_here(*command, "--out", tmp_path, "--resume")
     assert done.returncode == 0, done.stderr
     assert_same_as(whole, tmp_path)
@@ -406,12 +406,12 @@ def test_a_finished_run_is_not_resumed(command: list[str], whole: Path) -> None:
 def test_minutes_end_a_run_between_requests_and_resume_continues_it(
     options: list[str], command: list[str], tmp_path: Path
 ) -> None:
-    """So little time ends every call after one turn of all methods, and each call gets on."""
+    """Every call has so little time that it ends after one turn of all methods, and each call gets on."""
     ended = skit_here(*command, *options, "--out", tmp_path, "--minutes", 1e-6)
     assert ended.returncode == 0, ended.stderr
-    said = " ".join(ended.stdout.split())
-    assert "PARTIAL RUN: 1 of 16 requests finished. The same command with --resume decodes the others." in said
-    assert said.count("PARTIAL RUN") == 1  # of both methods together
+    terminal = " ".join(ended.stdout.split())
+    assert "PARTIAL RUN: 1 of 16 requests finished. The same command with --resume decodes the others." in terminal
+    assert terminal.count("PARTIAL RUN") == 1  # of both methods together
     runs = [run_directory(tmp_path, method) for method in METHODS]
     assert [len(outputs(run)) for run in runs] == [1, 1]
     assert [len(outputs(run, "baseline.jsonl")) for run in runs] == [1, 1]
@@ -419,8 +419,8 @@ def test_minutes_end_a_run_between_requests_and_resume_continues_it(
     assert further.returncode == 0, further.stderr
     assert all(1 < len(outputs(run)) < 16 for run in runs)
     assert all(read_object(run / "summary.json")["partial"] for run in runs)
-    rest = skit_here(*command, *options, "--out", tmp_path, "--resume")
-    assert rest.returncode == 0, rest.stderr
+    resumed = skit_here(*command, *options, "--out", tmp_path, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
     for run in runs:
         summary = read_object(run / "summary.json")
         assert (summary["partial"], summary["requests"]["finished"]) == (False, 16)

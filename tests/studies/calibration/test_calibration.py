@@ -35,12 +35,12 @@ def log() -> ServedLog:
 
 def test_a_fit_to_the_first_requests_predicts_the_others(log: ServedLog) -> None:
     start = find_software(KERNELS).on("rtx4090")
-    rest = slice(30, None)
-    before = agreement(log.simulated(SERVER.latency(start)), log.measured, rest)
+    later_requests = slice(30, None)
+    before = agreement(log.simulated(SERVER.latency(start)), log.measured, later_requests)
     assert max(abs(metric.mean - 1) for metric in before) > 0.05
     steps: list[tuple[int, int]] = []
     speed = fit_speed(log, 30, SERVER, start, lambda done, planned: steps.append((done, planned)))
-    after = agreement(log.simulated(SERVER.latency(speed)), log.measured, rest)
+    after = agreement(log.simulated(SERVER.latency(speed)), log.measured, later_requests)
     assert all(metric.mean == pytest.approx(1, abs=0.03) for metric in after)
     assert all(metric.tail == pytest.approx(1, abs=0.1) for metric in after)
     assert steps == sorted(steps)
@@ -56,9 +56,9 @@ def test_the_command_saves_a_profile_that_deployments_can_use(log: ServedLog, tm
     engine = ("--max-batch", "32", "--batch-tokens", "512", "--save-to", tmp_path / "mine.toml", "--json")
     done = skit_here(*command, *engine)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert set(told["rest"]) == {"law", "calibrated"}
-    assert all(abs(metric["mean"] - 1) < 0.03 for metric in told["rest"]["calibrated"])
+    document = json.loads(done.stdout)
+    assert set(document["rest"]) == {"law", "calibrated"}
+    assert all(abs(metric["mean"] - 1) < 0.03 for metric in document["rest"]["calibrated"])
     profile = load(str(tmp_path / "mine.toml"))
     assert (profile.source, profile.form, judge(profile).kind) == ("calibrated", "rounded", "possible")
     assert profile.reference.startswith("fitted to the first 30 requests of log.jsonl; means of the others are off by")

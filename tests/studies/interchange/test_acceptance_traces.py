@@ -25,14 +25,14 @@ PUBLISHED = Path(os.environ.get("SKIT_DATA_DIR", ""), "specdecode_bench", "combi
 WAN = load("wan")
 
 
-def offsets(name: str, acc_len: list[int], **fields: Any) -> dict[str, Any]:
+def offsets(name: str, acc_len: list[int], **fields: object) -> dict[str, Any]:
     """Return a request in the layout of SpecDecode-Bench's simulator."""
     answer_ids = [100 + offset % 7 for offset in range(len(acc_len))]
     plain = {"id": name, "prompt_token_ids": [1, 2, 3], "generated_token_ids": answer_ids}
     return plain | {"acc_eagle": {"acc_len": acc_len}} | fields
 
 
-def response(name: str, accepted: list[int], drafted: list[int], **fields: Any) -> dict[str, Any]:
+def response(name: str, accepted: list[int], drafted: list[int], **fields: object) -> dict[str, Any]:
     """Return a response of vLLM with detailed acceptance."""
     longest = max(drafted)
     counts = {
@@ -58,7 +58,7 @@ def record(name: str, histogram: dict[str, int]) -> dict[str, Any]:
     return {"metadata": {"x_request_id": name}, "metrics": metrics, "spec_decode_acceptance": acceptance}
 
 
-def imported(folder: Path, form: str, *rows: dict[str, Any], draft: str | None = None) -> TraceFile:
+def imported(folder: Path, form: str, *rows: dict[str, object], draft: str | None = None) -> TraceFile:
     file = write_rows(folder / "file.jsonl", *rows)
     return TraceFile(import_trace(file, form, ImportNames(draft=draft), folder / "trace.parquet", ()).path)
 
@@ -125,7 +125,7 @@ def test_a_round_tells_what_shorter_drafts_would_have_got(tmp_path: Path) -> Non
 
 
 def test_a_token_after_a_whole_draft_is_right_as_often_as_the_others(tmp_path: Path) -> None:
-    """In 4000 rounds of one drafted token, .75 are right: drafts of 1 from everywhere must find .75 right, too."""
+    """One drafted token in 4000 rounds is right with .75: drafts of 1 from everywhere must find .75 right, too."""
     random = Random(0)
     steps = [int(random.random() < 0.75) for _ in range(4000)]
     trace = imported(tmp_path, "vllm-responses", response("a", steps, [1] * 4000))

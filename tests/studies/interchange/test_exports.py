@@ -3,10 +3,11 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import Rows, TinyPair, error_line, read_rows, skit_here, write_rows
+
+from specbench_kit.core.typed_json import JsonObject
 
 PROMPTS: Rows = [
     {"id": "d1", "category": "chat", "turns": ["Who was first?", "And why?"]},
@@ -80,7 +81,7 @@ def test_aiperf_records_have_units_and_agree_with_the_run(run: Path, records: Ro
     assert {row["metadata"]["session_num"] for row in rows} == set(range(8))
 
 
-def check_aiperf(row: dict[str, Any], record: dict[str, Any]) -> None:
+def check_aiperf(row: JsonObject, record: JsonObject) -> None:
     metrics, metadata = row["metrics"], row["metadata"]
     if record["finish_reason"] == "error":
         assert set(metrics) == {"error_isl"}

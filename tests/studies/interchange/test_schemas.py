@@ -8,6 +8,7 @@ import pytest
 from command_line import error_line, read_object, skit_here
 from run_builders import in_turn, plain, records_of, write_run
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.studies.interchange.schemas import FILE_FORMATS, json_schema, object_tables
 
@@ -21,7 +22,7 @@ def test_every_format_has_a_schema_and_tables(name: str) -> None:
     assert all(table.title in schema["$defs"] for table in tables)
 
 
-def matches(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> bool:
+def matches(value: Any, schema: JsonObject, definitions: JsonObject) -> bool:
     """Return True if a JSON value has the types and the required fields of a schema."""
     if "$ref" in schema:
         return matches(value, definitions[schema["$ref"].rpartition("/")[2]], definitions)

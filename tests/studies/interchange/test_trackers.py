@@ -32,7 +32,7 @@ def test_a_result_card_is_yaml_with_the_runs_own_numbers(run: Path, tmp_path: Pa
 
 
 def test_golden_lengths_are_those_of_the_rounds_and_read_back(tmp_path: Path) -> None:
-    fixed, other = write_methods(tmp_path / "runs", requests=8, drafts={"fixed-k:k=4": (4, 0.8), "wisp": (3, 0.5)})
+    fixed, varying = write_methods(tmp_path / "runs", requests=8, drafts={"fixed-k:k=4": (4, 0.8), "wisp": (3, 0.5)})
     export(fixed, "golden", tmp_path / "golden.yaml")
     rounds = [step for line in (fixed / "requests.jsonl").open() for step in json.loads(line)["rounds"]]
     drafts = [step for step in rounds if step["submitted"]]
@@ -41,11 +41,11 @@ def test_golden_lengths_are_those_of_the_rounds_and_read_back(tmp_path: Path) ->
     text = (tmp_path / "golden.yaml").read_text()
     assert "95% interval over prompts: " in text
     assert "belong under thinking_on" in text
-    records = [json.loads(line) for line in (other / "requests.jsonl").open()]
-    for place, step in enumerate(step for record in records for step in record["rounds"]):
-        step["submitted"] = max(step["accepted"], 1 + place % 3)
-    (other / "requests.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    message = error_line(skit_here("export", other, "--format", "golden", "--out", tmp_path / "x"))
+    records = [json.loads(line) for line in (varying / "requests.jsonl").open()]
+    for number, step in enumerate(step for record in records for step in record["rounds"]):
+        step["submitted"] = max(step["accepted"], 1 + number % 3)
+    (varying / "requests.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    message = error_line(skit_here("export", varying, "--format", "golden", "--out", tmp_path / "x"))
     assert message.endswith("this run's drafts differ in length: export a run of fixed-k")
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from specbench_kit.studies.planning.search import Fleet, Search, Trials, most_de
 
 
 def options(promise: str, **others: object) -> PlanOptions:
-    given: dict[str, object] = {
+    usual: dict[str, object] = {
         "devices": 300,
         "classes": parse_classes(promise),
         "link": 0.04,
@@ -35,7 +34,7 @@ def options(promise: str, **others: object) -> PlanOptions:
         "prompt_tokens": "200",
         "output_tokens": "60",
     }
-    return PlanOptions(**{**given, **others})  # type: ignore[arg-type]
+    return PlanOptions(**{**usual, **others})  # type: ignore[arg-type]
 
 
 def test_link_and_classes_are_read_as_they_are_said() -> None:
@@ -105,8 +104,8 @@ def test_by_the_law_a_stricter_promise_never_serves_more_devices() -> None:
 
 def test_by_the_law_a_longer_link_and_longer_prompts_never_serve_more_devices() -> None:
     base = estimates("4")
-    for others in ({"link": 0.2}, {"prompt_tokens": "800"}):
-        moved = estimates("4", **others)
+    for changes in ({"link": 0.2}, {"prompt_tokens": "800"}):
+        moved = estimates("4", **changes)
         assert all(law.devices <= base[label].devices * 1.0001 for label, law in moved.items())
 
 
@@ -126,8 +125,8 @@ PIPELINES: dict[str, object] = {"target": "llama3.1-70b", "gpus": ("l40s",), "ca
 
 def test_pipelines_are_tried_for_models_that_no_card_holds() -> None:
     market = Market(options("2", **PIPELINES))
-    found = {(server.members, server.stages) for server in market.servers() if server.bits == 16}
-    assert found == {(members, stages) for members in (4, 8) for stages in (1, 2, 4)}
+    layouts = {(server.members, server.stages) for server in market.servers() if server.bits == 16}
+    assert layouts == {(members, stages) for members in (4, 8) for stages in (1, 2, 4)}
     assert {server.stages for server in market.servers() if server.bits == 4} == {1}
     assert "4 x l40s in 2 stages, 16-bit weights" in {server.label for server in market.servers()}
     assert all(candidate.server.stages == 1 for candidate in market.candidates("server"))
@@ -190,7 +189,7 @@ def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypat
         ({"schedulers": ("nonsense",)}, "unknown scheduler 'nonsense'"),
     ],
 )
-def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(changes: dict[str, object], said: str) -> None:
     with pytest.raises(SkitError, match=said) as error:
         run.PlanRun(options("4", **changes), lambda *_: None).run()
     assert "no fleet" not in str(error.value)
@@ -212,9 +211,9 @@ def test_the_search_finds_the_last_load_that_is_served(most: int, first: int) ->
         trials = UpTo(0, CapacityRule(most=1), 1.0)
         assert most_devices(scenario, trials, first, least=2) == 0
         return
-    found = most_devices(scenario, trials, first)
-    assert found <= most
-    assert most - found <= max(1, 0.02 * most)
+    devices = most_devices(scenario, trials, first)
+    assert devices <= most
+    assert most - devices <= max(1, 0.02 * most)
     assert most_devices(scenario, trials, first, least=most + 1) == 0
 
 

@@ -139,8 +139,8 @@ def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> 
         assert f"{WAYS[way]} would cost" in headline(summary)
         named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
         assert bool(named) is close
-        said = headline(summary).partition(f"{WAYS[way]} would cost")[2].partition(";")[0]
-        assert ("within that range" in said) is close
+        sentence = headline(summary).partition(f"{WAYS[way]} would cost")[2].partition(";")[0]
+        assert ("within that range" in sentence) is close
 
 
 def test_the_weightiest_assumptions_are_moved(plan_run: PlanOutcome) -> None:

@@ -74,9 +74,9 @@ def test_a_resumed_recording_gives_the_same_trace(
     with pytest.raises(KeyboardInterrupt):
         record(settings, dataset, path, 4, interrupt_after(finished))
     assert not path.exists()
-    told: list[int] = []
-    resumed: RecordedTrace = record(settings, dataset, path, 4, lambda done, _: told.append(done), resume=True)
-    assert told == list(range(finished + 1, 7)), "finished requests are not answered again"
+    progress: list[int] = []
+    resumed: RecordedTrace = record(settings, dataset, path, 4, lambda done, _: progress.append(done), resume=True)
+    assert progress == list(range(finished + 1, 7)), "finished requests are not answered again"
     assert resumed.requests == 6
     assert [trace.request_id for trace in TraceFile(path)] == IDS
     assert all(map(equal, TraceFile(path), TraceFile(whole)))
@@ -105,6 +105,6 @@ def test_what_comes_behind_an_answer_is_the_targets_text(
     texts = {trace.request_id: [*trace.output_ids, *trace.continuation] for trace in TraceFile(longer)}
     for trace in TraceFile(whole):
         if not trace.request_id.endswith("/2"):  # a second turn follows an answer that the limit has cut
-            known = [*trace.output_ids, *trace.continuation]
-            assert known == texts[trace.request_id][: len(known)]
+            recorded = [*trace.output_ids, *trace.continuation]
+            assert recorded == texts[trace.request_id][: len(recorded)]
             assert len(trace.continuation) == 5

@@ -14,8 +14,8 @@ PEAK_FLOPS, FLOP_PER_TOKEN = 312e12, 2 * 32.8e9
 
 
 def argument(paper: str, claims: str) -> str:
-    (found,) = [entry.argument for entry in worlds()[paper].contradictions if claims in entry.claims]
-    return found
+    (text,) = [entry.argument for entry in worlds()[paper].contradictions if claims in entry.claims]
+    return text
 
 
 def test_every_paper_has_a_world_and_what_its_numbers_exclude() -> None:
@@ -50,18 +50,18 @@ def test_wisp_table_12_is_faster_than_the_card() -> None:
 def test_sled_and_centralized_cannot_be_of_one_workload() -> None:
     """A server that recomputes L tokens a round for E committed ones reaches R tokens/s only while R L / E fits."""
     alpha, k = 0.7322, 8
-    committed = sum(alpha**place for place in range(k + 1))
+    committed = sum(alpha**position for position in range(k + 1))
     assert committed == pytest.approx(3.5, abs=0.02)
     longest = {tokens: PEAK_FLOPS / FLOP_PER_TOKEN * tokens / 168 for tokens in (committed, k + 1)}
     assert [round(tokens) for tokens in longest.values()] == [99, 255]
     # Centralized serves N devices of speed s: N s steps of one token a second, in batches of N that each read L.
     table_12 = load("wisp-table-12").coefficients
-    asked = []
+    tokens_by_setup = []
     for devices, speed in ((80, 4), (54, 6), (41, 8)):
         spare_s = 1 / speed - table_12["c_s"] - devices * table_12["a_s"]
-        asked.append(spare_s / devices / (table_12["b_read_s"] + table_12["b_compute_s"]))
-    assert all(560 < tokens < 660 for tokens in asked)
-    assert min(asked) > 2 * max(longest.values())
+        tokens_by_setup.append(spare_s / devices / (table_12["b_read_s"] + table_12["b_compute_s"]))
+    assert all(560 < tokens < 660 for tokens in tokens_by_setup)
+    assert min(tokens_by_setup) > 2 * max(longest.values())
     assert "99 tokens" in argument("wisp", "SLED")
     assert "255" in argument("wisp", "SLED")
 
@@ -77,14 +77,14 @@ def test_no_scheduler_that_was_tried_brings_figures_7_and_8_of_wisp() -> None:
     """Read from the reference results: most violations are of a batch, and no class has more than with fcfs."""
     results = json.loads((ROOT / "results" / "reference" / "papers" / "summary.json").read_text())["experiments"]
     numbers = [*results["wisp/figure-7"]["published"], *results["wisp/figure-8"]["published"]]
-    kept: dict[str, dict[str, list[bool]]] = {}
+    holds_by_series: dict[str, dict[str, list[bool]]] = {}
     for number in numbers:
         if number["series"] != "fcfs":
             figure = "8" if number["metric"] == "compute_share" else "7"
             # A figure that no run has, because the server stood still, is no success.
-            kept.setdefault(number["series"], {}).setdefault(figure, []).append(bool(number["holds"]))
-    assert set(kept) == {"algorithm 1", "algorithm 1, late lane", "wisp-promise"}
-    assert {name: [all(held[figure]) for figure in "78"] for name, held in kept.items()} == {
+            holds_by_series.setdefault(number["series"], {}).setdefault(figure, []).append(bool(number["holds"]))
+    assert set(holds_by_series) == {"algorithm 1", "algorithm 1, late lane", "wisp-promise"}
+    assert {name: [all(holds[figure]) for figure in "78"] for name, holds in holds_by_series.items()} == {
         "algorithm 1": [False, False],
         "algorithm 1, late lane": [False, True],
         "wisp-promise": [True, False],

@@ -61,9 +61,9 @@ def test_a_05b_speeds_a_15b_up_on_a_t4(trace: TraceFile, code: list[RequestTrace
     ends = draft.range(), verify.range()
     assert ends[0] is not None
     assert ends[1] is not None
-    found = [speedup(*models, trace, code) for models in zip(*ends, strict=True)]
-    assert min(found) > 1
-    assert min(found) < 1.5 < max(found)
+    speedups = [speedup(*models, trace, code) for models in zip(*ends, strict=True)]
+    assert min(speedups) > 1
+    assert min(speedups) < 1.5 < max(speedups)
 
 
 @pytest.fixture(scope="module")

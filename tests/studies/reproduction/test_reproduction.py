@@ -116,7 +116,7 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
 
 
 def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) -> ReproducedExperiment:
-    """What a report knows of published numbers, each given with the simulated one."""
+    """Return the experiment that a report reads, with published numbers that each have a simulated one."""
     tables = [
         {"series": series, "metric": "value", "role": "predicted", **table} for series, (table, _) in pairs.items()
     ]
@@ -127,28 +127,28 @@ def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) ->
 
 
 def test_the_verdict_is_one_of_three_sentences() -> None:
-    ones = {"a": ({"value": 1.0}, 0.95), "b": ({"value": 1.0}, 1.02), "c": ({}, 3.0)}
-    assert verdict(compared(**ones)) == "Predicted: all 2 numbers within 5.00 %."
-    assert verdict(compared(**{**ones, "a": ({"value": 1.0}, 1.4)})) == (
+    near_numbers = {"a": ({"value": 1.0}, 0.95), "b": ({"value": 1.0}, 1.02), "c": ({}, 3.0)}
+    assert verdict(compared(**near_numbers)) == "Predicted: all 2 numbers within 5.00 %."
+    assert verdict(compared(**{**near_numbers, "a": ({"value": 1.0}, 1.4)})) == (
         "Not predicted: 1 of 2 numbers lie within 10.0 %; the farthest, a, is 1.40x the published one. No lengths."
     )
     assert verdict(compared(a=({}, 1.0))) == "Nothing is predicted here, and the text of the paper has no number."
 
 
 def test_only_predictions_count() -> None:
-    others = {
+    entries = {
         "put in": ({"value": 1.0, "role": "input"}, 1.0),
         "met": ({"value": 1.0, "role": "fitted", "fitted_to": "the pair"}, 1.2),
         "follows": ({"value": 1.0, "role": "identity"}, 1.0),
     }
-    result = compared(**others)
+    result = compared(**entries)
     assert (result.within, result.compared) == (0, 0)
     assert [result.roles[role].within for role in ("input", "fitted", "identity")] == [1, 0, 1]
     assert verdict(result) == (
         "Nothing is predicted here: 1 inputs (1 within the goal), 1 fitted (0 within the goal), 1 identities (1 within "
         "the goal)."
     )
-    result = compared(**others, told=({"value": 2.0}, 2.0))
+    result = compared(**entries, told=({"value": 2.0}, 2.0))
     assert (result.within, result.compared) == (1, 1)
     assert totals([result, result]) == "2 of 2 predicted numbers come out"
 
@@ -190,7 +190,7 @@ def test_every_published_number_says_what_it_is() -> None:
 
 
 def test_a_figure_without_a_name_of_its_own_says_what_was_measured() -> None:
-    nameless = [(name, n) for name, one in ALL.items() for n in one.published if n.metric == "value"]
+    nameless = [(name, n) for name, experiment in ALL.items() for n in experiment.published if n.metric == "value"]
     assert [name for name, number in nameless if not number.measured] == []
     words = {metric_in_words(number) for name, number in nameless if name == "specedge/table-3"}
     assert words == {"time between tokens (s)", "speedup over plain decoding"}
@@ -217,13 +217,13 @@ def test_an_experiment_changes_nothing_of_its_papers_world_unsaid() -> None:
     content = {"command": "simulate", "options": {"prompt_tokens": 250}}
     with pytest.raises(SkitError, match="x/y changes prompt_tokens of the paper's world unsaid"):
         in_world("x/y", content, world)
-    said = in_world("x/y", {**content, "differs": {"prompt_tokens": "Shorter ones."}}, world)
-    assert said["options"] == {"prompt_tokens": 250, "seeds": 5}
+    completed = in_world("x/y", {**content, "differs": {"prompt_tokens": "Shorter ones."}}, world)
+    assert completed["options"] == {"prompt_tokens": 250, "seeds": 5}
     assert in_world("x/y", {**content, "command": "law"}, world)["options"] == {"prompt_tokens": 250}
 
 
 def test_wisp_experiments_share_one_acceptance_and_longest_draft() -> None:
-    served = [one for one in find_experiments("wisp") if one.command in ("simulate", "capacity")]
+    served = [experiment for experiment in find_experiments("wisp") if experiment.command in ("simulate", "capacity")]
     assert len(served) == 7
     for experiment in served:
         for text in experiment.options["acceptance"]:
@@ -277,11 +277,11 @@ def test_lists_and_tables_of_an_experiment_name_the_worlds_values_too() -> None:
     content = {"command": "simulate", "options": {"acceptance": ["@pair", "iid:alpha=0.7,length=8"]}}
     with pytest.raises(SkitError, match="x/y has its own acceptance for its systems, unlike the paper's world"):
         in_world("x/y", content, world)
-    said = in_world("x/y", {**content, "differs": {"acceptance": "The second pair."}}, world)
-    assert said["options"]["acceptance"] == ["iid:alpha=0.6,length=8", "iid:alpha=0.7,length=8"]
+    completed = in_world("x/y", {**content, "differs": {"acceptance": "The second pair."}}, world)
+    assert completed["options"]["acceptance"] == ["iid:alpha=0.6,length=8", "iid:alpha=0.7,length=8"]
     options = {"acceptance": ["@pair"], "slo_of": {"acceptance": "@pair", "quantile": 0.9}}
-    held = in_world("x/y", {"command": "simulate", "options": options}, world)["options"]
-    assert held["slo_of"] == {"acceptance": "iid:alpha=0.6,length=8", "quantile": 0.9}
+    same_world = in_world("x/y", {"command": "simulate", "options": options}, world)["options"]
+    assert same_world["slo_of"] == {"acceptance": "iid:alpha=0.6,length=8", "quantile": 0.9}
 
 
 def test_both_sides_of_specedge_have_one_pair_and_a_device_each() -> None:
@@ -556,7 +556,9 @@ def test_means_over_the_spans_of_a_time_in_which_another_figure_lies() -> None:
 def test_the_least_of_several_figures_over_another_at_each_place() -> None:
     times = {"a": (4.0, 9.0), "b": (6.0, 8.0), "c": (2.0, 2.0)}
     rows = [
-        {"series": name, "n": n, "s": {"mean": time}} for name, both in times.items() for n, time in enumerate(both)
+        {"series": name, "n": n, "s": {"mean": time}}
+        for name, series_times in times.items()
+        for n, time in enumerate(series_times)
     ]
     results = GridRows(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
     assert results == [{"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))]
@@ -601,7 +603,7 @@ def test_an_unknown_input_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(experiment: Any, *_: Any, **__: Any) -> Any:
+    def broken(experiment: Any, *_: object, **__: object) -> Any:
         if experiment.name == "specedge/prices":
             raise KeyboardInterrupt
         return outcome_of(experiment, [])
@@ -624,6 +626,6 @@ def test_results_that_do_not_have_what_a_report_reads_are_one_line(content: str,
     (tmp_path / "summary.json").write_text(content)
     with pytest.raises(
         SkitError, match=rf"summary\.json was not written by skit reproduce \({problem}.*\): choose"
-    ) as one:
+    ) as refusal:
         reproduction._earlier_results(tmp_path)
-    assert "\n" not in str(one.value)
+    assert "\n" not in str(refusal.value)

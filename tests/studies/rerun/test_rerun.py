@@ -10,6 +10,7 @@ from command_line import Rows, TinyPair, copy_model, error_line, read_object, re
 from msgspec import structs
 
 from specbench_kit.core.option import options_in, recorded_values
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.runs.document import RunConfig
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -43,11 +44,11 @@ def run(prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory)
     return bench(prompts, tiny, tmp_path_factory.mktemp("first"), *options)
 
 
-def again(run: Path, tiny: TinyPair, prompts: Path, out: Path, *options: object) -> dict[str, Any]:
-    """What `skit rerun` says of a run, as JSON."""
+def again(run: Path, tiny: TinyPair, prompts: Path, out: Path, *options: object) -> JsonObject:
+    """Return as JSON what `skit rerun` says of a run."""
     done = skit_here("rerun", run, "--data-dir", prompts.parent, *tiny.options, "--out", out, "--json", *options)
     assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    document: JsonObject = json.loads(done.stdout.splitlines()[-1])
     return document
 
 

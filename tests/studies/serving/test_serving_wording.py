@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from report_builders import deployment_description, serving_figures, serving_run
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRow, SimulatedRow
@@ -25,8 +26,8 @@ POINT: dict[str, Any] = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_n
 def searched(
     series: str, low: float | None, mean: float, high: float | None, slo: str = "4", **changes: Any
 ) -> SearchedRow:
-    found = {"series": series, "slo": slo, "unit": "devices", "capacity": Interval(mean, low, high), "seeds": []}
-    return SearchedRow(**(POINT | found | changes))
+    searched_row = {"series": series, "slo": slo, "unit": "devices", "capacity": Interval(mean, low, high), "seeds": []}
+    return SearchedRow(**(POINT | searched_row | changes))
 
 
 def simulated(series: str, devices: int, low: float, mean: float, high: float) -> SimulatedRow:
@@ -120,19 +121,19 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
 def test_fewer_than_five_seeds_give_no_verdict(seeds: int, words: str) -> None:
     """However far apart the intervals are, nobody is told to take one of the systems."""
     rows = [simulated("a", 16, 0.2, 0.25, 0.3), simulated("b", 16, 0.05, 0.1, 0.15)]
-    found = [*of_simulation(rows, seeds)]
-    found += of_search([searched("a", None, 90, None), searched("b", None, 9, None)], seeds)
-    assert len(found) == 2
-    for sentence in found:
+    sentences = [*of_simulation(rows, seeds)]
+    sentences += of_search([searched("a", None, 90, None), searched("b", None, 9, None)], seeds)
+    assert len(sentences) == 2
+    for sentence in sentences:
         assert f": {words}" in sentence
         assert sentence.endswith("so run --seeds 5.")
         assert "take" not in sentence
 
 
 def test_a_range_whose_ends_read_alike_is_said_once() -> None:
-    place = {"series": "a", "devices": 16, "slo": "2", **POINT}
+    condition = {"series": "a", "devices": 16, "slo": "2", **POINT}
     end = FigureRange(
-        **place, ends={}, throughput=(90.0, 110.0), violation_rate=(0.0, 0.0001), against="a", throughput_ratio=None
+        **condition, ends={}, throughput=(90.0, 110.0), violation_rate=(0.0, 0.0001), against="a", throughput_ratio=None
     )
     (line,) = derived_range(simulation([], [end]))
     assert line.endswith("at 16 devices: a 90.0 to 110 tokens/s with 0.0% late. One seed was run at each end.")
@@ -169,7 +170,7 @@ def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
     assert impossible_times(RunDescription()) == []
 
 
-def series(method: str, submitted: float, acceptance: str | None = None) -> dict[str, Any]:
+def series(method: str, submitted: float, acceptance: str | None = None) -> JsonObject:
     return {
         "label": "edge",
         "method": method,
@@ -187,7 +188,7 @@ def series(method: str, submitted: float, acceptance: str | None = None) -> dict
         (series("wisp", 8.0, "iid:alpha=0.8,length=8"), []),
     ],
 )
-def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, Any], words: list[str]) -> None:
+def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, object], words: list[str]) -> None:
     assert acceptance_cautions(serving_run(entry, models={"target": {"name": "smollm2"}})) == words
 
 

@@ -169,9 +169,9 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     with TraceWriter(trace, header) as writer:
         for number, request in enumerate(made_requests(10)):
             writer.append(replace(request, category=f"task {number % 2}"))
-    made = folder / "made.toml"
-    made.write_text(DEPLOYMENT)
-    read_made = Definition(made, "made", cards.read_toml(made))
+    definition_file = folder / "made.toml"
+    definition_file.write_text(DEPLOYMENT)
+    read_made = Definition(definition_file, "made", cards.read_toml(definition_file))
     near, far = (digest(read_made.replace(values).build()) for values in ({}, {"link.rtt_s": 0.4}))
     text = SUITE.format(trace=trace, sha256=hash_file(trace), prompts=prompts, near=near, far=far)
     (folder / "suite.toml").write_text(text)
@@ -184,7 +184,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
 
 @pytest.fixture(scope="module")
 def results(suite: Suite) -> Results:
-    """What the suite says of a few policies."""
+    """Run the suite with a few policies."""
     specs = ["autoregressive", "oracle:max_draft=6", "fixed-k:k=3", "threshold", "specinfer"]
     return {result.policy.spec: result for result in run_suite(suite, specs, 1, silent)}
 
@@ -201,10 +201,10 @@ def test_the_seconds_are_those_of_a_replay(suite: Suite, results: Results) -> No
     trace, deployment = suite.trace("made"), suite.deployment("far")
     method = prepare_for_replay(parse_method("fixed-k:k=3"), trace, deployment)
     records = list(replay(method, trace.header, trace, deployment=deployment))
-    found = cell_of(results, "fixed-k:k=3", "made/far/1")
-    assert found.seconds == tuple(rounded(record.e2e_s or 0.0) for record in records)
-    assert found.rounds == tuple(len(record.rounds) for record in records)
-    assert found.tokens == sum(len(record.output_ids) for record in records)
+    cell = cell_of(results, "fixed-k:k=3", "made/far/1")
+    assert cell.seconds == tuple(rounded(record.e2e_s or 0.0) for record in records)
+    assert cell.rounds == tuple(len(record.rounds) for record in records)
+    assert cell.tokens == sum(len(record.output_ids) for record in records)
 
 
 def test_scores_are_ratios_of_sums(suite: Suite, results: Results) -> None:
@@ -240,10 +240,10 @@ def test_late_responses_are_those_of_a_simulation(suite: Suite, results: Results
         require_attainable_slo=False,
     )
     by_seed = [slo_violations(scenario, simulate(scenario, seed)) for seed in (0, 1)]
-    found = results["fixed-k:k=3"].policy.fleets["crowd"]
-    assert [late[1] for late in found.late] == [rounded(float(violated.mean())) for violated, _ in by_seed]
+    fleet = results["fixed-k:k=3"].policy.fleets["crowd"]
+    assert [late[1] for late in fleet.late] == [rounded(float(violated.mean())) for violated, _ in by_seed]
     first = [float(violated[of_class == 0].mean()) for violated, of_class in by_seed]
-    assert found.late_by_class[0] == pytest.approx(sum(first) / 2)
+    assert fleet.late_by_class[0] == pytest.approx(sum(first) / 2)
 
 
 def test_capacity_is_the_load_at_which_more_are_late_than_may_be(suite: Suite) -> None:
@@ -319,10 +319,14 @@ def test_a_file_comes_out_again(results: Results, tmp_path: Path) -> None:
     path = save(results["threshold"], tmp_path)
     assert path.name == "v0-threshold.json"
     assert submissions(tmp_path) == [read(path)]
-    found = check(read(path), 1, silent)
-    assert found.differences == []
+    check_result = check(read(path), 1, silent)
+    assert check_result.differences == []
     # The fleet `crowd` has two seeds of three loads, two classes and a goodput; `trees` has one of each.
-    assert (found.cells, found.fleets, found.numbers) == (6, 2, 6 * (10 + 10 + 7) + (2 * 3 + 2 + 1) + (1 + 1 + 1))
+    assert (check_result.cells, check_result.fleets, check_result.numbers) == (
+        6,
+        2,
+        6 * (10 + 10 + 7) + (2 * 3 + 2 + 1) + (1 + 1 + 1),
+    )
 
 
 def test_a_forged_number_is_found(results: Results, tmp_path: Path) -> None:
@@ -358,13 +362,13 @@ def test_files_that_do_not_count_are_refused_in_one_line(results: Results, tmp_p
         path.write_text(changed)
         with pytest.raises(SkitError, match=reason):
             read(path)
-    for other, reason in (
+    for altered, reason in (
         (structs.replace(result, suite="v7"), "belongs to suite v7, and this kit has v0"),
         (structs.replace(result, suite_sha256="0" * 64), "another suite of the name v0: its hash is 000000000000"),
         (structs.replace(result, schema=99), "has form 99"),
     ):
         with pytest.raises(SkitError, match=reason):
-            read(save(other, tmp_path))
+            read(save(altered, tmp_path))
     with pytest.raises(SkitError, match=r"cannot read .*gone\.json: No such file"):
         read(tmp_path / "gone.json")
 
@@ -374,9 +378,9 @@ def test_a_policy_that_is_not_installed_as_it_was_cannot_be_checked(results: Res
     absent = structs.replace(result.policy, spec="my-rule", package="skit-my-rule", version="0.1.0")
     with pytest.raises(SkitError, match=r"my-rule is not installed here: install skit-my-rule 0\.1\.0"):
         check(structs.replace(result, policy=absent), 1, silent)
-    other = structs.replace(result.policy, source_sha256="0" * 64)
+    altered = structs.replace(result.policy, source_sha256="0" * 64)
     with pytest.raises(SkitError, match="the source of fixed-k here is not the submitted one: install specbench-kit"):
-        check(structs.replace(result, policy=other), 1, silent)
+        check(structs.replace(result, policy=altered), 1, silent)
 
 
 def test_a_quick_run_is_no_submission(suite: Suite, results: Results, tmp_path: Path) -> None:
@@ -437,8 +441,8 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
     assert "come out to the last digit" in checked.stdout
     forged = decode(SuiteResult, before)
     save(structs.replace(forged, policy=structs.replace(forged.policy, lowered="k=1")), tmp_path / "submissions")
-    found = skit_here("suite", "check", own)
-    assert (found.returncode, "svip: its lowered is another here" in found.stdout) == (1, True)
+    refused = skit_here("suite", "check", own)
+    assert (refused.returncode, "svip: its lowered is another here" in refused.stdout) == (1, True)
 
 
 def run_in_fork(faulty: dict[str, str], *arguments: object) -> int:
@@ -471,14 +475,14 @@ def test_a_run_that_is_ended_at_any_moment_loses_and_doubles_no_result(kind: str
 
     log = tmp_path / "operations"
     assert run_in_fork(fault("none", 0, tmp_path / "whole", log), *command("whole")) == 0
-    whole = submitted("whole")
-    assert whole.keys() == {"v0-autoregressive.json", "v0-svip.json"}
+    uninterrupted = submitted("whole")
+    assert uninterrupted.keys() == {"v0-autoregressive.json", "v0-svip.json"}
     operations = log.read_text().splitlines()
     moment = sorted(Random(kind).sample(range(1, len(operations) + 1), 3))[part]
     ended = run_in_fork(fault(kind, moment, tmp_path / "ended"), *command("ended"))
     assert ended == (-SIGKILL if kind == "kill" else 2), operations[moment - 1]
     assert run_in_fork({}, *command("ended", "--resume")) == 0
-    assert submitted("ended") == whole, operations[moment - 1]
+    assert submitted("ended") == uninterrupted, operations[moment - 1]
 
 
 @pytest.mark.usefixtures("suite")
@@ -493,20 +497,20 @@ def test_running_servers_have_a_measured_row(results: Results, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for spec in ("autoregressive", "oracle:max_draft=6", "fixed-k:k=3"):
         save(results[spec], tmp_path / "submissions")
-    with streaming_server() as (one, _), streaming_server(speculates=True) as (two, _):
-        servers = ("--server", f"plain=vllm://{one}", "--server", f"own=vllm://{two}")
+    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
+        servers = ("--server", f"plain=vllm://{first_address}", "--server", f"own=vllm://{second_address}")
         done = skit_here("suite", "run", "v0", *servers, "--submit", "submissions", "--hardware", "a tiny card")
     assert done.returncode == 0, done.stderr
     path = tmp_path / "submissions" / "v0-plain-own.measured.json"
-    found = read_object(path)
-    assert (found["requests"], found["failed"], found["outputs"]) == (16, 0, "identical")
-    plain, own = found["servers"]
+    row = read_object(path)
+    assert (row["requests"], row["failed"], row["outputs"]) == (16, 0, "identical")
+    plain, own = row["servers"]
     assert plain["acceptance_length"] is None
     assert own["acceptance_length"] > 1
-    assert found["hardware"] == "a tiny card"
+    assert row["hardware"] == "a tiny card"
     (summary,) = (read_object(file) for file in tmp_path.glob("results/*-ab-*/summary.json"))
     (end_to_end,) = (part for part in summary["loads"][0]["comparisons"] if part["figure"] == "e2e")
-    assert (found["speedup"], found["verdict"]) == (end_to_end["typical"], end_to_end["verdict"])
+    assert (row["speedup"], row["verdict"]) == (end_to_end["typical"], end_to_end["verdict"])
     board = make_board(tmp_path / "submissions", tmp_path / "site").read_text()
     assert board.index("What did running servers measure?") < board.index("a tiny card")
     # What the servers are stands below the figures, so that these have one table in a narrow terminal.
@@ -523,5 +527,5 @@ def test_running_servers_have_a_measured_row(results: Results, tmp_path: Path, m
 def test_servers_elsewhere_need_their_hardware_in_words() -> None:
     servers = ("--server", "plain=vllm://192.0.2.1:1", "--server", "own=vllm://192.0.2.1:2")
     assert "give --hardware for servers on another machine" in error_line(skit_here("suite", "run", "v0", *servers))
-    both = skit_here("suite", "run", "v0", "--method", "svip", *servers)
-    assert error_line(both) == "give --method or --server, not both"
+    refused = skit_here("suite", "run", "v0", "--method", "svip", *servers)
+    assert error_line(refused) == "give --method or --server, not both"

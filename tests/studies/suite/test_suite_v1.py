@@ -55,9 +55,9 @@ def test_every_policy_of_the_kit_has_its_row() -> None:
     ],
 )
 def test_the_numbers_that_ship_come_out_again(spec: str, cell: str) -> None:
-    found, policy = run_cell("v1", False, spec, cell), shipped()[spec]
-    assert found.result == policy.cells[cell]
-    assert found.predictor in (None, policy.predictor)
+    rerun, policy = run_cell("v1", False, spec, cell), shipped()[spec]
+    assert rerun.result == policy.cells[cell]
+    assert rerun.predictor in (None, policy.predictor)
 
 
 def test_trees_have_rows_on_a_part_of_the_recorded_pair() -> None:
@@ -66,9 +66,9 @@ def test_trees_have_rows_on_a_part_of_the_recorded_pair() -> None:
     cells = [cell for cell in suite.cells.values() if cell.pair == "coder-trees"]
     assert [cell.deployment for cell in cells] == ["colocated", "edge-14", "edge-40"]
     assert not any(cell.is_recorded for cell in cells)
-    whole = {request.request_id: request for request in suite.requests("coder")}
+    full_requests = {request.request_id: request for request in suite.requests("coder")}
     for request in suite.requests("coder-trees"):
-        assert request.output_ids == whole[request.request_id].output_ids[: len(request.output_ids)]
+        assert request.output_ids == full_requests[request.request_id].output_ids[: len(request.output_ids)]
     rows = shipped()
     for spec in ("opt-tree", "eagle2-tree", "sequoia", "specinfer", "reachable", "autoregressive"):
         assert all(rows[spec].cells[cell.name].seconds for cell in cells)

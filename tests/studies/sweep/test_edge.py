@@ -1,11 +1,12 @@
 """Where a sweep finds that drafting at the edge stops to beat the same method beside the target."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import read_object, skit_here
 from trace_builders import made_requests, write_trace
+
+from specbench_kit.core.typed_json import JsonObject
 
 pytestmark = [pytest.mark.slow, pytest.mark.figures]
 
@@ -38,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sweep
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
+def rows(folder: Path) -> list[JsonObject]:
     return [row for row in read_object(folder / "summary.json")["rows"] if row["method"] == "fixed-k:k=4"]
 
 

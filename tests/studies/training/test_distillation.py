@@ -4,13 +4,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from command_line import TinyPair
 from tiny_heads import put_beside
 from tiny_models import decode, make_requests, make_runner, plain_greedy, random_prompts, tiny_llama
+from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
@@ -31,7 +31,7 @@ LAYERS = (0, 1, 2)
 KEY = AnswerKey("target", "prompts", 24, 0.5, 0, LAYERS)
 
 
-def greedy_answers(model: Any, lengths: Sequence[int], count: int = 24) -> list[Answer]:
+def greedy_answers(model: PreTrainedModel, lengths: Sequence[int], count: int = 24) -> list[Answer]:
     """The model's own answers to random prompts, with its states."""
     runner = make_runner(model, 1, 128)
     return [
@@ -41,12 +41,12 @@ def greedy_answers(model: Any, lengths: Sequence[int], count: int = 24) -> list[
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model() -> PreTrainedModel:
     return tiny_llama()
 
 
 @pytest.fixture(scope="module")
-def answers(model: Any) -> list[Answer]:
+def answers(model: PreTrainedModel) -> list[Answer]:
     return greedy_answers(model, [5, 9, 6, 12, 7])
 
 
@@ -72,11 +72,11 @@ def test_answers_with_states_serve_who_needs_none_and_other_seeds_have_folders_o
     with_states = AnswerStore.open(tmp_path, KEY)
     without = AnswerKey("target", "prompts", 24, 0.5, 0)
     assert AnswerStore.open(tmp_path, without).folder == with_states.folder
-    other = AnswerKey("target", "prompts", 24, 0.5, 1)
-    assert AnswerStore.open(tmp_path, other).folder != with_states.folder
+    other_seed = AnswerKey("target", "prompts", 24, 0.5, 1)
+    assert AnswerStore.open(tmp_path, other_seed).folder != with_states.folder
 
 
-def test_kept_tops_and_states_are_those_of_the_model(model: Any, answers: list[Answer]) -> None:
+def test_kept_tops_and_states_are_those_of_the_model(model: PreTrainedModel, answers: list[Answer]) -> None:
     answer = answers[0]
     with torch.inference_mode():
         output = model(torch.tensor([answer.tokens[:-1]]), output_hidden_states=True)
@@ -88,7 +88,7 @@ def test_kept_tops_and_states_are_those_of_the_model(model: Any, answers: list[A
     assert torch.allclose(answer.states.float(), states, atol=3e-2, rtol=1e-2)
 
 
-def test_states_of_another_model_are_refused(model: Any, answers: list[Answer], tmp_path: Path) -> None:
+def test_states_of_another_model_are_refused(model: PreTrainedModel, answers: list[Answer], tmp_path: Path) -> None:
     store = AnswerStore.open(tmp_path, KEY)
     store.append(answers)
     require_fresh(store, make_runner(model, 1, 128), LAYERS)
@@ -147,7 +147,7 @@ def live_counts(spec: str, runners: tuple[Runner, Runner], answers: Sequence[Ans
     return counts
 
 
-def test_a_heads_acceptance_on_answers_is_what_it_reaches_live(model: Any, answers: list[Answer]) -> None:
+def test_a_heads_acceptance_on_answers_is_what_it_reaches_live(model: PreTrainedModel, answers: list[Answer]) -> None:
     head = new_head(model, torch.arange(64), 0, LAYERS).eval()
     with torch.no_grad():
         for weight in head.parameters():
@@ -160,7 +160,7 @@ def test_a_heads_acceptance_on_answers_is_what_it_reaches_live(model: Any, answe
     assert computed == Acceptance.of(live, 2)
 
 
-def test_a_drafts_acceptance_on_answers_is_what_it_reaches_live(model: Any, answers: list[Answer]) -> None:
+def test_a_drafts_acceptance_on_answers_is_what_it_reaches_live(model: PreTrainedModel, answers: list[Answer]) -> None:
     draft = new_draft(model, (0,), torch.arange(0, 64, 2)).eval()
     computed = DraftLoss(draft, DraftRecipe()).acceptance([answers], length=3)
     runners = make_runner(model, 1, 128), make_runner(draft, 1, 128)
@@ -169,14 +169,16 @@ def test_a_drafts_acceptance_on_answers_is_what_it_reaches_live(model: Any, answ
     assert computed == Acceptance.of(live, 3)
 
 
-def test_a_draft_of_all_layers_and_tokens_is_the_target(model: Any) -> None:
+def test_a_draft_of_all_layers_and_tokens_is_the_target(model: PreTrainedModel) -> None:
     draft = new_draft(model, (0, 1), torch.arange(64))
     tokens = torch.tensor(random_prompts([12], 64))
     assert torch.equal(draft(tokens).logits, model(tokens).logits)
 
 
 @pytest.mark.parametrize("in_8_bits", [False, True])
-def test_a_saved_draft_drafts_the_same_on_every_executor(model: Any, in_8_bits: bool, tmp_path: Path) -> None:
+def test_a_saved_draft_drafts_the_same_on_every_executor(
+    model: PreTrainedModel, in_8_bits: bool, tmp_path: Path
+) -> None:
     tokens = torch.arange(0, 64, 2)
     save_draft(new_draft(model, (1,), tokens), tmp_path, in_8_bits=in_8_bits)
     assert is_reduced_draft(tmp_path)
@@ -204,7 +206,7 @@ def test_a_draft_without_its_target_reads_the_embedding_in_the_targets_files(tin
     assert torch.equal(loaded.model(text).logits, with_target.model(text).logits)
 
 
-def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(model: Any, tmp_path: Path) -> None:
+def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(model: PreTrainedModel, tmp_path: Path) -> None:
     save_draft(new_draft(model, (0,), torch.arange(32)), tmp_path)
     with pytest.raises(SkitError, match="give the target that it was trained for"):
         load_draft(tmp_path, tiny_llama(vocab_size=80))

@@ -54,8 +54,8 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
 
 @pytest.fixture(scope="module")
 def summary(experiment: TrainingExperiment) -> TrainingSummary:
-    once = Repeats(1, *[RepeatedRatio(1.0, None, [1.0])] * 4)
-    return decode(TrainingSummary, to_json(summarise(experiment, once)))
+    single_repeat = Repeats(1, *[RepeatedRatio(1.0, None, [1.0])] * 4)
+    return decode(TrainingSummary, to_json(summarise(experiment, single_repeat)))
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def ratio(value: float, *interval: float) -> RatioEstimate:
     ],
 )
 def test_the_report_begins_with_what_to_do(
-    wisp: Any, confidence: Any, adds: Any, start: str, summary: TrainingSummary
+    wisp: RepeatedRatio, confidence: RepeatedRatio, adds: RepeatedRatio, start: str, summary: TrainingSummary
 ) -> None:
     """The simplest of what is not shown to be slower, by the intervals."""
     changed = structs.replace(summary, choices=Choices(wisp, confidence, adds, ratio(0.7, 0.6, 0.8)))

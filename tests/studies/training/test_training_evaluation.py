@@ -140,8 +140,8 @@ def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment
 
 
 def test_the_summary_describes_the_data(experiment: TrainingExperiment) -> None:
-    once = RepeatedRatio(1.0, None, [1.0])
-    summary = summarise(experiment, Repeats(1, once, once, once, once))
+    equal_speed = RepeatedRatio(1.0, None, [1.0])
+    summary = summarise(experiment, Repeats(1, equal_speed, equal_speed, equal_speed, equal_speed))
     assert [part.prompts for part in summary.split.parts.values()] == [18, 6, 6]
     curve = summary.acceptance_by_feature["confidence"]
     assert sum(point.count for point in curve) == summary.split.training.examples

@@ -75,9 +75,9 @@ def test_the_draft_is_chosen_by_what_it_costs_and_by_what_is_accepted(
 ) -> None:
     """Its machine was slow when it verified, which must decide nothing."""
     slow = tuple(3 * seconds for seconds in VERIFY_S)
-    other = lighter(tmp_path / "light.parquet", draft_s, wrong=wrong, verify_s=slow)
+    lighter_trace = lighter(tmp_path / "light.parquet", draft_s, wrong=wrong, verify_s=slow)
     names = ("fixed-k", "threshold")
-    tuned, left_out = tune(TuningSettings(methods=names, traces=(trace, other), budget=4), lambda *_: None)
+    tuned, left_out = tune(TuningSettings(methods=names, traces=(trace, lighter_trace), budget=4), lambda *_: None)
     assert not left_out
     assert [draft.name for draft in tuned.drafts] == [chosen, *({"small", f"light {draft_s:g}"} - {chosen})]
     assert tuned.run["models"]["draft"]["name"] == chosen  # type: ignore[index]
@@ -95,16 +95,16 @@ def test_times_of_a_disturbed_machine_are_no_ground_for_a_choice(trace: Path, tm
     assert tuned.disturbed == ["busy.parquet: the host withheld 20.0% of the processor time (at most 2%)"]
     page = render(tuned, left_out)
     assert page.count("DISTURBED MACHINE") == 1
-    found = page.index("DISTURBED MACHINE: the times that decided do not hold: busy.parquet")
-    assert found < page.index("is the fastest") < page.index("MODELLED TIME")
+    warning_at = page.index("DISTURBED MACHINE: the times that decided do not hold: busy.parquet")
+    assert warning_at < page.index("is the fastest") < page.index("MODELLED TIME")
     elsewhere, _ = tune(settings(busy, "fixed-k", budget=2), lambda *_: None)
     assert elsewhere.disturbed == []
 
 
 def test_traces_of_other_answers_or_times_are_not_compared(trace: Path, tmp_path: Path) -> None:
-    other = write_trace(tmp_path / "other.parquet", made_requests(6, length=30), MODELS).path
+    other_answers = write_trace(tmp_path / "other.parquet", made_requests(6, length=30), MODELS).path
     with pytest.raises(SkitError, match="do not hold the same answers to the same prompts"):
-        tune(TuningSettings(methods=("fixed-k",), traces=(trace, other)), lambda *_: None)
+        tune(TuningSettings(methods=("fixed-k",), traces=(trace, other_answers)), lambda *_: None)
     with pytest.raises(SkitError, match="leave out --deployment"):
         TuningSettings(methods=("fixed-k",), traces=(trace, trace), deployment=FAR)
     with pytest.raises(SkitError, match="--replay names no trace"):
@@ -134,8 +134,8 @@ def test_the_page_names_the_fastest_and_its_interval_and_shows_every_gain(trace:
 
 
 def test_a_table_of_lengths_is_filled_for_every_size_up_to_the_batch(trace: Path) -> None:
-    wanted = replace(settings(trace, "batch-lengths"), batch_size=4)
-    tuned, _ = tune(wanted, lambda *_: None)
+    tuning_settings = replace(settings(trace, "batch-lengths"), batch_size=4)
+    tuned, _ = tune(tuning_settings, lambda *_: None)
     choice = tuned.methods["batch-lengths"]
     method = parse_method(choice.spec)
     assert method.sizes == (1, 2, 4)  # type: ignore[attr-defined]
@@ -171,7 +171,7 @@ def test_a_benchmark_takes_what_was_tuned(trace: Path, tmp_path: Path) -> None:
     assert chosen(replace(options, methods=("fixed-k:k=4",))) == {"fixed-k:k=4": True}
     group = chosen(replace(options, methods=("group:static",)))
     assert group[spec] is False
-    assert not [other for other in group if other != spec and other.startswith("fixed-k")]
+    assert not [method for method in group if method != spec and method.startswith("fixed-k")]
     assert tuned.doubts("test", 1) == []
     assert tuned.doubts("wan", 4) == [
         "tuned for deployment test, run with wan",
