@@ -43,7 +43,7 @@ from specbench_kit.reports.sections import profiles as wording
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
 from specbench_kit.reports.writing.drawing import logarithmic, plot
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span
 from specbench_kit.reports.writing.palette import COLOURS, GREY, HATCHES, LINES, MARKERS
 from specbench_kit.runs.document import RunConfig, RunDescription
 
@@ -324,7 +324,7 @@ def _time(time: DerivedTime, with_range: bool) -> str:
     ends = ""
     if with_range and time.range_s:
         low, high = time.range_s
-        ends = f" ({1e3 * low:.3g} to {1e3 * high:.3g})"
+        ends = f" ({span(f'{1e3 * low:.3g}', f'{1e3 * high:.3g}')})"
     return f"{1e3 * time.seconds:.3g} ms{ends} {wording.origin_in_words(time.origin)}"
 
 
