@@ -112,7 +112,7 @@ def _speed(row: MetricValues, run: RunDocument) -> str:
     within += f", {times(row.typical_speedup)} ({interval(typical)}) on a typical prompt" if typical else ""
     speed = f"{times(row.speedup)} the speed of {baseline.words(run)}{within}"
     beside = row.colocated_ratio
-    return f"{speed} and {times(beside)} that of itself server-only" if beside is not None else speed
+    return f"{speed} and {times(beside)} its own speed server-only" if beside is not None else speed
 
 
 def _first_names(names: Sequence[str]) -> str:
