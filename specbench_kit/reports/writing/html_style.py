@@ -78,19 +78,18 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
 .facts td {{ overflow-wrap: anywhere; }}
 @media (max-width: 40rem) {{
   h1 {{ font-size: 1.25rem; }} h2 {{ font-size: 1.1rem; margin-top: 1rem; }} figcaption {{ line-height: 1.3; }}
-  .facts th {{ width: 6.5rem; }} .words td:last-child {{ min-width: 16rem; }}
-  .words td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
+  .facts th {{ width: 6.5rem; }} .words:not(.stacked) td:last-child {{ min-width: 16rem; }}
+  .words:not(.stacked) td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
   .numbers td.text {{ min-width: 8rem; }}
   .numbers tr > :first-child code {{ white-space: normal; }}
-  .stacked thead {{ display: none; }} .stacked tbody tr {{ display: block; }}
+  .stacked thead {{ display: none; }} .stacked, .stacked tbody, .stacked tbody tr {{ display: block; }}
   .stacked tbody tr + tr {{ border-top: 2px solid var(--line); }}
   .stacked tbody tr > th:first-child {{ display: block; max-width: none; width: auto; font-weight: 600; }}
-  .stacked tbody tr > td {{
-    display: flex; justify-content: space-between; gap: 1rem; border-top: 0; text-align: right; white-space: normal;
-    padding: .1rem .35rem;
+  .stacked tbody tr > td, .stacked tbody tr > td.text {{
+    display: block; overflow: hidden; border-top: 0; text-align: right; white-space: normal; padding: .1rem .35rem;
   }}
   .stacked tbody tr > td:empty {{ display: none; }}
-  .stacked td::before {{ content: attr(data-title); color: var(--faint); text-align: left; }}
+  .stacked td::before {{ content: attr(data-title); color: var(--faint); float: left; margin-right: 1rem; }}
   .stacked th[data-title]::before {{ content: attr(data-title) " "; color: var(--faint); font-weight: 400; }}
 }}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
