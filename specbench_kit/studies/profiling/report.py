@@ -57,10 +57,10 @@ ESTIMATES = {
     "bandwidth that the software reaches, rounded where both are alike, plus what idles per step and per layer. The "
     "shares were fitted to measured kernels of other models and cards, not to this device running this model.",
     "silicon": "A forward takes the sum of its kernels' measured times, looked up by new tokens, rows of logits and "
-    "context. Each time says whether its shape was measured (silicon), lies between measured ones "
+    "context. Each time says whether its shape was measured (measured kernels), lies between measured ones "
     "(interpolated) or beyond them (analytic). Kernels were timed one by one; what an engine adds is the host's time.",
 }
-TIMES = f"Milliseconds per forward after {TIMED_CONTEXT} cached tokens, with their range and origin:"
+TIMES = f"Time of a forward after {TIMED_CONTEXT} cached tokens, with its range and origin:"
 RANGE = (
     "The range is that of the source's spread, of a host that takes 0 to 3 ms per step unless it was given, and of "
     "interconnects with and without peer access."
