@@ -59,9 +59,13 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
         width = max(len(mark) for mark, _ in MARKS.values())
         names = []
         texts = []
+        first_of: dict[str, str] = {}
         for finding in findings:
             mark, style = MARKS[finding.state]
             text = one_line("; ".join(filter(None, (finding.found, finding.advice))))
+            # What nine executors lack is said once.
+            first = first_of.setdefault(text, finding.name)
+            text = text if first == finding.name else f"as {first}"
             names.append(Text(finding.name))
             texts.append(Text.assemble((f"{mark:<{width}}", style), f" {text}"))
         columns = [TerminalColumn(cells, is_number=False) for cells in (names, texts)]

@@ -42,6 +42,9 @@ LONG_CELL = 80
 """Characters from which a cell is a sentence, so that its table is set as text."""
 LONG_WORD = 12
 """Characters from which the longest words of a column may break their lines."""
+STACKED_COLUMNS = 5
+STACKED_ROWS = 5
+"""A table of at least so many columns goes down on a phone, a cell a line: one of words, or of at most so many rows."""
 LONG_NAME = 24
 """Characters up to which the name of a row without blanks is not broken."""
 
@@ -137,20 +140,30 @@ def _table(table: Table) -> str:
         marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
     elif kind == "words":
         marks = ["" if column.unit == "text" else " class=number" for column in table.typed_columns]
+    stacked = has_header and len(header[0]) >= STACKED_COLUMNS and (kind == "words" or len(rows) <= STACKED_ROWS)
+    # Where the head of such a table is hidden, every cell names its column.
+    labels = [f' data-title="{escape(plain(title))}"' if stacked and title else "" for title in table.titles]
+    of_cells = [mark + label for mark, label in zip(marks, labels, strict=True)][1:]
     titles = "".join(f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header[0], marks, strict=True))
     head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
     body = "".join(
-        f"<tr><th scope=row{_whole(plain(name))}>{row[0]}</th>"
-        f"{''.join(f'<td{mark}>{cell}</td>' for cell, mark in zip(row[1:], marks[1:], strict=True))}</tr>"
+        f"<tr><th scope=row{_whole(plain(name))}{labels[0]}>{row[0]}</th>"
+        f"{''.join(f'<td{mark}>{cell}</td>' for cell, mark in zip(row[1:], of_cells, strict=True))}</tr>"
         for name, row in zip(names, rows, strict=True)
     )
-    return f'<div class="scroll" tabindex="0"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+    layout = f"{kind} stacked" if stacked else kind
+    return f'<div class="scroll" tabindex="0"><table class="{layout}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _holds_words(column: Sequence[str]) -> bool:
-    """Return True for a column most of whose cells are words that are longer than a number."""
-    words = [text for text in map(plain, column) if text[:1].isalpha()]
+    """Return True for a column most of whose cells are words, or more words than numbers, and longer than a number."""
+    words = [text for text in map(plain, column) if text[:1].isalpha() or _has_more_letters(text)]
     return len(words) > len(column) / 2 and max(map(len, words)) > LONG_WORD
+
+
+def _has_more_letters(text: str) -> bool:
+    """Return True for a text such as `100 tokens on average`, most of whose characters are letters."""
+    return sum(character.isalpha() for character in text) > len(text.replace(" ", "")) / 2
 
 
 def _whole(name: str) -> str:

@@ -69,6 +69,24 @@ def test_a_missing_compiler_is_named_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert f"{native.found}; {native.advice}".count("C++ compiler") == 1
 
 
+def test_what_several_executors_lack_is_printed_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def findings(*_: object, **__: object) -> list[doctor.Finding]:
+        states = (("a", "needs a card"), ("b", "needs a card"), ("c", "needs a disk"))
+        return [doctor.Finding(f"executor {name}", "missing", text, "it is faster") for name, text in states]
+
+    monkeypatch.setattr(doctor, "examine", findings)
+    with pytest.raises(SystemExit):
+        doctor.doctor()
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert printed == [
+        "executor a missing needs a card; it is faster",
+        "executor b missing as executor a",
+        "executor c missing needs a disk; it is faster",
+    ]
+
+
 def test_what_multiplies_gguf_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for products, words in (
         ("AVX2", "native-blocks, whose products this processor has: AVX2"),

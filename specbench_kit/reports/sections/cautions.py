@@ -13,7 +13,7 @@ from specbench_kit.models.catalogue import shape_of
 from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.document import Table
 from specbench_kit.reports.sections import machine
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span
 from specbench_kit.runs.document import (
     DeploymentDescription,
     LoweredLimit,
@@ -107,7 +107,7 @@ def derived_steps(deployment: DeploymentDescription | None) -> list[str]:
     for role, endpoint in (("verifier", restored.verifier), ("drafter", restored.drafter)):
         if endpoint.range is not None:
             step_s, low_s, high_s = (model.seconds(PLAIN_STEP) for model in (endpoint.latency, *endpoint.range))
-            parts.append(f"{seconds(step_s)} at the {role}, {seconds(low_s)} to {seconds(high_s)} over its range")
+            parts.append(f"{seconds(step_s)} at the {role}, {span(seconds(low_s), seconds(high_s))} over its range")
     return [
         f"DERIVED TIMES: a plain step after {PLAIN_STEP[0][1]} tokens takes {'; '.join(parts)}, by its profile, its "
         "host and its interconnect; a verdict that such a change could reverse is open."

@@ -9,7 +9,7 @@ from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.document import code
-from specbench_kit.reports.writing.formatting import times
+from specbench_kit.reports.writing.formatting import span, times
 from specbench_kit.runs.document import DerivedRange, RunDocument
 
 NAMED = 3
@@ -77,7 +77,7 @@ def _others(count: int) -> str:
 
 
 def _span(row: MetricValues, metric: str) -> str:
-    return f"{times(row.value(f'{metric}_least'))} to {times(row.value(f'{metric}_most'))}"
+    return span(times(row.value(f"{metric}_least")), times(row.value(f"{metric}_most")))
 
 
 def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:

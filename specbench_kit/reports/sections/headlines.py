@@ -23,7 +23,7 @@ from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.writing.formatting import count, interval, rate, seconds, share, significant, times
+from specbench_kit.reports.writing.formatting import count, interval, rate, seconds, share, significant, span, times
 from specbench_kit.runs.document import RunDocument
 
 NAMED = 3
@@ -112,7 +112,7 @@ def _speed(row: MetricValues, run: RunDocument) -> str:
     within += f", {times(row.typical_speedup)} ({interval(typical)}) on a typical prompt" if typical else ""
     speed = f"{times(row.speedup)} the speed of {baseline.words(run)}{within}"
     beside = row.colocated_ratio
-    return f"{speed} and {times(beside)} that of itself server-only" if beside is not None else speed
+    return f"{speed} and {times(beside)} its own speed server-only" if beside is not None else speed
 
 
 def _first_names(names: Sequence[str]) -> str:
@@ -129,7 +129,7 @@ def of_profile(profile: ProfileSummary) -> str:
         step = next(time for time in profile.times if (time.requests, time.new) == (1, 1))
         low, high = step.range_s or (step.seconds, step.seconds)
         origin = profiles.origin_in_words(step.origin)
-        time = f"a plain step takes {seconds(step.seconds)} ({seconds(low)} to {seconds(high)}; {origin})"
+        time = f"a plain step takes {seconds(step.seconds)} ({span(seconds(low), seconds(high))}; {origin})"
         if profile.role == "verifier":
             verification = next(time for time in profile.times if (time.requests, time.new) == (1, 5))
             time += f", a verification of 5 tokens {seconds(verification.seconds)}"

@@ -78,7 +78,7 @@ def verdict_sentence(
 
 def origin_in_words(origin: str) -> str:
     """Return where a derived time comes from, as reports name it."""
-    return "analytic" if origin == "law" else origin
+    return {"law": "analytic", "silicon": "measured kernels"}.get(origin, origin)
 
 
 def score(r2: float | None) -> str:

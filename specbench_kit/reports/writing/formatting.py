@@ -62,6 +62,11 @@ def interval(bounds: Sequence[float] | None) -> str:
     return "–".join(next((ends for ends in shown if ends[0] != ends[1]), shown[0][:1]))
 
 
+def span(low: str, high: str) -> str:
+    """Return the ends of a range, as they are written, or one of them where they read the same: 48 to 60."""
+    return low if low == high else f"{low} to {high}"
+
+
 def shorten_head(text: str, limit: int) -> str:
     """Return the last `limit` characters, after an ellipsis if some were cut."""
     return text if len(text) <= limit else f"…{text[-limit:]}"

@@ -53,6 +53,7 @@ summary {{ cursor: pointer; font-weight: 600; padding: .3rem 0; }}
 .warning summary {{ padding: .1rem 0; }}
 .warning .line > summary {{ overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
 .warning .line[open] > summary {{ white-space: normal; }}
+.warning .line:not([open]) > summary wbr {{ display: none; }}
 .scroll {{ margin: .6rem 0; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }}
 table {{ border-collapse: collapse; width: 100%; overflow-wrap: normal; }}
 th, td {{ padding: .35rem .6rem; text-align: left; vertical-align: top; }}
@@ -77,10 +78,19 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
 .facts td {{ overflow-wrap: anywhere; }}
 @media (max-width: 40rem) {{
   h1 {{ font-size: 1.25rem; }} h2 {{ font-size: 1.1rem; margin-top: 1rem; }} figcaption {{ line-height: 1.3; }}
-  .facts th {{ width: 6.5rem; }} .words td:last-child {{ min-width: 16rem; }}
-  .words td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
+  .facts th {{ width: 6.5rem; }} .words:not(.stacked) td:last-child {{ min-width: 16rem; }}
+  .words:not(.stacked) td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
   .numbers td.text {{ min-width: 8rem; }}
   .numbers tr > :first-child code {{ white-space: normal; }}
+  .stacked thead {{ display: none; }} .stacked, .stacked tbody, .stacked tbody tr {{ display: block; }}
+  .stacked tbody tr + tr {{ border-top: 2px solid var(--line); }}
+  .stacked tbody tr > th:first-child {{ display: block; max-width: none; width: auto; font-weight: 600; }}
+  .stacked tbody tr > td, .stacked tbody tr > td.text {{
+    display: block; overflow: hidden; border-top: 0; text-align: right; white-space: normal; padding: .1rem .35rem;
+  }}
+  .stacked tbody tr > td:empty {{ display: none; }}
+  .stacked td::before {{ content: attr(data-title); color: var(--faint); float: left; margin-right: 1rem; }}
+  .stacked th[data-title]::before {{ content: attr(data-title) " "; color: var(--faint); font-weight: 400; }}
 }}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
 figure {{ margin: 0; padding: .5rem; border: 1px solid var(--line); border-radius: 6px; min-width: 0; }}

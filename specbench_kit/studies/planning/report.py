@@ -37,7 +37,7 @@ from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections import deployment
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture
-from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
+from specbench_kit.reports.writing.formatting import ABSENT, count, share, span, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
 from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription
 
@@ -154,7 +154,7 @@ def fleet_table(summary: PlanSummary) -> Table:
         rows.append(
             [
                 WAYS[way],
-                f"{fleet.cards} x {fleet.card}"
+                f"{fleet.cards} x {fleet.title}"
                 + (f" ({_groups(fleet)}{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
                 f"{fleet.weight_bits} bits",
                 code(fleet.method),
@@ -180,7 +180,7 @@ def _span(fleet: FleetSummary) -> str:
     if not isinstance(fleet, PlannedFleet):
         return ""
     most = fleet.most_price_per_hour
-    return f"{dollars(fleet.least_price_per_hour)} to {dollars(most) if most else 'no fleet'}"
+    return span(dollars(fleet.least_price_per_hour), dollars(most) if most else "no fleet")
 
 
 def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:

@@ -43,7 +43,7 @@ from specbench_kit.reports.sections import profiles as wording
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
 from specbench_kit.reports.writing.drawing import logarithmic, plot
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span
 from specbench_kit.reports.writing.palette import COLOURS, GREY, HATCHES, LINES, MARKERS
 from specbench_kit.runs.document import RunConfig, RunDescription
 
@@ -57,10 +57,10 @@ ESTIMATES = {
     "bandwidth that the software reaches, rounded where both are alike, plus what idles per step and per layer. The "
     "shares were fitted to measured kernels of other models and cards, not to this device running this model.",
     "silicon": "A forward takes the sum of its kernels' measured times, looked up by new tokens, rows of logits and "
-    "context. Each time says whether its shape was measured (silicon), lies between measured ones "
+    "context. Each time says whether its shape was measured (measured kernels), lies between measured ones "
     "(interpolated) or beyond them (analytic). Kernels were timed one by one; what an engine adds is the host's time.",
 }
-TIMES = f"Milliseconds per forward after {TIMED_CONTEXT} cached tokens, with their range and origin:"
+TIMES = f"Time of a forward after {TIMED_CONTEXT} cached tokens, with its range and origin:"
 RANGE = (
     "The range is that of the source's spread, of a host that takes 0 to 3 ms per step unless it was given, and of "
     "interconnects with and without peer access."
@@ -324,7 +324,7 @@ def _time(time: DerivedTime, with_range: bool) -> str:
     ends = ""
     if with_range and time.range_s:
         low, high = time.range_s
-        ends = f" ({1e3 * low:.3g} to {1e3 * high:.3g})"
+        ends = f" ({span(f'{1e3 * low:.3g}', f'{1e3 * high:.3g}')})"
     return f"{1e3 * time.seconds:.3g} ms{ends} {wording.origin_in_words(time.origin)}"
 
 

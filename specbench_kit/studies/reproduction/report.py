@@ -37,6 +37,7 @@ from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     claim_verdict,
     duration,
+    effects_compared,
     metric_in_words,
     percent,
     published,
@@ -263,6 +264,7 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     for metric, rows in by_metric.items():
         blocks += [Paragraph(f"{metric}:"), Table((COLUMNS[0], *COLUMNS[2:]), rows)]
     blocks += [
+        *paragraphs(effects_compared(result)),
         *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
         Paragraph(f"**{result.verdict}**"),
     ]
@@ -284,6 +286,7 @@ def _section(result: ReproducedExperiment) -> Blocks:
         Heading(f"{result.name}: {result.summary}"),
         *paragraphs(f"{result.source}. {result.reading}".strip(), f"**{result.verdict}**"),
         _numbers(result),
+        *paragraphs(effects_compared(result)),
     ]
     if result.differs:
         blocks.append(Table(("other than in the paper's world", "why"), list(result.differs.items())))

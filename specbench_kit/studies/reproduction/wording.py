@@ -84,8 +84,8 @@ WHOLE = ("figures", "overall", "classes", "cost")
 """Parts of a metric's path that say nothing to a reader."""
 
 
-NOT_PREDICTED = {"input": "inputs", "fitted": "fitted", "identity": "identities"}
-"""Roles of numbers that could not have come out differently, in words for several."""
+NOT_PREDICTED = {"input": ("input", "inputs"), "fitted": ("fitted", "fitted"), "identity": ("identity", "identities")}
+"""Roles of numbers that could not have come out differently, in words for one and for several."""
 
 
 def role_counts(results: Sequence[ReproducedExperiment], role: str) -> tuple[int, int]:
@@ -110,10 +110,10 @@ def verdict(result: ReproducedExperiment) -> str:
 def _not_predicted(result: ReproducedExperiment) -> str:
     """Return how many numbers are no predictions, by what they are."""
     parts = []
-    for role, word in NOT_PREDICTED.items():
+    for role, words in NOT_PREDICTED.items():
         counts = result.roles[role]
         if counts.compared:
-            parts.append(f"{counts.compared} {word} ({counts.within} within the goal)")
+            parts.append(f"{counts.compared} {words[counts.compared > 1]} ({counts.within} within the goal)")
     if idle := result.roles["predicted"].passed_by_no_effect:
         parts.append(f"{idle} that a result without any effect would meet too")
     return ", ".join(parts)
@@ -158,7 +158,7 @@ def totals(results: Sequence[ReproducedExperiment]) -> str:
     compared = sum(result.compared for result in results)
     if not compared:
         others = [
-            f"{counts[0]} of {counts[1]} {words}"
+            f"{counts[0]} of {counts[1]} {words[1]}"
             for role, words in NOT_PREDICTED.items()
             if (counts := role_counts(results, role))[1]
         ]
@@ -203,6 +203,20 @@ def claim_verdict(pair: ComparedNumber, goal: float) -> str:
     bounds = pair.simulated.bounds
     inside = bounds is not None and pair.value is not None and bounds[0] <= pair.value <= bounds[1]
     return f"not met: {how}" + (", though inside our interval" if inside else "")
+
+
+def effects_compared(result: ReproducedExperiment) -> str:
+    """Return what the last column compares where it is not the numbers themselves, with the farthest as an example."""
+    gains = [pair for pair in result.published if pair.null and pair.simulated and pair.score is not None]
+    if not gains:
+        return ""
+    pair = max(gains, key=lambda pair: pair.error)
+    null = pair.null or 0.0
+    ours, theirs = ((value or 0.0) - null for value in (pair.simulated and pair.simulated.mean, pair.value))
+    return (
+        f"Of a number that is {null:g} without any effect, the last column compares what exceeds {null:g}: of "
+        f"{series_and_point(pair)}, {significant(ours)} / {significant(theirs)} = {times(pair.score)}."
+    )
 
 
 def summary_of_role(result: ReproducedExperiment, name: str) -> str:

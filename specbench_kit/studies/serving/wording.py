@@ -23,7 +23,7 @@ from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Cell, Column, Estimate
 from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_cautions
 from specbench_kit.reports.sections.wording import outcome
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span, times
 from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,
@@ -192,10 +192,10 @@ def derived_range(summary: SimulationSummary) -> list[str]:
         late = ""
         if row.violation_rate is not None:
             late = f" with {' to '.join(dict.fromkeys(map(share, row.violation_rate)))} late"
-        part = f"{series} {significant(low)} to {significant(high)} tokens/s{late}"
+        part = f"{series} {span(significant(low), significant(high))} tokens/s{late}"
         if row.throughput_ratio:
             slowest, fastest = row.throughput_ratio
-            part += f", {times(slowest)} to {times(fastest)} {row.against} ({_holds(slowest > 1 or fastest < 1)})"
+            part += f", {span(times(slowest), times(fastest))} {row.against} ({_holds(slowest > 1 or fastest < 1)})"
         parts.append(part)
     devices = next(iter(last.values())).devices
     return [
@@ -218,10 +218,10 @@ def derived_capacities(summary: CapacitySummary) -> list[str]:
         show = count if row.unit == "devices" else significant
         low, high = map(show, row.capacity)
         where = f" at {point_in_words(row, named)}" if named else ""
-        part = f"{row.series} {low} to {high} {row.unit}{where}"
+        part = f"{row.series} {span(low, high)} {row.unit}{where}"
         if row.capacity_ratio:
             least, most = row.capacity_ratio
-            part += f", {times(least)} to {times(most)} {row.against} ({_holds(least > 1 or most < 1)})"
+            part += f", {span(times(least), times(most))} {row.against} ({_holds(least > 1 or most < 1)})"
         parts.append(part)
     others = sum(not row.refused for row in summary.rows) - len(summary.ranges)
     more = f"; {others} more {'was' if others == 1 else 'were'} not searched at the ends" if others > 0 else ""

@@ -19,6 +19,11 @@ def test_durations_come_in_the_unit_that_suits_them(value, text):
     assert f.seconds(value) == text
 
 
+def test_a_range_whose_ends_read_alike_is_one_number():
+    assert f.span("48", "60") == "48 to 60"
+    assert f.span("48", "48") == "48"
+
+
 def test_what_has_no_value_is_a_dash():
     shows = (f.significant, f.count, f.seconds, f.share, f.rate, f.times, f.interval)
     assert {show(None) for show in shows} == {f.ABSENT}

@@ -128,6 +128,25 @@ def test_words_among_numbers_keep_to_the_left_and_names_do_not_break():
     assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in html
 
 
+def test_words_that_begin_with_a_number_keep_to_the_left_and_measurements_do_not():
+    rows = [("prompts", "100 tokens on average", "6.35 ms (5.9 to 9.98) silicon")]
+    found = body(Table(("assumption", "assumed", "time"), rows))
+    assert "<td class=text>100 tokens on average</td><td>6.35 ms (5.9 to 9.98) silicon</td>" in found
+
+
+def test_a_wide_table_of_few_rows_goes_down_on_a_phone_and_names_every_cell():
+    titles = ("", "cards", "weights", "$ per hour", "a < b")
+    rows = [("edge", "4 x l40s", "16 bits", "$3.16", "")] * 5
+    found = body(Table(titles, rows))
+    assert '<table class="numbers stacked">' in found
+    assert '<th scope=row>edge</th><td data-title="cards">4 x l40s</td>' in found
+    assert '<td data-title="a &lt; b"></td>' in found
+    assert '<table class="words stacked">' in body(Table(titles, [*rows, ("edge", "word " * 20, "", "", "")]))
+    for table in (Table(titles, rows + rows[:1]), Table(titles[:4], [row[:4] for row in rows])):
+        assert "stacked" not in body(table)
+        assert "data-title" not in body(table)
+
+
 def test_the_name_of_a_run_breaks_where_it_is_wider_than_its_column():
     run = "20261127T172340Z-wisp-gsm8k-b3005868"
     assert f"<th scope=row>{run}</th>" in body(Table(("run", "result"), [(run, "broken")]))

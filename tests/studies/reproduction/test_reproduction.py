@@ -46,7 +46,13 @@ from specbench_kit.studies.reproduction.laws import (
     top_token_frequency,
 )
 from specbench_kit.studies.reproduction.reproduction import COMMANDS, SEEDS, find_command, option_names, outcome_of
-from specbench_kit.studies.reproduction.wording import ReproducedExperiment, metric_in_words, totals, verdict
+from specbench_kit.studies.reproduction.wording import (
+    ReproducedExperiment,
+    effects_compared,
+    metric_in_words,
+    totals,
+    verdict,
+)
 from specbench_kit.studies.serving.serving_run import compute_shares, fewer_violations
 
 ALL = experiments()
@@ -145,7 +151,7 @@ def test_only_predictions_count() -> None:
     assert (result.within, result.compared) == (0, 0)
     assert [result.roles[role].within for role in ("input", "fitted", "identity")] == [1, 0, 1]
     assert verdict(result) == (
-        "Nothing is predicted here: 1 inputs (1 within the goal), 1 fitted (0 within the goal), 1 identities (1 within "
+        "Nothing is predicted here: 1 input (1 within the goal), 1 fitted (0 within the goal), 1 identity (1 within "
         "the goal)."
     )
     result = compared(**entries, told=({"value": 2.0}, 2.0))
@@ -159,6 +165,11 @@ def test_a_gain_is_scored_on_the_gain() -> None:
     result = compared(half=half, nothing=nothing)
     assert [pair.score for pair in result.published] == pytest.approx([0.92, 0.0])
     assert (result.within, result.compared) == (1, 2)
+    assert effects_compared(result) == (
+        "Of a number that is 1 without any effect, the last column compares what exceeds 1: of nothing, "
+        "0.00 / 0.500 = 0.00x."
+    )
+    assert effects_compared(compared(plain=({"value": 1.5}, 1.4))) == ""
     small = {"value": 1.07, "null": 1, "points": 0.02}
     result = compared(small=(small, 1.085), none=(small, 1.0))
     assert [pair.within for pair in result.published] == [True, False]
