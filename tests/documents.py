@@ -10,7 +10,7 @@ FENCED = re.compile(r"^(<!-- make docs-test -->\n)?```(\w+)\n(.*?)^```", re.MULT
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CodeBlock:
     """Lines between fences; one that is `slow` runs in `make docs-test`, as it is written."""
 
     page: Path
@@ -19,10 +19,10 @@ class Block:
     slow: bool
 
 
-def blocks(language: str) -> list[Block]:
+def blocks(language: str) -> list[CodeBlock]:
     """Every block of the language, each text once."""
     all_blocks = [
-        Block(page, match[2], match[3], bool(match[1]))
+        CodeBlock(page, match[2], match[3], bool(match[1]))
         for page in PAGES
         for match in FENCED.finditer(page.read_text(encoding="utf-8"))
         if match[2] == language

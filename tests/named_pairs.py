@@ -112,7 +112,7 @@ class Hub:
 def local_hub() -> Iterator[Hub]:
     """Serve files as the hub does, at an address of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class HubHandler(BaseHTTPRequestHandler):
         disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
 
         def do_HEAD(self) -> None:
@@ -145,7 +145,7 @@ def local_hub() -> Iterator[Hub]:
         def log_message(self, format: str, *arguments: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), HubHandler)
     server.daemon_threads = True
     hub = Hub(f"http://127.0.0.1:{server.server_port}")
     with running(server):

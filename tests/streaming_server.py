@@ -137,7 +137,7 @@ def sampled(
 
 
 @dataclass
-class Engine:
+class StreamingEngine:
     """The model, what it did so far, and its counters."""
 
     behaviour: Behaviour
@@ -189,7 +189,7 @@ def text_of(tokens: list[int]) -> str:
     return "".join(LETTERS[token] for token in tokens)
 
 
-def openai_chunks(engine: Engine, body: Body, *, chat: bool) -> Iterator[Body]:
+def openai_chunks(engine: StreamingEngine, body: Body, *, chat: bool) -> Iterator[Body]:
     prompt = "".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
     behaviour, total, rounds = engine.behaviour, 0, list[Forward]()
     if chat:
@@ -216,7 +216,7 @@ def openai_chunks(engine: Engine, body: Body, *, chat: bool) -> Iterator[Body]:
     yield last
 
 
-def llama_chunks(engine: Engine, body: Body) -> Iterator[Body]:
+def llama_chunks(engine: StreamingEngine, body: Body) -> Iterator[Body]:
     total, drafted, accepted = 0, 0, 0
     for new, draft_length, hits, *_ in engine.decode(body["prompt"], body["n_predict"]):
         # llama.cpp counts the tokens of a verification that lie after the answer's end, and does not send them.
@@ -229,7 +229,7 @@ def llama_chunks(engine: Engine, body: Body) -> Iterator[Body]:
     yield {"content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings, "tokens_evaluated": 9}
 
 
-def sglang_chunks(engine: Engine, body: Body) -> Iterator[Body]:
+def sglang_chunks(engine: StreamingEngine, body: Body) -> Iterator[Body]:
     tokens: list[int] = []
     sampling, rounds = body["sampling_params"], 0
     for new, _, _, is_last, _ in engine.decode(body["text"], sampling["max_new_tokens"]):
@@ -239,7 +239,7 @@ def sglang_chunks(engine: Engine, body: Body) -> Iterator[Body]:
         yield {"text": text_of(tokens), "output_ids": tokens, "meta_info": meta}
 
 
-def tgi_chunks(engine: Engine, body: Body) -> Iterator[Body]:
+def tgi_chunks(engine: StreamingEngine, body: Body) -> Iterator[Body]:
     total, count = 0, body["parameters"]["max_new_tokens"]
     for new, *_ in engine.decode(body["inputs"], count):
         for token in new:
@@ -264,10 +264,10 @@ FACTS = {
 }
 
 
-def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
+def handler_of(engine: StreamingEngine) -> type[BaseHTTPRequestHandler]:
     behaviour = engine.behaviour
 
-    class Handler(BaseHTTPRequestHandler):
+    class StreamingHandler(BaseHTTPRequestHandler):
         disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
         protocol_version = "HTTP/1.1"
 
@@ -331,15 +331,15 @@ def handler_of(engine: Engine) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *arguments: object) -> None:
             return
 
-    return Handler
+    return StreamingHandler
 
 
 @contextmanager
 def streaming_server(
     tls: tuple[Path, Path] | None = None, port: int = 0, **behaviour: Any
-) -> Iterator[tuple[str, Engine]]:
+) -> Iterator[tuple[str, StreamingEngine]]:
     """A server in a thread: yields its HOST:PORT, and its engine; `tls` is a certificate with its key."""
-    engine = Engine(Behaviour(**behaviour))
+    engine = StreamingEngine(Behaviour(**behaviour))
     server = ThreadingHTTPServer(("127.0.0.1", port), handler_of(engine))
     if tls is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -365,6 +365,6 @@ def server_process(port: int = 0, **behaviour: object) -> Iterator[tuple[BasePro
 
 def _serve(port: int, behaviour: Body, connection: Connection) -> None:
     torch.set_num_threads(1)
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler_of(Engine(Behaviour(**behaviour))))
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler_of(StreamingEngine(Behaviour(**behaviour))))
     connection.send(server.server_port)
     server.serve_forever()

@@ -14,7 +14,7 @@ class Layer(Struct, forbid_unknown_fields=True):
     rows: Count
 
 
-class Card(Struct):
+class ProfileDocument(Struct):
     """A document."""
 
     seconds: Number
@@ -24,17 +24,19 @@ class Card(Struct):
 
 
 def test_fields_of_a_newer_kit_are_passed_over() -> None:
-    assert decode(Card, b'{"seconds": 1, "layers": [{"rows": 3}], "mood": 2}') == Card(1.0, layers=[Layer(3)])
-    assert decode(Card, '{"seconds": 1, "name": "\\ud800"}') == Card(1.0, "\ud800")
-    assert convert(Card, {"seconds": 1.5, "name": "x"}) == Card(1.5, "x")
+    assert decode(ProfileDocument, b'{"seconds": 1, "layers": [{"rows": 3}], "mood": 2}') == ProfileDocument(
+        1.0, layers=[Layer(3)]
+    )
+    assert decode(ProfileDocument, '{"seconds": 1, "name": "\\ud800"}') == ProfileDocument(1.0, "\ud800")
+    assert convert(ProfileDocument, {"seconds": 1.5, "name": "x"}) == ProfileDocument(1.5, "x")
 
 
 def test_a_number_of_any_length_is_text_and_does_no_harm_where_nobody_reads_it() -> None:
     digits = "7" * 5000
-    assert decode(Card, f'{{"seconds": 1, "mood": {digits}}}') == Card(1.0)
+    assert decode(ProfileDocument, f'{{"seconds": 1, "mood": {digits}}}') == ProfileDocument(1.0)
     assert parse(f"[1, {digits}]") == [1, digits]
     with pytest.raises(ValueError, match="rows must be a whole number"):
-        decode(Card, f'{{"seconds": 1, "layers": [{{"rows": {digits}}}]}}')
+        decode(ProfileDocument, f'{{"seconds": 1, "layers": [{{"rows": {digits}}}]}}')
 
 
 @pytest.mark.parametrize(
@@ -58,13 +60,13 @@ def test_a_number_of_any_length_is_text_and_does_no_harm_where_nobody_reads_it()
 )
 def test_a_wrong_field_is_named(document: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        convert(Card, document)
+        convert(ProfileDocument, document)
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", '{"seconds": NaN}', '{"seconds": 1e999}', '{"seconds": 1} 2'])
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^.+\Z"):
-        decode(Card, text)
+        decode(ProfileDocument, text)
 
 
 def test_endless_nesting_is_refused() -> None:

@@ -31,7 +31,7 @@ class _Undecided(Exception):
 
 
 @dataclass
-class Script:
+class ChoiceScript:
     """Decisions of a rule in their order, in place of random numbers; it raises `_Undecided` at the first open one."""
 
     choices: Prefix
@@ -57,7 +57,7 @@ class Script:
 class Number:
     """A number in [0, 1) of which nothing is known but on which side of some bounds it lies."""
 
-    script: Script
+    script: ChoiceScript
     scaled: float = field(default=0.0)
 
     def __lt__(self, chance: float) -> bool:
@@ -77,7 +77,7 @@ class Number:
 class Scaled:
     """A number times q, as `residual` compares it with p."""
 
-    script: Script
+    script: ChoiceScript
     q: float
 
     def __gt__(self, p: float) -> bool:
@@ -91,7 +91,7 @@ def outcomes(
     """Yield every outcome of a rule with its probability: the tokens of the path and the bonus token."""
     pending: list[Prefix] = [()]
     while pending:
-        script = Script(pending.pop())
+        script = ChoiceScript(pending.pop())
         monkeypatch.setattr(rules, "draw", script.draw)
         try:
             path, bonus = rule(tree, list(range(1, len(tree))), target, script)  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def test_siblings_are_accepted_as_worked_out_by_hand(monkeypatch: pytest.MonkeyP
 def test_a_round_reads_one_number_per_committed_token(rule: Rule) -> None:
     """The next round reads on from there: a number that decided something may not decide again."""
 
-    class Counting:
+    class CountedNumbers:
         used = 0
 
         def uniform(self, purpose: str) -> float:
@@ -274,7 +274,7 @@ def test_a_round_reads_one_number_per_committed_token(rule: Rule) -> None:
 
     random, draft, target = RequestRandom(0, "a"), table(0), table(1)
     for _, tree in list(all_trees(draft, (1, 1, 1), replacement=True)):
-        counting = Counting()
+        counting = CountedNumbers()
         rows = torch.stack([target(tokens_to(tree, node)) for node in range(len(tree))])
         path, _ = rule(tree, [1, 2, 3], rows, counting)
         assert counting.used <= len(path) + 1

@@ -26,7 +26,7 @@ AUTOREGRESSIVE, PAIRS = parse_method("autoregressive"), parse_method("fixed-k:k=
 
 
 @dataclass(frozen=True)
-class Judged(FixedK):
+class JudgedFixedK(FixedK):
     """Drafts as fixed-k does, with a predictor that looks at every token."""
 
     learned = True
@@ -91,7 +91,7 @@ def test_an_edge_device_prefills_once_and_forwards_what_its_model_lacks() -> Non
 
 
 def test_phases_of_one_request_add_up_to_its_time() -> None:
-    record = run(Judged(3), replace(EDGE, predictor_s=0.004), trace("a", [2, 0, 3, 1, 0, 2, 0, 1, 1]))["a"]
+    record = run(JudgedFixedK(3), replace(EDGE, predictor_s=0.004), trace("a", [2, 0, 3, 1, 0, 2, 0, 1, 1]))["a"]
     phases = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
     parts = sum(getattr(step, f"{phase}_s") for step in record.rounds for phase in phases)
     assert record.e2e_s == pytest.approx(parts)
@@ -168,7 +168,7 @@ def test_a_predictor_takes_the_drafting_device_time_for_every_token() -> None:
     pair = trace("a", [0]), trace("b", [0])
     for deployment, in_a_row in ((EDGE, 1), (SERVER, 2)):
         judging = replace(deployment, predictor_s=0.004)
-        plain, judged = (run(Judged(3), where, *pair, batch_size=2) for where in (deployment, judging))
+        plain, judged = (run(JudgedFixedK(3), where, *pair, batch_size=2) for where in (deployment, judging))
         assert total(judged, "policy") == pytest.approx(2 * 3 * 0.004)
         assert judged["a"].e2e_s == pytest.approx((plain["a"].e2e_s or 0.0) + in_a_row * 3 * 0.004)
 

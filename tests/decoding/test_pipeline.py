@@ -212,7 +212,7 @@ def test_places_follow_what_is_kept() -> None:
 
 
 @dataclass
-class Mirror:
+class PipelineMirror:
     """A flight as it ought to be."""
 
     committed: list[int]
@@ -259,7 +259,7 @@ class Mirror:
 def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: PreTrainedModel, seed: int) -> None:
     dice = random.Random(seed)
     runner, fresh = make_runner(target, 1, CAPACITY), make_runner(target, 1, CAPACITY)
-    slot, mirror = TreeSlot(runner), Mirror([])
+    slot, mirror = TreeSlot(runner), PipelineMirror([])
     while len(mirror.committed) < 150:
         for _ in range(dice.randrange(1, 4)):
             level = mirror.grow(dice, width=9, prefixes=[0, 1, 7, 70])
@@ -274,7 +274,7 @@ def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: 
     _check_kv(runner, slot.index, fresh, mirror.committed)
 
 
-def _check_logits(fresh: Runner, mirror: Mirror, logits: torch.Tensor) -> None:
+def _check_logits(fresh: Runner, mirror: PipelineMirror, logits: torch.Tensor) -> None:
     """A node's logits are those after its path alone."""
     newest = len(mirror.tokens) - 1
     text = mirror.committed + mirror.path(newest)
@@ -309,7 +309,7 @@ def test_kv_of_every_stage_is_that_of_the_committed_prefix(seed: int) -> None:
     fresh = make_runner(tiny_llama(0, num_hidden_layers=5), 1, 200, "transformers")
     for part in parts:
         part.admit(0)
-    mirror, flight, answers = Mirror([]), Flight(stages), 0
+    mirror, flight, answers = PipelineMirror([]), Flight(stages), 0
     while answers < 60:
         level = mirror.grow(dice, width=5, prefixes=[0, 3] if mirror.committed else [12])
         loads = [{0: CarriedLevel(level)} if level.token_count else {}, *(part.output for part in parts[:-1])]
@@ -330,16 +330,16 @@ def test_kv_of_every_stage_is_that_of_the_committed_prefix(seed: int) -> None:
     _check_slices(parts, fresh, mirror.committed)
 
 
-def _below_a_child(mirror: Mirror, dice: random.Random) -> Prune:
+def _below_a_child(mirror: PipelineMirror, dice: random.Random) -> Prune:
     while True:
-        copy = Mirror(list(mirror.committed), list(mirror.tokens), list(mirror.parents))
+        copy = PipelineMirror(list(mirror.committed), list(mirror.tokens), list(mirror.parents))
         prune = copy.prune(dice)
         if len(prune.path) == 1:
             mirror.committed, mirror.tokens, mirror.parents = copy.committed, copy.tokens, copy.parents
             return prune
 
 
-def _check_root(fresh: Runner, mirror: Mirror, held: CarriedLevel) -> None:
+def _check_root(fresh: Runner, mirror: PipelineMirror, held: CarriedLevel) -> None:
     assert held.states is not None
     slot = fresh.acquire()
     expected = fresh.forward([Append(slot, [*mirror.committed, mirror.tokens[0]])])[0]
@@ -359,7 +359,7 @@ def _check_slices(parts: Sequence[Stage], fresh: Runner, text: list[int]) -> Non
 VOCABULARY = 50
 
 
-class Counting:
+class CountingStages:
     """Stages of a target that counts: after token t comes t + 1."""
 
     def __init__(self) -> None:
@@ -421,7 +421,7 @@ def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, 
     engine = PipelineEngine(
         Coin(hit_rate),
         Echo(),
-        Counting(),
+        CountingStages(),
         MeasuringClock(torch.device("cpu")),
         setup=DecodingSetup(capacity=2 * tokens),
         depth=stages,

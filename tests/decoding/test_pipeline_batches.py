@@ -6,7 +6,7 @@ from math import ceil, log
 
 import pytest
 import torch
-from test_pipeline import CAPACITY, VOCABULARY, Counting, Echo, traced
+from test_pipeline import CAPACITY, VOCABULARY, CountingStages, Echo, traced
 from tiny_models import clear_prompts, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from transformers import PreTrainedModel
 
@@ -155,7 +155,7 @@ def between_tokens(
     engine = PipelineEngine(
         policy,
         Echo() if drafts else None,
-        Counting(),
+        CountingStages(),
         clock,
         setup=DecodingSetup(capacity=2 * tokens, batch_size=requests),
         depth=STAGES,

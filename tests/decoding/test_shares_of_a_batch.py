@@ -30,7 +30,7 @@ PHASES = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
 
 
 @dataclass(frozen=True)
-class Judged(Threshold):
+class JudgedThreshold(Threshold):
     """Sends the token at which it stops, and pays for every decision."""
 
     learned = True
@@ -51,7 +51,7 @@ def trace(name: str, prompt: int, right: list[int], sure: list[int]) -> RequestT
 def batch() -> dict[str, RequestRecord]:
     """Two rounds of two requests: prompts of 4 and 9 tokens, drafts of 1 and 3 tokens, then of 1 and 2."""
     traces = [trace("a", 4, [1, 0, 0], [0, 0, 0]), trace("b", 9, [2, 0, 0, 1, 0], [3, 0, 0, 1, 0])]
-    records = replay(Judged(max_draft=3), HEADER, traces, deployment=SCENE, batch_size=2)
+    records = replay(JudgedThreshold(max_draft=3), HEADER, traces, deployment=SCENE, batch_size=2)
     return {record.request_id: record for record in records}
 
 
@@ -96,7 +96,7 @@ def test_counts_of_the_scene(batch: dict[str, RequestRecord]) -> None:
 def on_the_server() -> list[RequestRecord]:
     traces = [trace("a", 4, [1, 0, 0], [0, 0, 0]), trace("b", 9, [2, 0, 0, 1, 0], [3, 0, 0, 1, 0])]
     deployment = replace(SCENE, placement="server")
-    return list(replay(Judged(max_draft=3), HEADER, traces, deployment=deployment, batch_size=2))
+    return list(replay(JudgedThreshold(max_draft=3), HEADER, traces, deployment=deployment, batch_size=2))
 
 
 def test_a_shared_drafter_goes_in_step(on_the_server: list[RequestRecord]) -> None:
@@ -112,7 +112,7 @@ def test_who_joins_a_batch_brings_a_prompt_of_its_own() -> None:
     """Three prompts of 4 tokens, the last in the place of the first: each is read once, 9 + 3 ms."""
     short, longer = trace("a", 4, [0], [0]), trace("b", 4, [0] * 3, [0] * 3)
     requests = [short, longer, replace(short, request_id="c")]
-    records = list(replay(Judged(max_draft=3), HEADER, requests, deployment=SCENE, batch_size=2))
+    records = list(replay(JudgedThreshold(max_draft=3), HEADER, requests, deployment=SCENE, batch_size=2))
     prefills_ms = {record.request_id: [1000 * round_.prefill_s for round_ in record.rounds] for record in records}
     assert sum(map(sum, prefills_ms.values())) == pytest.approx(3 * 12)
     # c computes 4 + 1 tokens in its round, b beside it 1 + 1.

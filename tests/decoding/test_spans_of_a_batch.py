@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from test_shares_of_a_batch import HEADER, SCENE, Judged, trace
+from test_shares_of_a_batch import HEADER, SCENE, JudgedThreshold, trace
 
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
@@ -19,7 +19,16 @@ Spans = list[tuple[str, str, int, int, tuple[str, ...]]]
 
 def spans(deployment: Deployment, *traces: RequestTrace, method: Method | None = None) -> Spans:
     timeline = Timeline()
-    list(replay(method or Judged(max_draft=3), HEADER, traces, deployment=deployment, batch_size=2, timeline=timeline))
+    list(
+        replay(
+            method or JudgedThreshold(max_draft=3),
+            HEADER,
+            traces,
+            deployment=deployment,
+            batch_size=2,
+            timeline=timeline,
+        )
+    )
     return [
         (span.resource, span.label, round(1000 * span.start_s), round(1000 * span.end_s), span.request_ids)
         for span in timeline.spans

@@ -18,7 +18,7 @@ GRAIN = 512
 MIB = 2**20
 
 
-class Block:
+class MemoryBlock:
     """Memory on a card, in use for as long as a tensor or a graph refers to it."""
 
     __slots__ = ("__weakref__", "card", "readers", "size", "storage", "writer")
@@ -48,7 +48,7 @@ class Card:
         self.default_stream = Stream(self)
         self.streams = [self.default_stream]
         self._of_thread = local()
-        self._blocks: WeakValueDictionary[int, Block] = WeakValueDictionary()
+        self._blocks: WeakValueDictionary[int, MemoryBlock] = WeakValueDictionary()
 
     @property
     def stream(self) -> Stream:
@@ -70,13 +70,13 @@ class Card:
         self.allocated_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
 
-    def block_of(self, held: Tensor) -> Block:
+    def block_of(self, held: Tensor) -> MemoryBlock:
         """Return the block of the memory that a tensor's numbers are in, or a new one."""
         storage = held.untyped_storage()
         block = self._blocks.get(storage._cdata)
         if block is None:
             size = -(-storage.nbytes() // GRAIN) * GRAIN
-            block = self._blocks[storage._cdata] = Block(self, size, storage)
+            block = self._blocks[storage._cdata] = MemoryBlock(self, size, storage)
         return block
 
     def note(self, kind: Kind) -> None:

@@ -8,7 +8,7 @@ from weakref import WeakSet, ref
 import torch
 from torch import Tensor, UntypedStorage
 
-from emulated_card.cards import Block, Card
+from emulated_card.cards import Card, MemoryBlock
 from emulated_card.counts import calling_place
 from emulated_card.work import poison
 
@@ -23,13 +23,13 @@ class Graph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._card: Card | None = None
         self._steps: list[Callable[[], None]] = []
-        self._outside: dict[int, ref[Block]] = {}
+        self._outside: dict[int, ref[MemoryBlock]] = {}
         """Memory from outside of the graph, which must still be there when it is replayed."""
-        self._own: WeakSet[Block] = WeakSet()
+        self._own: WeakSet[MemoryBlock] = WeakSet()
         self._before: dict[int, tuple[UntypedStorage, UntypedStorage]] = {}
         """Memory from outside that the capture has written to, with what it held before."""
         self._results: list[Tensor] = []
-        self._temporary: Block | None = None
+        self._temporary: MemoryBlock | None = None
         """Memory of results that nobody outside refers to."""
         self._at_start = self._peak_before = 0
         self.broken_by = ""
@@ -58,7 +58,7 @@ class Graph:
         if self.broken_by:
             raise RuntimeError(f"CUDA error: operation failed due to a previous error during capture: {self.broken_by}")
         needed, alive = card.peak_bytes - self._at_start, card.allocated_bytes - self._at_start
-        self._temporary = Block(card, max(0, needed - alive))
+        self._temporary = MemoryBlock(card, max(0, needed - alive))
         card.peak_bytes = max(card.peak_bytes, self._peak_before)
         with torch.inference_mode():
             for result in self._results:
@@ -67,7 +67,7 @@ class Graph:
             storage.copy_(content)
         self._before.clear()
 
-    def touch(self, reads: Sequence[Block], writes: Sequence[Block]) -> None:
+    def touch(self, reads: Sequence[MemoryBlock], writes: Sequence[MemoryBlock]) -> None:
         """Note which memory the next work uses."""
         for block in (*reads, *writes):
             if block not in self._own:
@@ -76,7 +76,7 @@ class Graph:
             if block not in self._own and id(block) not in self._before and block.storage is not None:
                 self._before[id(block)] = (block.storage, block.storage.clone())
 
-    def own(self, blocks: Sequence[Block]) -> None:
+    def own(self, blocks: Sequence[MemoryBlock]) -> None:
         """Note memory that was allocated while recording."""
         self._own.update(blocks)
 

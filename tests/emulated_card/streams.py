@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from emulated_card.counts import calling_place
 
 if TYPE_CHECKING:
-    from emulated_card.cards import Block, Card
+    from emulated_card.cards import Card, MemoryBlock
 
 
 class Stream:
@@ -24,7 +24,7 @@ class Stream:
         self._arriving: list[tuple[int, Callable[[], None]]] = []
         """Copies between this stream and the host that are under way, each with its position."""
 
-    def use(self, reads: "Sequence[Block]", writes: "Sequence[Block]") -> None:
+    def use(self, reads: "Sequence[MemoryBlock]", writes: "Sequence[MemoryBlock]") -> None:
         """Put work on the stream; raise RuntimeError if it uses what another stream may still be working on."""
         self.position += 1
         for block in writes:

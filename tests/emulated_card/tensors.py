@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from emulated_card.cards import Block, Card
+from emulated_card.cards import Card, MemoryBlock
 from emulated_card.copies import copy_into, move
 from emulated_card.counts import calling_place
 from emulated_card.operators import MASKS, Operator, describe, replaced, tensors_in
@@ -22,7 +22,7 @@ class CardTensor(Tensor):
 
     held: Tensor
     card: Card
-    block: Block
+    block: MemoryBlock
 
     @staticmethod
     def __new__(cls, held: Tensor, card: Card) -> "CardTensor":

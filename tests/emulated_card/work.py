@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from emulated_card.cards import Block, Card
+from emulated_card.cards import Card, MemoryBlock
 from emulated_card.operators import tensors_in
 
 
@@ -16,9 +16,9 @@ def perform(
     kwargs: Mapping[str, object],
     *,
     is_kernel: bool = True,
-    reads: Sequence[Block] = (),
-    writes: Sequence[Block] = (),
-) -> tuple[Any, list[Block]]:
+    reads: Sequence[MemoryBlock] = (),
+    writes: Sequence[MemoryBlock] = (),
+) -> tuple[Any, list[MemoryBlock]]:
     """Compute on plain tensors as work of the card's current stream, and return the plain results and their blocks.
 
     `reads` and `writes` are the blocks of the arguments. The blocks of results are the caller's to hold until tensors

@@ -225,7 +225,7 @@ def test_after_a_loss_every_response_is_asked_for_from_its_last_token_on() -> No
     assert requests == [(first, 1, 4), (second, 1, 4), (first, 2, 4), (second, 2, 6)]
 
 
-class Engine(EngineAdapter):
+class ChosenEngine(EngineAdapter):
     """An engine whose target says what a test chooses, by request."""
 
     def __init__(self, says: dict[int, list[int]] | None = None) -> None:
@@ -257,7 +257,7 @@ def chains(*firsts: int) -> list[Draft]:
 
 def test_an_engine_has_answered_once_it_has_answered_all() -> None:
     """The second request is held up until the first has been answered."""
-    engine = Engine({1: [7, 9, 0], 2: [7, 8, 5]})
+    engine = ChosenEngine({1: [7, 9, 0], 2: [7, 8, 5]})
     verifier, drafts = EngineVerifier(engine, GREEDY, 0), chains(1, 2)
     pending = verifier.send(drafts, [[1, 2]] * 2)
     assert verifier._answers[0].result(60).tokens == [7, 9, 0]
@@ -271,7 +271,7 @@ def test_an_engine_has_answered_once_it_has_answered_all() -> None:
 def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock counts how often it is read: sending, the first answer and its end are read before the second."""
     monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", count(1).__next__)
-    engine, splits = Engine({1: [7, 8, 5], 2: [7, 8, 5]}), []
+    engine, splits = ChosenEngine({1: [7, 8, 5], 2: [7, 8, 5]}), []
     engine.link = SimpleNamespace(take_server_s=lambda: 0.0)  # type: ignore[assignment]
     clock = SimpleNamespace(split=lambda *parts: splits.append(parts))
     verifier = EngineVerifier(engine, GREEDY, 0, clock)  # type: ignore[arg-type]
@@ -286,7 +286,7 @@ def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pyte
 
 
 def test_requests_have_seeds_of_their_own_by_position() -> None:
-    engine = Engine({1: [7, 8, 5], 3: [7, 8, 5]})
+    engine = ChosenEngine({1: [7, 8, 5], 3: [7, 8, 5]})
     verifier, drafts = EngineVerifier(engine, GREEDY, 0), chains(1, 3)
     verifier.send(drafts, [[1, 2]] * 2)()
     first, second = (next(r.seeds for r in engine.asked if r.text[0] == token) for token in (1, 3))
@@ -304,7 +304,7 @@ def received(stream: EngineStream, least: int) -> list[int]:
 
 
 def test_an_engine_that_stops_early_goes_on_from_what_it_said() -> None:
-    engine = Engine()
+    engine = ChosenEngine()
     engine.chunks.extend([[[5, 6]], [[7], [8, 9]]])
     (draft,) = KnownDrafter([[SURE]], context=4).drafts
     request = make_requests([[1, 2]], 5)[0]
@@ -320,7 +320,7 @@ def test_an_engine_that_stops_early_goes_on_from_what_it_said() -> None:
 
 
 def test_an_engine_that_says_nothing_ends_the_run() -> None:
-    engine = Engine()
+    engine = ChosenEngine()
     engine.chunks.extend([[[5]], []])
     (draft,) = KnownDrafter([[SURE]], context=4).drafts
     stream = EngineStream(engine, GREEDY, 0)

@@ -76,7 +76,7 @@ def test_the_output_is_plain_decodings(models: dict[str, Runner], link: Link | N
 
 
 @dataclass
-class Device:
+class DraftingDevice:
     """A device that sends drafts as it likes, and a server whose verification begins round by round."""
 
     connection: Connection
@@ -131,21 +131,21 @@ class Device:
 
 
 @pytest.fixture
-def device() -> Iterator[Device]:
+def device() -> Iterator[DraftingDevice]:
     with controlled() as device:
         yield device
 
 
 @contextmanager
-def controlled(**limits: Any) -> Iterator[Device]:
+def controlled(**limits: Any) -> Iterator[DraftingDevice]:
     with serving(limits=ServerLimits(**{"context": CAPACITY, "ahead": 4, **limits})) as (service, address):
         runner = service.handler.batch_runner
-        device = Device(Connection(address, CALLER), service, runner.submit)
+        device = DraftingDevice(Connection(address, CALLER), service, runner.submit)
         runner.submit = device.begun.put  # type: ignore[method-assign]
         yield device
 
 
-def test_drafts_are_verified_in_turn_and_what_is_behind_a_wrong_token_is_dropped(device: Device) -> None:
+def test_drafts_are_verified_in_turn_and_what_is_behind_a_wrong_token_is_dropped(device: DraftingDevice) -> None:
     device.open()
     device.draft(1, 6, ANSWER[:3])
     device.draft(2, 9, ANSWER[3:6])
@@ -168,7 +168,7 @@ def test_drafts_are_verified_in_turn_and_what_is_behind_a_wrong_token_is_dropped
     assert registry.get_sample_value("skit_stale_drafts_total") == 1
 
 
-def test_a_draft_for_another_text_is_dropped_though_it_begins_where_the_text_ends(device: Device) -> None:
+def test_a_draft_for_another_text_is_dropped_though_it_begins_where_the_text_ends(device: DraftingDevice) -> None:
     device.open()
     device.verify()
     assert device.read(1) == [(0, "OK", 6, [], ANSWER[0])]
@@ -186,7 +186,7 @@ def test_a_draft_for_another_text_is_dropped_though_it_begins_where_the_text_end
     assert device.read(2) == [(0, "OK", 8, [], ANSWER[2]), (5, "OK", 9, [1], ANSWER[4])]
 
 
-def test_a_device_cannot_flood_the_queue_and_an_answer_returns_its_place(device: Device) -> None:
+def test_a_device_cannot_flood_the_queue_and_an_answer_returns_its_place(device: DraftingDevice) -> None:
     device.open()
     for number in range(1, 7):
         device.draft(number, 6, ANSWER[:3])
@@ -224,7 +224,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_draft_is_refused_by_name_and_the_session_goes_on(device: Device, case: str) -> None:
+def test_a_broken_draft_is_refused_by_name_and_the_session_goes_on(device: DraftingDevice, case: str) -> None:
     fault, status = BROKEN[case]
     device.open()
     device.draft(1, **{"base": 6, "tokens": ANSWER[:3], **fault})
@@ -246,11 +246,13 @@ def test_a_broken_draft_is_refused_by_name_and_the_session_goes_on(device: Devic
         ({"ends": [VOCABULARY]}, Status.TOKEN_OUTSIDE_VOCABULARY),
     ],
 )
-def test_a_session_that_no_server_can_keep_is_refused(device: Device, more: dict[str, Any], status: Status) -> None:
+def test_a_session_that_no_server_can_keep_is_refused(
+    device: DraftingDevice, more: dict[str, Any], status: Status
+) -> None:
     assert Status(device.open(**more).status) is status
 
 
-def test_such_a_session_is_not_asked_for_its_response(device: Device) -> None:
+def test_such_a_session_is_not_asked_for_its_response(device: DraftingDevice) -> None:
     device.open()
     device.connection.send(Up(generate={"session": device.name, "round": 1, "base": 6, "max_tokens": 5}))
     assert Status(device.answer().status) is Status.OUT_OF_ORDER
@@ -258,7 +260,7 @@ def test_such_a_session_is_not_asked_for_its_response(device: Device) -> None:
 
 @pytest.mark.parametrize(("more", "tokens"), [({"max_tokens": 3}, 3), ({"max_tokens": 9, "ends": ANSWER[4:5]}, 5)])
 def test_the_server_decodes_by_itself_up_to_the_end_that_the_device_names(
-    device: Device, more: dict[str, Any], tokens: int
+    device: DraftingDevice, more: dict[str, Any], tokens: int
 ) -> None:
     device.open(**more)
     for _ in range(tokens):
@@ -268,7 +270,7 @@ def test_the_server_decodes_by_itself_up_to_the_end_that_the_device_names(
     assert device.begun.empty()
 
 
-def test_a_device_that_was_away_is_told_what_it_missed_and_sends_again_what_was_queued(device: Device) -> None:
+def test_a_device_that_was_away_is_told_what_it_missed_and_sends_again_what_was_queued(device: DraftingDevice) -> None:
     device.open()
     device.draft(1, 6, ANSWER[:3])
     device.draft(2, 9, ANSWER[3:6])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from live_server import CALLER, serving
 from streaming_server import streaming_server
-from test_odd_servers import KEY, Script
+from test_odd_servers import KEY, ResponseScript
 from test_odd_servers import serving as following
 
 from specbench_kit.core.errors import SkitError
@@ -61,7 +61,7 @@ def test_the_names_of_this_machine(host: str) -> None:
 
 def test_any_other_server_is_asked_through_the_proxy_and_errors_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proxy_of(ELSEWHERE) is None
-    with following(Script(facts=False)) as proxy:
+    with following(ResponseScript(facts=False)) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://user:secret@{proxy}")
         for ask in (lambda: facts("vllm://host.invalid:8000"), engines.get("completions")(ELSEWHERE).model):
             with pytest.raises(SkitError, match=r"answered 404.*\(through the proxy that HTTP_PROXY names\)") as error:

@@ -26,7 +26,7 @@ Data = dict[str, Any]
 
 
 @dataclass
-class Script:
+class ResponseScript:
     """The response of a server to every POST, and what became of it."""
 
     body: bytes = b""
@@ -48,10 +48,10 @@ def events(*documents: Data | str, ends: bool = True) -> bytes:
 
 
 @contextmanager
-def serving(script: Script) -> Iterator[str]:
+def serving(script: ResponseScript) -> Iterator[str]:
     """Yield HOST:PORT of a server that follows a script."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class ScriptHandler(BaseHTTPRequestHandler):
         disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
         protocol_version = "HTTP/1.1"
 
@@ -92,14 +92,14 @@ def serving(script: Script) -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             return
 
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), ScriptHandler)) as port:
         try:
             yield f"127.0.0.1:{port}"
         finally:
             script.released.set()
 
 
-def ask(script: Script, kind: str, *, times: int = 1, retries: int = 0, key: str = "") -> list[SentRequest]:
+def ask(script: ResponseScript, kind: str, *, times: int = 1, retries: int = 0, key: str = "") -> list[SentRequest]:
     """Ask for answers one after the other over one client."""
 
     async def asked(host: str) -> list[SentRequest]:
@@ -113,7 +113,7 @@ def ask(script: Script, kind: str, *, times: int = 1, retries: int = 0, key: str
         return asyncio.run(asked(host))
 
 
-def failure(script: Script, kind: str, **options: Any) -> str:
+def failure(script: ResponseScript, kind: str, **options: Any) -> str:
     with pytest.raises(RequestFailedError) as failed:
         ask(script, kind, **options)
     return str(failed.value)
@@ -139,7 +139,7 @@ KINDS = ("chat", "completions", "llama-cpp", "llama-cpp-chat", "sglang", "tgi", 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reason", ["abort", "error", "content_filter", "timeout"])
 def test_an_answer_that_was_given_up_is_none(kind: str, reason: str) -> None:
-    assert failure(Script(ending(kind, reason)), kind) == f"the server gave the answer up: {reason}"
+    assert failure(ResponseScript(ending(kind, reason)), kind) == f"the server gave the answer up: {reason}"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_an_answer_that_was_given_up_is_none(kind: str, reason: str) -> None:
     [*((kind, "length") for kind in KINDS), ("tgi", "eos_token"), ("llama-cpp", "eos"), ("llama-cpp", "limit")],
 )
 def test_an_answer_that_came_to_its_end_is_whole(kind: str, reason: str) -> None:
-    (sent,) = ask(Script(ending(kind, reason)), kind)
+    (sent,) = ask(ResponseScript(ending(kind, reason)), kind)
     assert sent.received.answer().text in ("ab", "abab")
 
 
@@ -163,7 +163,7 @@ WITHOUT_DONE = [(kind, False) for kind in KINDS]
 def test_an_answer_ends_though_its_body_stays_open(kind: str, has_done: bool) -> None:
     body = ending(kind, "length")
     body = body if has_done else body.replace(b"data: [DONE]\n\n", b"")
-    sent = ask(Script(body, stays_open=True), kind, times=2)
+    sent = ask(ResponseScript(body, stays_open=True), kind, times=2)
     assert [request.attempts for request in sent] == [1, 1]
 
 
@@ -196,7 +196,7 @@ FORMS: dict[str, tuple[str, Sequence[Data], int | None]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_that_other_clients_read_are_read(form: str) -> None:
     kind, documents, tokens = FORMS[form]
-    (sent,) = ask(Script(events(*documents)), kind)
+    (sent,) = ask(ResponseScript(events(*documents)), kind)
     answer = sent.received.answer()
     assert (answer.text or "").startswith("ab")
     assert answer.ttft_s <= answer.e2e_s
@@ -216,12 +216,12 @@ WORDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_that_is_no_stream_is_told_in_the_servers_words(words: str, kind: str) -> None:
     body, message = WORDS[words]
-    assert message in failure(Script(body), kind)
+    assert message in failure(ResponseScript(body), kind)
 
 
 def test_an_answer_that_is_counted_and_never_arrives_is_none() -> None:
     last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 5}}
-    assert "the answer is empty" in failure(Script(events(last)), "chat")
+    assert "the answer is empty" in failure(ResponseScript(events(last)), "chat")
 
 
 def test_a_gateway_that_lists_no_models_is_asked_for_the_one_that_is_named() -> None:
@@ -232,7 +232,7 @@ def test_a_gateway_that_lists_no_models_is_asked_for_the_one_that_is_named() -> 
         finally:
             await client.close()
 
-    with serving(Script(facts=False)) as host:
+    with serving(ResponseScript(facts=False)) as host:
         assert asyncio.run(facts(f"chat://{host}#mine")) == ServerFacts()
         with pytest.raises(SkitError, match=r"answered 404: .*name yours: it=chat\+http://.*#MODEL"):
             asyncio.run(facts(f"chat://{host}"))
@@ -240,7 +240,7 @@ def test_a_gateway_that_lists_no_models_is_asked_for_the_one_that_is_named() -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_connection_that_was_closed_while_idle_is_opened_anew_without_a_word(kind: str) -> None:
-    script = Script(ending(kind, "length"), closes_after=True)
+    script = ResponseScript(ending(kind, "length"), closes_after=True)
     sent = ask(script, kind, times=4)
     assert [request.reasons for request in sent] == [[]] * 4
     assert (script.requests, script.connections) == (4, 4)
@@ -248,7 +248,7 @@ def test_a_connection_that_was_closed_while_idle_is_opened_anew_without_a_word(k
 
 @pytest.mark.parametrize("engine", list(engines.all()))
 def test_engines_too_open_connections_anew(engine: str) -> None:
-    script = Script(b'{"data": [{"id": "tiny"}]}', closes_after=True)
+    script = ResponseScript(b'{"data": [{"id": "tiny"}]}', closes_after=True)
     with serving(script) as host:
         adapter = engines.get(engine)(f"http://{host}")
         assert [adapter.post("/any", {}) for _ in range(3)] == [{"data": [{"id": "tiny"}]}] * 3
@@ -257,16 +257,16 @@ def test_engines_too_open_connections_anew(engine: str) -> None:
 
 def test_true_retries_name_their_reasons() -> None:
     with pytest.raises(RequestFailedError) as failed:
-        ask(Script(b"busy", status=503), "chat", retries=1)
+        ask(ResponseScript(b"busy", status=503), "chat", retries=1)
     assert failed.value.reasons == ["/v1/chat/completions answered 503: busy"]
     assert failed.value.attempts == 2
 
 
-def of_client(script: Script) -> str:
+def of_client(script: ResponseScript) -> str:
     return failure(script, "chat", key=KEY)
 
 
-def of_engine(script: Script) -> str:
+def of_engine(script: ResponseScript) -> str:
     with serving(script) as host:
         adapter = engines.get("completions")(f"http://{host}")
         with pytest.raises(SkitError) as failed:
@@ -274,7 +274,7 @@ def of_engine(script: Script) -> str:
         return str(failed.value)
 
 
-def of_engine_stream(script: Script) -> str:
+def of_engine_stream(script: ResponseScript) -> str:
     with serving(script) as host:
         adapter = engines.get("llama-cpp")(f"http://{host}")
         with pytest.raises(SkitError) as failed:
@@ -283,19 +283,21 @@ def of_engine_stream(script: Script) -> str:
 
 
 ECHOES = {
-    "an error": Script(b"no such key: KEY", status=401),
-    "busy": Script(b"wait, KEY", status=503),
-    "an error event": Script(events({"error": {"message": "KEY is wrong"}})),
-    "no event": Script(b"KEY"),
-    "another form": Script(events({"choices": [{"index": 0, "token_ids": ["KEY"]}], "tokens": ["KEY"]})),
-    "a reason": Script(events({"choices": [{"text": "a", "finish_reason": "KEY"}]})),
-    "a page": Script(b"<html>KEY</html>", status=502),
+    "an error": ResponseScript(b"no such key: KEY", status=401),
+    "busy": ResponseScript(b"wait, KEY", status=503),
+    "an error event": ResponseScript(events({"error": {"message": "KEY is wrong"}})),
+    "no event": ResponseScript(b"KEY"),
+    "another form": ResponseScript(events({"choices": [{"index": 0, "token_ids": ["KEY"]}], "tokens": ["KEY"]})),
+    "a reason": ResponseScript(events({"choices": [{"text": "a", "finish_reason": "KEY"}]})),
+    "a page": ResponseScript(b"<html>KEY</html>", status=502),
 }
 
 
 @pytest.mark.parametrize("echo", ECHOES)
 @pytest.mark.parametrize("of", [of_client, of_engine, of_engine_stream])
-def test_no_error_repeats_a_key(echo: str, of: Callable[[Script], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_error_repeats_a_key(
+    echo: str, of: Callable[[ResponseScript], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKIT_API_KEY", f" {KEY}\n")
     ECHOES[echo].echoes = True
     line = of(ECHOES[echo])

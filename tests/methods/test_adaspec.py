@@ -44,7 +44,7 @@ CONTEXT = 300
 
 
 @dataclass
-class Known:
+class KnownChance:
     """A distribution whose drafted token has a known probability."""
 
     chance: float
@@ -58,7 +58,7 @@ class Known:
 
 
 @dataclass
-class KnownDrafter:
+class ChanceDrafter:
     """Drafts tokens of known probabilities, as many as there are: the i-th list is the i-th request's."""
 
     chances: Sequence[Sequence[float]]
@@ -75,7 +75,7 @@ class KnownDrafter:
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         grown = [draft for draft in drafts if self.room(draft) > 0]
         for draft in grown:
-            draft.tree.add(7, draft.tree.last, Known(self.chances[int(draft.request_id)][draft.tree.last]), 0)
+            draft.tree.add(7, draft.tree.last, KnownChance(self.chances[int(draft.request_id)][draft.tree.last]), 0)
         return grown
 
 
@@ -99,7 +99,7 @@ class Play:
 
     def __call__(self, chances: Sequence[Sequence[float]], context: int = CONTEXT) -> tuple[list[int], list[list[int]]]:
         """Tokens drafted per request, and the nodes chosen."""
-        drafter = KnownDrafter(chances, context)
+        drafter = ChanceDrafter(chances, context)
         self.policy.draft(drafter)
         return [draft.tree.last for draft in drafter.drafts], self.policy.choose(drafter.drafts)
 

@@ -96,7 +96,7 @@ def test_ties_alone_are_lossless_and_nothing_compared_is_neither() -> None:
     json.dumps(summarise_checks([tie]))
 
 
-class Bench:
+class DecodedPair:
     """A tiny pair in half precision, and the outputs of plain decoding."""
 
     def __init__(self, dtype: torch.dtype, size: int, requests: int = 5) -> None:
@@ -124,7 +124,7 @@ class Bench:
         return ShapeJudge(self.shapes, lambda _: LIKELIEST, exact=True)
 
 
-make_bench = cache(Bench)
+make_bench = cache(DecodedPair)
 HALVES = (torch.bfloat16, torch.float16)
 METHODS = (FixedK(4), SpecInfer())
 
@@ -162,7 +162,7 @@ def test_faults_that_stay_near_the_best_token_are_errors(dtype: torch.dtype, siz
 
 def test_a_forward_that_computes_something_else_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise that the control does not show, here that of verifications one position off, cannot excuse a token."""
-    bench = Bench(torch.float32, 1, requests=3)
+    bench = DecodedPair(torch.float32, 1, requests=3)
     records = list(bench.decode(FixedK(4)).values())
     right = RecomputedLogits.rounds
 

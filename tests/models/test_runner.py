@@ -59,7 +59,7 @@ def _gpt2() -> PreTrainedModel:
 
 
 @dataclass
-class Mirror:
+class SlotMirror:
     """A record of what a slot ought to hold."""
 
     slot: int
@@ -111,10 +111,10 @@ class Mirror:
 def test_random_appends_and_commits(make_model: Callable[[], PreTrainedModel], executor: str, tolerance: float) -> None:
     model, dice = make_model(), random.Random(7)
     runner, fresh = make_runner(model, 4, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
-    mirrors: list[Mirror] = []
+    mirrors: list[SlotMirror] = []
     for _ in range(60):
         if len(mirrors) < 4 and dice.random() < 0.4:
-            mirrors.append(Mirror(runner.acquire()))
+            mirrors.append(SlotMirror(runner.acquire()))
         chosen = [m for m in dice.sample(mirrors, len(mirrors)) if dice.random() < 0.7]
         chosen = [m for m in chosen if len(m.committed) + len(m.tokens) < CAPACITY]
         rows = [mirror.grow(dice) for mirror in chosen]
@@ -134,7 +134,7 @@ def test_random_appends_and_commits(make_model: Callable[[], PreTrainedModel], e
 
 
 def _check_logits(
-    model: PreTrainedModel, mirror: Mirror, logits: torch.Tensor, row: Append, dice: random.Random, tolerance: float
+    model: PreTrainedModel, mirror: SlotMirror, logits: torch.Tensor, row: Append, dice: random.Random, tolerance: float
 ) -> None:
     """The kept nodes say what the model says after their path alone; a few of them are looked at."""
     assert logits.shape == (row.keep, 64)
@@ -144,7 +144,7 @@ def _check_logits(
         torch.testing.assert_close(logits[node - first].float(), expected, atol=tolerance, rtol=tolerance)
 
 
-def _check_kv(runner: Runner, fresh: Runner, mirror: Mirror, tolerance: float) -> None:
+def _check_kv(runner: Runner, fresh: Runner, mirror: SlotMirror, tolerance: float) -> None:
     """The slot holds what one forward of the committed text alone writes."""
     if not mirror.committed:
         return

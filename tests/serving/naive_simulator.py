@@ -46,7 +46,7 @@ class Scene:
 
 
 @dataclass
-class Device:
+class NaiveDevice:
     """A device with its request under way: how far it is, and what both sides hold in KV."""
 
     queue: list[tuple[float, int, int]]
@@ -92,7 +92,7 @@ class Simulator:
     def run(self) -> None:
         """Send and verify rounds until no request is left."""
         scene = self.scene
-        self.devices = [Device(scene.requests[number :: scene.devices]) for number in range(scene.devices)]
+        self.devices = [NaiveDevice(scene.requests[number :: scene.devices]) for number in range(scene.devices)]
         self.servers = [Server(stage_free_s=[0.0] * scene.stages) for _ in range(scene.servers)]
         self.turn = 0
         self.link_free_s = 0.0
@@ -150,7 +150,7 @@ class Simulator:
             at_s += self.scene.hand_over_s
         return server.stage_free_s[-1]
 
-    def _begin(self, device: Device) -> None:
+    def _begin(self, device: NaiveDevice) -> None:
         """Take the device's next request, if there is one."""
         device.reaches_s = float("inf")
         if device.queue:
@@ -159,7 +159,7 @@ class Simulator:
             device.first_s, device.server = float("inf"), -1
             self._send(device, max(device.start_s, device.busy_until_s), first=True)
 
-    def _send(self, device: Device, from_s: float, first: bool) -> None:
+    def _send(self, device: NaiveDevice, from_s: float, first: bool) -> None:
         scene = self.scene
         draft_s = 0.0
         if scene.on_edge:
@@ -210,7 +210,7 @@ class Simulator:
                 self.turn = (self.turn + 1) % self.scene.servers
             self.servers[device.server].waiting.append((arrived_s, number))
 
-    def _row(self, device: Device) -> tuple[int, int]:
+    def _row(self, device: NaiveDevice) -> tuple[int, int]:
         return device.context - device.at_server + (self.scene.draft if self.scene.on_edge else 0), device.at_server
 
     def _choose(self, waiting: list[tuple[float, int]], now_s: float) -> tuple[list[int], float]:

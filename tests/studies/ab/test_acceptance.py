@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import read_rows, skit_here, write_rows
-from streaming_server import Engine, streaming_server
+from streaming_server import StreamingEngine, streaming_server
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.studies.ab.run import PROBE_TOKENS
@@ -38,7 +38,7 @@ def acceptance(load: JsonObject) -> JsonObject:
     return dict(entry)
 
 
-def decoded(engine: Engine) -> tuple[int, int, int]:
+def decoded(engine: StreamingEngine) -> tuple[int, int, int]:
     """Rounds with a draft, the tokens that they committed and that were sent, and all that they committed."""
     rounds = [f for prompt in PROMPTS for f in list(engine.decode(prompt, TOKENS))[1:]]
     drafted = [forward for forward in rounds if forward.drafted]
