@@ -29,13 +29,13 @@ MARK = [5, 6]
 def documents(count: int, seed: int = 0) -> list[Any]:
     """Make documents of 10 to 30 tokens each, the last 4 to 9 to be learned."""
     rng = np.random.default_rng(seed)
-    documents_made = []
+    made_up_documents = []
     for length, learned in zip(rng.integers(10, 30, count), rng.integers(4, 9, count), strict=True):
         likely = np.stack([rng.permutation(64)[: answers.TOP] for _ in range(learned)]).astype(np.uint16)
         probability = rng.dirichlet(np.ones(answers.TOP), learned).astype(np.float16)
         tokens = rng.integers(2, 64, length).astype(np.uint16)
-        documents_made.append(answers.Document(tokens, int(length - learned), likely, probability))
-    return documents_made
+        made_up_documents.append(answers.Document(tokens, int(length - learned), likely, probability))
+    return made_up_documents
 
 
 def test_a_changed_problem_has_other_digits_and_each_name_replaced_by_one() -> None:
@@ -53,10 +53,10 @@ def test_answers_are_the_targets_greedy_ones(slots: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(answers, "ANSWER_TOKENS", 12)
     model = tiny_llama()
     prompts = random_prompts([4, 9, 6, 12, 5], 64)
-    documents_written = answers.written(
+    written_documents = answers.written(
         make_executor(model, slots, 64, None), zip(prompts * 9, repeat(True)), MARK, len(prompts)
     )
-    outputs = {tuple(document.tokens[: document.start]): document for document in documents_written}
+    outputs = {tuple(document.tokens[: document.start]): document for document in written_documents}
     for prompt in prompts:
         expected, _ = plain_greedy(model, prompt, 12)
         answer = expected[: expected.index(answers.EOS_ID) + 1] if answers.EOS_ID in expected else expected

@@ -115,7 +115,7 @@ def test_processes_take_the_same_steps_to_the_same_output(
     for sampler in (Sampler(), Sampler(temperature=0.8, top_p=0.9)):
         done = len(stages.trace())
         alone, together = (
-            run(spec, runners, requests_, stages_or_none, sampler, batch) for stages_or_none in (None, stages)
+            run(spec, runners, requests_, stage_processes, sampler, batch) for stage_processes in (None, stages)
         )
         assert together == alone
         steps, first = stages.trace()[done:], min((step for step, *_ in stages.trace()[done:]), default=0)

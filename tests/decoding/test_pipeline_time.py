@@ -31,10 +31,10 @@ def stream(slot: int, prompt: int) -> RequestStream:
 
 def enter_prompts(time: PipelineTime | PipelineTimes, *streams: RequestStream) -> None:
     """Let the prompts enter the first stage in one piece."""
-    for entering in streams:
-        time.admit(entering.session)
-        entering.take(512)
-        entering.enter()
+    for request_stream in streams:
+        time.admit(request_stream.session)
+        request_stream.take(512)
+        request_stream.enter()
 
 
 def phases_ms(clock: ModelledClock) -> dict[str, float]:
@@ -50,7 +50,7 @@ def test_prompts_that_enter_together_wait_for_the_longest_message(deployment: De
     time.step(streams)
     assert phases_ms(clock) == {"prefill": 22, "verify": 115, "link": 10 + 210, "commit": 2 + 3}
     assert 1000 * clock.now_s() == pytest.approx(115 + 5 + 220)
-    assert [entering.session.arrival_s for entering in streams] == [0.0, 0.0]
+    assert [request_stream.session.arrival_s for request_stream in streams] == [0.0, 0.0]
 
 
 def test_on_the_server_the_prompt_of_one_who_joins_delays_nobody() -> None:
@@ -60,15 +60,15 @@ def test_on_the_server_the_prompt_of_one_who_joins_delays_nobody() -> None:
     enter_prompts(time, *streams)
     time.step(streams)
     began_s, _ = clock.now_s(), clock.take()
-    for joined in streams:
-        joined.grow([])
-        joined.enter()
+    for request_stream in streams:
+        request_stream.grow([])
+        request_stream.enter()
     streams.append(stream(2, 2))
     enter_prompts(time, streams[2])
     time.step(streams)
     assert phases_ms(clock) == {"prefill": 11, "verify": 115, "link": 10, "commit": 2 + 2 * 3}
     assert 1000 * (clock.now_s() - began_s) == pytest.approx(115 + 8 + 10)
-    assert [1000 * joined.session.arrival_s for joined in streams] == pytest.approx([0, 0, -140])
+    assert [1000 * request_stream.session.arrival_s for request_stream in streams] == pytest.approx([0, 0, -140])
 
 
 def test_a_hand_over_is_as_large_as_the_fullest_stage() -> None:
@@ -98,7 +98,7 @@ def test_a_drafter_works_off_its_forwards_one_after_the_other(drafts: bool, expe
 
 
 def ends_ms(streams: Sequence[RequestStream]) -> list[float]:
-    return [1000 * seconds for ending in streams for seconds in ending.session.record.ends_s]
+    return [1000 * seconds for request_stream in streams for seconds in request_stream.session.record.ends_s]
 
 
 def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> None:
@@ -115,12 +115,12 @@ def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> No
     streams.append(stream(1, 2))
     enter_prompts(time, streams[1])
     time.step(streams)
-    for ending in streams:
-        time.release(ending.session)
+    for request_stream in streams:
+        time.release(request_stream.session)
     # a: 4 tokens in a stage take 70, 2 + 10 + 160 of messages; then 4 and 2 in two stages 70, 2 + 3 + 10.
     # b was there for the second step alone, and 140 before it.
     assert ends_ms(streams) == pytest.approx([242 + 85, 312 + 155, 85 + 140, 155 + 140])
-    assert [1000 * ending.session.arrival_s for ending in streams] == pytest.approx([0, -140])
+    assert [1000 * request_stream.session.arrival_s for request_stream in streams] == pytest.approx([0, -140])
 
 
 def test_at_an_end_a_drafter_works_off_its_forwards_too() -> None:

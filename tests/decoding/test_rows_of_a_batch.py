@@ -103,7 +103,7 @@ def test_the_root_that_has_waited_longest_enters_first() -> None:
     entered = []
     for _ in range(7):
         admission.choose(streams)
-        (fed,) = [waiting for waiting in streams if waiting.level.tokens]
+        (fed,) = [request_stream for request_stream in streams if request_stream.level.tokens]
         entered.append(fed.slot)
         fed.enter()
         fed.refill(fed.slot)
@@ -116,10 +116,12 @@ def entering(budget: StepBudget, prompts: Sequence[int], steps: int) -> list[lis
     admission = Admission(budget, len(streams))
     for _ in range(steps):
         admission.choose(streams)
-        entered.append([len(waiting.level.prefix) + len(waiting.level.tokens) for waiting in streams])
-        for waiting in streams:
-            waiting.enter()
-            waiting.grow([])
+        entered.append(
+            [len(request_stream.level.prefix) + len(request_stream.level.tokens) for request_stream in streams]
+        )
+        for request_stream in streams:
+            request_stream.enter()
+            request_stream.grow([])
     return entered
 
 

@@ -36,8 +36,8 @@ def spans(deployment: Deployment, *traces: RequestTrace, method: Method | None =
 
 
 def test_devices_on_the_edge_work_side_by_side() -> None:
-    spans_found = spans(SCENE, *TRACES)
-    assert spans_found[:20] == [
+    recorded = spans(SCENE, *TRACES)
+    assert recorded[:20] == [
         ("edge/a", "prefill", 0, 12, A),
         ("edge/b", "prefill", 0, 17, B),
         ("edge/a", "draft", 12, 22, A),
@@ -59,14 +59,14 @@ def test_devices_on_the_edge_work_side_by_side() -> None:
         ("requests/a", "round 1 (+2)", 0, 612, A),
         ("requests/b", "round 1 (+3)", 0, 612, B),
     ]
-    assert ("requests/a", "round 2 (+1)", 612, 952, A) in spans_found
-    assert ("requests/b", "round 2 (+2)", 612, 952, B) in spans_found
+    assert ("requests/a", "round 2 (+1)", 612, 952, A) in recorded
+    assert ("requests/b", "round 2 (+2)", 612, 952, B) in recorded
 
 
 def test_a_shared_drafter_works_for_all() -> None:
     """Prompts one by one, decisions too; prompts alone cross the link, 4 and 9 tokens, and the answers."""
-    spans_found = spans(ON_SERVER, *TRACES)
-    assert spans_found[:14] == [
+    recorded = spans(ON_SERVER, *TRACES)
+    assert recorded[:14] == [
         ("drafter", "prefill", 0, 12, BOTH),
         ("drafter", "prefill", 12, 29, BOTH),
         ("drafter", "draft", 29, 40, BOTH),
@@ -82,7 +82,7 @@ def test_a_shared_drafter_works_for_all() -> None:
         ("link/b", "transfer", 80, 220, B),
         ("link/b", "transfer", 490, 600, B),
     ]
-    assert spans_found[16:] == [
+    assert recorded[16:] == [
         ("drafter", "draft", 600, 612, BOTH),  # 2 + 1 tokens
         ("drafter", "policy", 612, 622, BOTH),
         ("drafter", "draft", 622, 632, B),
@@ -98,8 +98,8 @@ def test_who_joins_later_has_asked_before() -> None:
     """The batch goes on at 340 ms: by then the prompt of 4 tokens, 90 ms long, has come up; the answer takes 70 ms."""
     plain = parse_method("autoregressive")
     requests = trace("a", 4, [0], [0]), trace("b", 4, [0] * 3, [0] * 3), trace("c", 4, [0], [0])
-    spans_found = spans(ON_SERVER, *requests, method=plain)
-    assert spans_found == [
+    recorded = spans(ON_SERVER, *requests, method=plain)
+    assert recorded == [
         ("server", "verify", 90, 270, BOTH),
         ("link/a", "transfer", 0, 90, A),
         ("link/a", "transfer", 270, 340, A),

@@ -62,27 +62,27 @@ def verdicts(results: list[Losslessness]) -> list[str]:
 
 @pytest.mark.parametrize("batch_size", nightly_except([3], [1, 3]))
 def test_rounding_of_chains_and_trees_on_a_server_is_no_error(batch_size: int) -> None:
-    found_verdicts: list[str] = []
+    all_verdicts: list[str] = []
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS, batch_size=batch_size)
         for spec in METHODS:
             results, judge = judged(decode(spec, connection, batch_size), plain, connection)
-            found_verdicts += verdicts(results)
+            all_verdicts += verdicts(results)
             assert judge.cost.outputs == verdicts(results).count("tie")
             assert (judge.cost.forwards > 0) is (judge.cost.outputs > 0)
-    assert set(found_verdicts) <= {"identical", "tie"}
+    assert set(all_verdicts) <= {"identical", "tie"}
     # How a server's batches are composed depends on time; alone, every forward is always the same.
-    assert "tie" in found_verdicts or batch_size > 1
+    assert "tie" in all_verdicts or batch_size > 1
 
 
 def test_rounding_of_drawn_tokens_on_a_server_is_no_error() -> None:
-    found_verdicts: list[str] = []
+    all_verdicts: list[str] = []
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS, sampler=SAMPLED)
         for spec in ("specedge:depth=3,budget=8,beams=4", "suffix"):
             results, _ = judged(decode(spec, connection, sampler=SAMPLED), plain, connection, SAMPLED)
-            found_verdicts += verdicts(results)
-    assert set(found_verdicts) == {"identical", "tie"}
+            all_verdicts += verdicts(results)
+    assert set(all_verdicts) == {"identical", "tie"}
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("fault", nightly_except([accept_second], [accept_second, swap_extra]))
 def test_a_planted_fault_in_the_servers_verification_is_an_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    found_verdicts: list[str] = []
+    all_verdicts: list[str] = []
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS)
         for spec in METHODS[:2]:
@@ -110,10 +110,10 @@ def test_a_planted_fault_in_the_servers_verification_is_an_error(fault: Fault, m
                 faulty = decode(spec, connection)
             changed = {name for name in right if faulty[name].output_ids != right[name].output_ids}
             results, _ = judged(faulty, plain, connection)
-            found_verdicts += [result.verdict for result in results if result.request_id in changed]
-    assert len(found_verdicts) >= 3
+            all_verdicts += [result.verdict for result in results if result.request_id in changed]
+    assert len(all_verdicts) >= 3
     # A fault at one of the few true ties cannot be told from rounding.
-    assert found_verdicts.count("error") >= 0.75 * len(found_verdicts)
+    assert all_verdicts.count("error") >= 0.75 * len(all_verdicts)
 
 
 def test_the_shapes_of_a_servers_batches_are_on_record() -> None:

@@ -18,7 +18,7 @@ LOAD = "concurrency 1"
 
 
 def record(server: str, number: int, tokens: int, *reasons: str) -> AnswerRecord:
-    bursts = [Burst(0.01 * number, 1) for number in range(1, tokens + 1)]
+    bursts = [Burst(0.01 * position, 1) for position in range(1, tokens + 1)]
     answer = StreamedAnswer("a" * tokens, bursts, "one per chunk", "stop")
     key = AnswerKey(LOAD, server, f"p{number}", 0)
     return AnswerRecord(key, number, float(number), answer, None, len(reasons) + 1, 0.0, list(reasons))
