@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import convert
+
 from specbench_kit.reports import render_html
 from specbench_kit.reports.document import (
     Block,
@@ -20,9 +22,11 @@ from specbench_kit.reports.document import (
     code,
     facts,
 )
+from specbench_kit.reports.sections.cautions import shorter_drafts
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.formatting import ABSENT, interval, rate, times
 from specbench_kit.reports.writing.palette import COLOURS
+from specbench_kit.runs.document import LoweredLimit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,6 +158,7 @@ def cautions(tuned: Tuning) -> list[str]:
         *(few if tested < FEW_REQUESTS else []),
         "MODELLED TIME: durations come from the latency models of the deployment "
         f"'{tuned.deployment}', not from a clock.",
+        *shorter_drafts(convert(tuned.run.get("lowered_limits", {}), dict[str, LoweredLimit])),
     ]
 
 

@@ -17,7 +17,7 @@ from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.bench.choice import expand
 from specbench_kit.studies.bench.tuned_options import TunedDraft, TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.options import TuningOptions
-from specbench_kit.traces.draft_limits import fit_spec
+from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay, takes_recorded_drafter
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
@@ -115,6 +115,7 @@ def _tune(settings: TuningSettings, tuner: "_Tuner", report: ProgressCallback) -
         "trace": provenance.hash_file(trace.path),
         "seed": settings.seed,
         "argv": provenance.shareable(settings.argv),
+        **lowered_limits(tuned, trace.header),
     }
     return TunedOptions(tuned, tuner.deployment.name, settings.batch_size, settings.budget, run), left_out
 

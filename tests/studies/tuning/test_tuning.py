@@ -57,6 +57,14 @@ def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
     assert (tuned.deployment, tuned.budget, tuned.run["requests"]) == ("test", 9, 6)
 
 
+def test_a_default_that_the_trace_does_not_reach_is_told(trace: Path) -> None:
+    tuned, left_out = tune(settings(trace, "threshold", "fixed-k", budget=2), lambda *_: None)
+    words = "SHORTER DRAFTS: threshold (20 by default) drafts at most 6 tokens here"
+    assert words in render(tuned, left_out)
+    tuned, left_out = tune(settings(trace, "fixed-k", budget=2), lambda *_: None)
+    assert "SHORTER DRAFTS" not in render(tuned, left_out)
+
+
 def lighter(path: Path, draft_s: float, *, wrong: bool = False, verify_s: tuple[float, ...] = VERIFY_S) -> Path:
     """A trace of the same answers, whose draft takes another time, and is wrong from its first token on if asked."""
     requests = made_requests(6)
