@@ -94,3 +94,37 @@ class Drafter(DraftSource, Protocol):
 
     def has_reached_server(self, draft: Draft, node: int) -> bool:
         """Return whether a node, sent when it was drafted, was at the server when its last verification ended."""
+
+
+class LocalDrafter:
+    """What drafters share whose verdicts come from this machine: the drafts of a round, and those that go on."""
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self._continued: dict[str, Draft] = {}
+        """Drafts of the next round that continue from this round's trees."""
+
+    def awaits_answer(self, draft: Draft) -> bool:
+        """Return true: no verdict arrives before all is drafted."""
+        return True
+
+    def has_reached_server(self, draft: Draft, node: int) -> bool:
+        """Return true: no link is crossed."""
+        return True
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""
+        continued = self._continued
+        self._continued = {}
+        self.drafts = [
+            continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
+        ]
+        return self.drafts
+
+    def release(self, session: Session) -> None:
+        """Forget what a finished request would have continued from."""
+        self._continued.pop(session.request.id, None)
+
+    def _continue(self, draft: Draft, root: int, kv_nodes: dict[int, int] | None = None) -> None:
+        """Begin the next round of a request with what lies below a node of this round's tree."""
+        self._continued[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(root), kv_nodes or {})

@@ -120,6 +120,23 @@ class Policy:
         """Forget a finished request; another request may later come under its id."""
 
 
+class RunsAheadPolicy(Policy):
+    """Drafts a chain on while no verdict is here, up to `longest` tokens, and goes on from what was right."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+
+    def overlap(self, drafter: "Drafter") -> None:
+        live = list(drafter.drafts)
+        while live := [draft for draft in live if draft.tree.last < self.longest and drafter.awaits_answer(draft)]:
+            live = drafter.extend(live)
+
+    def next_root(self, verdict: "Verdict") -> int | None:
+        tree = verdict.draft.tree
+        node = len(verdict.path) + 1  # the draft is a chain
+        return node if node < len(tree) and tree.tokens[node] == verdict.bonus else None
+
+
 class LevelPolicy:
     """Decides what to feed to a pipeline, level by level; one object serves all requests of a run."""
 

@@ -9,14 +9,10 @@ from specbench_kit.decoding.card_clock import measuring_clock
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import DecodingSetup, Loop
+from specbench_kit.decoding.policy import RunsAheadPolicy
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
-from specbench_kit.live.free_running import (
-    AnswerPollingDrafter,
-    FreeRunningDrafter,
-    FreeRunningPolicy,
-    FreeRunningVerifier,
-)
+from specbench_kit.live.free_running import AnswerPollingDrafter, FreeRunningDrafter, FreeRunningVerifier
 from specbench_kit.live.streaming import StreamedLoop, TokenStream
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
@@ -41,7 +37,7 @@ def remote_engine(
     if method.ahead is not None:
         if not isinstance(verifier, FreeRunningVerifier):
             raise SkitError(f"{method.display_name}: this server takes one draft at a time: name another method")
-        policy = FreeRunningPolicy(method.ahead)
+        policy = RunsAheadPolicy(method.ahead.longest)
         source = FreeRunningDrafter(drafter, verifier)
         engine = Engine(policy, source, verifier, clock, setup=setup, name=method.display_name)
         engine.runs_on = True  # the server decodes by itself, whoever's turn it is here

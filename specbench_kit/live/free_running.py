@@ -20,7 +20,6 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock, MeasuringClock, monotonic_s
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter
-from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
@@ -28,7 +27,6 @@ from specbench_kit.live.connection import Connection, ConnectionLostError
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.verifier import MAX_TRIES, add_distributions, catch_up, open_frame
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up, text_hash
-from specbench_kit.methods.base import SendsAhead
 
 
 @dataclass(slots=True)
@@ -369,20 +367,3 @@ class FreeRunningDrafter(AnswerPollingDrafter):
         for draft in grown:
             self._verifier.offer(draft)
         return grown
-
-
-class FreeRunningPolicy(Policy):
-    """Drafts on while no verdict is here, up to `in_flight` chunks behind the text, and goes on from what was right."""
-
-    def __init__(self, ahead: SendsAhead) -> None:
-        self._longest = ahead.chunk * ahead.in_flight
-
-    def overlap(self, drafter: Drafter) -> None:
-        live = list(drafter.drafts)
-        while live := [draft for draft in live if draft.tree.last < self._longest and drafter.awaits_answer(draft)]:
-            live = drafter.extend(live)
-
-    def next_root(self, verdict: Verdict) -> int | None:
-        tree = verdict.draft.tree
-        node = len(verdict.path) + 1  # the draft is a chain
-        return node if node < len(tree) and tree.tokens[node] == verdict.bonus else None

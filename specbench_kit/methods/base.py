@@ -119,6 +119,11 @@ class SendsAhead(NamedTuple):
     chunk: int
     in_flight: int
 
+    @property
+    def longest(self) -> int:
+        """The longest chain of tokens that no verdict has reached."""
+        return self.chunk * self.in_flight
+
 
 def unknown_latency() -> None:
     """Return None, for the latency of a target that nobody has measured."""

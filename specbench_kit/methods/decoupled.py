@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specbench_kit.decoding.policy import RunsAheadPolicy
 from specbench_kit.methods.base import Capability, Environment, Method, Policy, SendsAhead, methods
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.decoding.verification import Verdict
 
 
 @methods.register("decoupled")
@@ -51,20 +51,20 @@ class Decoupled(Method):
 
     @property
     def longest_chain(self) -> int:
-        return self.k * self.in_flight
+        return self.ahead.longest
 
     @property
     def ahead(self) -> SendsAhead:
         return SendsAhead(self.k, self.in_flight)
 
     def policy(self) -> Policy:
-        return _DecoupledPolicy(self.k, self.in_flight)
+        return _DecoupledPolicy(self.ahead)
 
 
-class _DecoupledPolicy(Policy):
-    def __init__(self, k: int, in_flight: int) -> None:
-        self.k = k
-        self.longest = k * in_flight
+class _DecoupledPolicy(RunsAheadPolicy):
+    def __init__(self, ahead: SendsAhead) -> None:
+        super().__init__(ahead.longest)
+        self.k = ahead.chunk
         self.begun: dict[str, int] = {}
         """By request, how many tokens stood before what is being drafted when drafting began anew."""
         self.arrived: dict[str, int] = {}
@@ -82,16 +82,6 @@ class _DecoupledPolicy(Policy):
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(range(1, 1 + self.arrived[draft.request_id])) for draft in drafts]
-
-    def overlap(self, drafter: "Drafter") -> None:
-        live = list(drafter.drafts)
-        while live := [draft for draft in live if draft.tree.last < self.longest and drafter.awaits_answer(draft)]:
-            live = drafter.extend(live)
-
-    def next_root(self, verdict: "Verdict") -> int | None:
-        tree = verdict.draft.tree
-        node = len(verdict.path) + 1
-        return node if node < len(tree) and tree.tokens[node] == verdict.bonus else None
 
     def forget(self, request_id: str) -> None:
         self.begun.pop(request_id, None)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specbench_kit.decoding.distributions import NodeStats, TokenScorer
-from specbench_kit.decoding.drafter import Draft, Forwarded
+from specbench_kit.decoding.drafter import Draft, Forwarded, LocalDrafter
 from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.traces.candidate_trees import CandidateSource, StoredCandidates
 from specbench_kit.traces.chain_replay import draft_too_long
 from specbench_kit.traces.recorded_forward import RecordedForward
@@ -41,28 +40,21 @@ class _RecordedDraft:
         return self._scores[row]
 
 
-class ReplayDrafter:
+class ReplayDrafter(LocalDrafter):
     """A drafter that returns what was drafted when the trace was recorded."""
 
     def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
-        self.drafts: list[Draft] = []
+        super().__init__()
         self._header = header
         self._traces = traces
         self._recorded: dict[str, _RecordedDraft] = {}
         self._sources: dict[str, CandidateSource] = {}
         """By request, the candidates that its trees are made of."""
-        self._continued: dict[str, Draft] = {}
-        """Drafts of the next round that continue from this round's trees."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees, or with what the last round's trees left to continue from."""
-        continued = self._continued
-        self._continued = {}
-        self.drafts = [
-            continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
-        ]
         self._recorded.clear()
-        return self.drafts
+        return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can take until the context is full, as it was at the recording."""
@@ -95,11 +87,11 @@ class ReplayDrafter:
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Keep what lies below the next `root`."""
         if root is not None:
-            self._continued[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(root))
+            self._continue(draft, root)
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
-        self._continued.pop(session.request.id, None)
+        super().release(session)
         self._sources.pop(session.request.id, None)
 
     def _source(self, draft: Draft) -> CandidateSource:

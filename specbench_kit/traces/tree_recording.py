@@ -277,14 +277,6 @@ class _RecordingDrafter(ReplayDrafter):
         self.clock = ModelledClock()
         self._model = model
 
-    def awaits_answer(self, draft: Draft) -> bool:
-        """Return true: what is drafted ahead goes as far as it may, however soon an answer comes."""
-        return True
-
-    def has_reached_server(self, draft: Draft, node: int) -> bool:
-        """Return true: no link is crossed."""
-        return True
-
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> RecordedForward:
         """Return the distributions of tree nodes; the draft model computes those that a policy asks about."""
         forward = _ComputedForward(super().expand(frontier).nodes, self._model)

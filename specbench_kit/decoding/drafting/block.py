@@ -102,7 +102,7 @@ class BlockDrafter(ReportingChainDrafter):
         self._forwards.clear()
         for chain in self._model.begin(sessions):
             self._requests.setdefault(chain.request_id, _Request(chain)).chain = chain
-        return self._empty_trees(sessions)
+        return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can still take before the context is full."""

@@ -147,7 +147,7 @@ class CascadeDrafter(ReportingChainDrafter):
         self._forwards.clear()
         pairs = zip(self._first.begin(sessions), self._second.begin(sessions), strict=True)
         self._chains = {first.request_id: _Chain(first, second) for first, second in pairs}
-        return self._empty_trees(sessions)
+        return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can take before the context is full.

@@ -156,7 +156,7 @@ class FirstOfDrafter(ChainDrafter):
         self._sources.clear()
         for member in self._members:
             member.begin(sessions)
-        return self._empty_trees(sessions)
+        return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can still take, by its member or, before its first token, by any."""

@@ -89,8 +89,6 @@ class LookUpDrafter(ChainDrafter):
         self._index = index
         self._capacity = capacity
         self._looked_up: dict[str, _LookedUp] = {}
-        self._continued: dict[str, Draft] = {}
-        """Drafts of the next round that continue from this round's chains."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Learn what the last round committed, and start a round, from what was left to continue from if there is."""
@@ -98,10 +96,7 @@ class LookUpDrafter(ChainDrafter):
         with self.clock.phase("draft"):
             for session in sessions:
                 self._index.learn(session.request.id, session.tokens)
-        continued = self._continued
-        self._continued = {}
-        self.drafts = [continued.get(draft.request_id, draft) for draft in self._empty_trees(sessions)]
-        return self.drafts
+        return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many nodes the tree can still take before the context is full."""
@@ -115,11 +110,11 @@ class LookUpDrafter(ChainDrafter):
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Keep what lies below the next `root`; accepted tokens are learned when the next round begins."""
         if root is not None:
-            self._continued[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(root))
+            self._continue(draft, root)
 
     def release(self, session: Session) -> None:
         """Learn the rest of a finished request's output, and forget the request."""
-        self._continued.pop(session.request.id, None)
+        super().release(session)
         self._index.learn(session.request.id, session.tokens)
         self._index.forget(session.request.id)
 

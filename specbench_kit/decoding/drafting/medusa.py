@@ -94,7 +94,7 @@ class MedusaDrafter(ReportingChainDrafter):
         """Start a round with empty trees."""
         self._forwards.clear()
         self._blocks.clear()
-        return self._empty_trees(sessions)
+        return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the block still has; none before the prompt's hidden states are known."""

@@ -10,13 +10,12 @@ from torch import Tensor
 from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.distributions import DraftForward
-from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.drafter import Draft, LocalDrafter
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.executors.pending import PendingTokens
 from specbench_kit.models.runner import Append, Runner, refuse_nan, refuse_nan_in
@@ -37,14 +36,14 @@ class ModelDrafting(Drafting):
         return ModelDrafter(parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity)
 
 
-class ModelDrafter:
+class ModelDrafter(LocalDrafter):
     """Drafts by batched forwards of a draft model; a request gets its slot with its first draft."""
 
     skips: ClassVar[int] = 0
     """The number of tokens at the beginning of a text that the model does not forward."""
 
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
-        self.drafts: list[Draft] = []
+        super().__init__()
         self.clock = clock
         self._runner = runner
         self._sampler = sampler
@@ -54,25 +53,6 @@ class ModelDrafter:
         """Called with each forward's numbers of new tokens and of tokens in KV, by request."""
         self._drafting = partial(clock.phase, "draft")
         self._slots: dict[str, int] = {}
-        self._continued: dict[str, Draft] = {}
-        """Drafts of the next round that continue from this round's trees."""
-
-    def awaits_answer(self, draft: Draft) -> bool:
-        """Return true: both models share this machine, so no verdict arrives before all is drafted."""
-        return True
-
-    def has_reached_server(self, draft: Draft, node: int) -> bool:
-        """Return true: both models share this machine."""
-        return True
-
-    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""
-        continued = self._continued
-        self._continued = {}
-        self.drafts = [
-            continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
-        ]
-        return self.drafts
 
     def room(self, draft: Draft) -> int:
         """Return how many nodes the tree can still take before a slot or the context is full."""
@@ -129,11 +109,11 @@ class ModelDrafter:
             # The runner renumbers provisional nodes from 0 in their order; the next tree numbers its nodes anew too.
             index = {node: new for new, node in enumerate(proactive)}
             kv_nodes = {new: index[draft.kv_nodes[node]] for new, node in enumerate(below) if node in draft.kv_nodes}
-            self._continued[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(root), kv_nodes)
+            self._continue(draft, root, kv_nodes)
 
     def release(self, session: Session) -> None:
         """Free a finished request's slot."""
-        self._continued.pop(session.request.id, None)
+        super().release(session)
         slot = self._slots.pop(session.request.id, None)
         if slot is not None:
             self._runner.release(slot)

@@ -88,7 +88,7 @@ class SlemDrafter(ReportingChainDrafter):
         self._forwards.clear()
         for chain in self._chains.values():
             chain.text.clear()
-        return self._empty_trees(sessions)
+        return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can still take before the context is full."""
