@@ -36,8 +36,6 @@ FIXED = {"fixed-k", "block-verification", "goodput", "sglang-ema", "sglang-throu
 """Methods that read nothing of a draft before it is verified."""
 BEYOND = {
     "eagle": "its head is computed without graphs",
-    "server-tree": "its 64 nodes and the token before them are one more than a graph has columns",
-    "sampled-tree": "it draws its nodes by the host's numbers, from distributions that stay on the card",
 }
 """Methods that exceed the bounds, with the reason."""
 

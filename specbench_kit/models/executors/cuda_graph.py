@@ -37,6 +37,7 @@ CAPTURED = {"gemma", "glm4", "granite", "helium", "llama", "mistral", "olmo2", "
 ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Kinds of position embedding that do not look at the positions on the host."""
 LEAST_LENGTH = 128
+LEAST_NODES = 64
 MOST_PROMPT = 512
 """The longest prompt that a graph computes. A longer one keeps a card busy for longer than its launches take."""
 MOST_STEPS = 8
@@ -57,7 +58,7 @@ class GraphKey(NamedTuple):
 class CudaGraphExecutor(TransformersExecutor):
     """Replays CUDA graphs of a model on a GPU, one per shape, and keeps drafted chains on the card.
 
-    Forwards of up to 64 new tokens per request are padded to the next larger shape and replayed, and so are prompts of
+    Forwards of up to 72 new tokens per request are padded to the next larger shape and replayed, and so are prompts of
     up to 512, each by itself. What is longer, and trees of more than 256 nodes, is launched kernel by kernel. A forward
     whose result may become the input of the next one is put off until somebody needs the result: a chain is then one
     graph. Capturing a graph takes no time that clocks count.
@@ -289,7 +290,7 @@ class CudaGraphExecutor(TransformersExecutor):
             return Shape(slots[0], 1, padded_width(1, len(work.rows[0].tokens)), 0)
         rows = min(power_of_two(max(slots) - min(slots) + 1), self.slots)
         first = min(min(slots), self.slots - rows)
-        width = padded_width(rows, max(len(row.tokens) for row in work.rows))
+        width = min(COLUMNS, padded_width(rows, max(len(row.tokens) for row in work.rows)))
         return Shape(first, rows, width, self._length(work), _nodes(work.rows, width))
 
     def _length(self, work: Work) -> int:
@@ -325,7 +326,7 @@ def _is_captured(row: Row) -> bool:
 def _nodes(rows: Sequence[Row], width: int) -> int:
     """Return the size of the trees that a graph has to hold; 0 if all rows are chains."""
     most = max(len(row.parents) if row.parents is not None else 0 for row in rows)
-    return max(COLUMNS, power_of_two(max(most, width))) if most else 0
+    return max(LEAST_NODES, power_of_two(max(most, width))) if most else 0
 
 
 def _power_below(steps: int) -> int:
@@ -388,6 +389,10 @@ class MoveInputs:
             block[:, slots, :, destinations] = block[:, slots, :, sources]
 
 
+INVARIANT_WIDTH = 64
+"""The tokens of every slot that an invariant forward computes; longer rows are computed in parts."""
+
+
 @executors.register("cuda-invariant")
 class InvariantExecutor(CudaGraphExecutor):
     """Replays one CUDA graph of a model on a GPU for all forwards, so that a method's outputs are plain decoding's.
@@ -401,7 +406,7 @@ class InvariantExecutor(CudaGraphExecutor):
     has_chains = False
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
-        if all(len(row.tokens) <= COLUMNS for row in rows):
+        if all(len(row.tokens) <= INVARIANT_WIDTH for row in rows):
             return super().forward(rows, layers)
         results = [self._in_parts(row, layers) for row in rows]
         logits = [result[0] for result in results]
@@ -414,8 +419,8 @@ class InvariantExecutor(CudaGraphExecutor):
         before = len(row.parents) - count if row.parents is not None else 0
         logits = []
         hidden: dict[int, list[torch.Tensor]] = {layer: [] for layer in layers}
-        for first in range(0, count, COLUMNS):
-            end = min(first + COLUMNS, count)
+        for first in range(0, count, INVARIANT_WIDTH):
+            end = min(first + INVARIANT_WIDTH, count)
             parents = row.parents[: before + end] if row.parents is not None else None
             keep = max(0, min(end - first, end - (count - row.keep)))
             # The result is read before the next part overwrites it; a part that keeps nothing has none.
@@ -429,4 +434,4 @@ class InvariantExecutor(CudaGraphExecutor):
         return Forward([torch.cat(logits)], {layer: [torch.cat(states)] for layer, states in hidden.items()})
 
     def _shape(self, work: Work) -> Shape:
-        return Shape(0, self.slots, COLUMNS, self._memory.trash + 1, NODES)
+        return Shape(0, self.slots, INVARIANT_WIDTH, self._memory.trash + 1, NODES)

@@ -155,8 +155,11 @@ class GraphLibrary(Generic[Key]):
         return captured
 
 
-COLUMNS = 64
-"""The most tokens of one slot whose results can lie on the card: the widest forward, or the longest chain."""
+COLUMNS = 72
+"""The most tokens of one slot whose results can lie on the card: the widest forward, or the longest chain.
+
+That is a tree of 64 nodes with the token before it, rounded up.
+"""
 NEXT, NAN, OWN = range(3)
 """The fields of a result: the most likely next token, whether a logit is NaN, and the token itself."""
 FIELDS = 3
