@@ -60,10 +60,36 @@ def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
 
     Rows need not sum to 1.
     """
-    cumulative = probabilities.double().cumsum(-1)
-    levels = torch.tensor(uniforms, dtype=torch.float64, device=cumulative.device)[:, None] * cumulative[:, -1:]
-    tokens: list[int] = torch.searchsorted(cumulative, levels, right=True)[:, 0].tolist()
+    levels = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)[:, None]
+    tokens: list[int] = _by_inversion(probabilities.double(), levels)[:, 0].tolist()
     return tokens
+
+
+def draw_several(probabilities: Tensor, uniforms: Sequence[Sequence[float]], *, replacement: bool) -> list[list[int]]:
+    """Return one token per row of [rows, vocabulary] and per number of `uniforms` [rows, tokens], by inversion.
+
+    Without `replacement` a row's tokens are distinct, and no more than its tokens with a positive probability. The host
+    waits for all tokens at once.
+    """
+    remaining = probabilities.double()
+    levels = torch.tensor(uniforms, dtype=torch.float64, device=remaining.device)
+    if replacement:
+        with_replacement: list[list[int]] = _by_inversion(remaining, levels).tolist()
+        return with_replacement
+    vocabulary = remaining.shape[1]
+    drawn = []
+    for column in range(levels.shape[1]):
+        token = _by_inversion(remaining, levels[:, column : column + 1])
+        drawn.append(token)  # the one behind the last where nothing is left
+        remaining = remaining.scatter(1, token.clamp(max=vocabulary - 1), 0.0)
+    tokens = torch.cat(drawn, dim=1).tolist()
+    return [[token for token in row if token < vocabulary] for row in tokens]
+
+
+def _by_inversion(weights: Tensor, levels: Tensor) -> Tensor:
+    """Return the tokens [rows, columns] at `levels` [rows, columns] in [0, 1) of `weights` [rows, vocabulary]."""
+    cumulative = weights.cumsum(-1)
+    return torch.searchsorted(cumulative, levels * cumulative[:, -1:], right=True)
 
 
 class UniformNumbers(Protocol):

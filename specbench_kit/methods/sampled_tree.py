@@ -1,15 +1,11 @@
 """A token tree of fixed shape whose tokens are drawn at random."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from specbench_kit.decoding.drafter import Draft, Drafter
 
 
@@ -69,34 +65,22 @@ class _SampledTreePolicy(Policy):
         """Add up to `width` children to every node, and return them by draft."""
         forward = drafter.expand(frontier)
         drawn = forward if forward.greedy else forward.as_drawn()
-        row = 0
+        if forward.greedy:
+            tokens = forward.top_tokens(width)
+        else:
+            numbers = [
+                [draft.session.random.uniform("draft") for _ in range(width)]
+                for draft, nodes in frontier
+                for _ in nodes
+            ]
+            from specbench_kit.decoding.sampling import draw_several
+
+            tokens = draw_several(drawn.probabilities, numbers, replacement=self.replacement)
+        children = iter(enumerate(tokens))
         level = []
         for draft, nodes in frontier:
-            children = []
-            for node in nodes:
-                probabilities = drawn.probabilities[row]
-                if forward.greedy:
-                    tokens = probabilities.topk(min(width, len(probabilities))).indices.tolist()
-                else:
-                    number = partial(draft.session.random.uniform, "draft")
-                    tokens = draw_children(probabilities, width, number, replacement=self.replacement)
-                children += [draft.tree.add(token, node, drawn, row) for token in tokens]
-                row += 1
-            level.append((draft, children))
+            below = []
+            for node, (row, found) in zip(nodes, children, strict=False):
+                below += [draft.tree.add(token, node, drawn, row) for token in found]
+            level.append((draft, below))
         return level
-
-
-def draw_children(probabilities: "Tensor", width: int, number: Callable[[], float], *, replacement: bool) -> list[int]:
-    """Return up to `width` tokens drawn from a distribution [vocabulary]; `number` gives random numbers in [0, 1).
-
-    Without `replacement` they are distinct, and there are no more than tokens with a positive probability.
-    """
-    from specbench_kit.decoding.sampling import draw
-
-    remaining = probabilities.clone()
-    tokens: list[int] = []
-    while len(tokens) < width and remaining.any():
-        tokens += draw(remaining[None], [number()])
-        if not replacement:
-            remaining[tokens[-1]] = 0
-    return tokens

@@ -13,9 +13,8 @@ from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding import rules
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.rules import Rule, block, residual, rule_for, siblings
-from specbench_kit.decoding.sampling import RequestRandom, Sampler
+from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw_several
 from specbench_kit.decoding.tree import TokenTree, Verification
-from specbench_kit.methods.sampled_tree import draw_children
 from specbench_kit.methods.sparse_quantised import quantised
 from specbench_kit.models.executors.base import Forward
 
@@ -289,10 +288,10 @@ def test_equal_distributions_up_to_rounding_still_give_a_token() -> None:
 
 
 def test_children_are_drawn_without_replacement_until_none_is_left() -> None:
-    numbers = iter([0.9, 0.0, 0.5, 0.5])
-    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
-    assert draw_children(probabilities, 5, lambda: next(numbers), replacement=False) == [3, 0, 2]
-    assert draw_children(probabilities, 2, lambda: 0.1, replacement=True) == [0, 0]
+    probabilities = torch.tensor([[0.5, 0.0, 0.3, 0.2], [0.0, 0.6, 0.0, 0.4]])
+    numbers = [[0.9, 0.0, 0.5, 0.5, 0.5], [0.5, 0.9, 0.1, 0.2, 0.3]]
+    assert draw_several(probabilities, numbers, replacement=False) == [[3, 0, 2], [1, 3]]
+    assert draw_several(probabilities, [[0.1, 0.1], [0.5, 0.7]], replacement=True) == [[0, 0], [1, 3]]
 
 
 @pytest.mark.parametrize(
