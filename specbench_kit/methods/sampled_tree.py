@@ -68,13 +68,11 @@ class _SampledTreePolicy(Policy):
         if forward.greedy:
             tokens = forward.top_tokens(width)
         else:
-            numbers = [
-                [draft.session.random.uniform("draft") for _ in range(width)]
-                for draft, nodes in frontier
-                for _ in nodes
-            ]
             from specbench_kit.decoding.sampling import draw_several
 
+            numbers = []
+            for draft, nodes in frontier:
+                numbers += [[draft.session.random.uniform("draft") for _ in range(width)] for _ in nodes]
             tokens = draw_several(drawn.probabilities, numbers, replacement=self.replacement)
         children = iter(enumerate(tokens))
         level = []

@@ -30,14 +30,14 @@ from specbench_kit.models.runner import Runner
 
 NEW_TOKENS, CAPACITY, MOST_RUNS = 12, 160, 8
 LAUNCHES, COPIES = 20, 2
-OTHERWISE = {"autodraft": "autodraft:nodes=8,step=3,max_depth=4", "specedge": "specedge:depth=3"}
-"""Specs of methods whose default options decide by times."""
-FIXED = {"fixed-k", "block-verification", "goodput", "sglang-ema", "sglang-throughput", "ucb-specstop"}
-"""Methods that read nothing of a draft before it is verified."""
-BEYOND = {
-    "eagle": "its head is computed without graphs",
+OTHERWISE = {
+    "autodraft": "autodraft:nodes=8,step=3,max_depth=4",
+    "specedge": "specedge:depth=3",
+    "server-tree": "server-tree:depth=5",
 }
-"""Methods that exceed the bounds, with the reason."""
+"""Specs of methods whose default options decide by times."""
+FIXED = {"fixed-k", "block-verification", "eagle", "goodput", "sglang-ema", "sglang-throughput", "ucb-specstop"}
+"""Methods that read nothing of a draft before it is verified."""
 
 
 class CountedRunner(Runner):
@@ -94,7 +94,7 @@ def captures(*runners: Runner) -> int:
     return sum(executor.captures for executor in executors if isinstance(executor, CudaGraphExecutor))
 
 
-@pytest.mark.parametrize("name", nightly_except(["threshold"], ["fixed-k", "threshold", "specinfer", "eagle2-tree"]))
+@pytest.mark.parametrize("name", nightly_except(["threshold"], methods.all()))
 def test_bounds_of_batches(name: str, machine: Machine, tmp_path: Path) -> None:
     require_bounds(name, 8, machine, tmp_path)
 
@@ -111,8 +111,6 @@ def require_bounds(name: str, batch_size: int, machine: Machine, tmp_path: Path)
     method = prepared(name, tmp_path)
     if method is None:
         pytest.skip("a pipeline decodes in steps, not in rounds")
-    if name in BEYOND:
-        pytest.skip(BEYOND[name])
     counts, records, draft, _ = counted(machine, method, batch_size)
     rounds = max(len(record.rounds) for record in records.values())
     drafted = sum(round_.drafted for record in records.values() for round_ in record.rounds)

@@ -38,6 +38,8 @@ ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Kinds of position embedding that do not look at the positions on the host."""
 LEAST_LENGTH = 128
 LEAST_NODES = 64
+MOST_CHAIN = 64
+"""The most tokens of one request that follow each other in a graph of its slot; a longer prompt is one of any slot."""
 MOST_PROMPT = 512
 """The longest prompt that a graph computes. A longer one keeps a card busy for longer than its launches take."""
 MOST_STEPS = 8
@@ -58,10 +60,10 @@ class GraphKey(NamedTuple):
 class CudaGraphExecutor(TransformersExecutor):
     """Replays CUDA graphs of a model on a GPU, one per shape, and keeps drafted chains on the card.
 
-    Forwards of up to 72 new tokens per request are padded to the next larger shape and replayed, and so are prompts of
-    up to 512, each by itself. What is longer, and trees of more than 256 nodes, is launched kernel by kernel. A forward
-    whose result may become the input of the next one is put off until somebody needs the result: a chain is then one
-    graph. Capturing a graph takes no time that clocks count.
+    Forwards of up to 64 new tokens per request, and of trees of up to 87 new nodes, are padded to the next larger shape
+    and replayed, and so are prompts of up to 512, each by itself. What is longer, and trees of more than 256 nodes, is
+    launched kernel by kernel. A forward whose result may become the input of the next one is put off until somebody
+    needs the result: a chain is then one graph. Capturing a graph takes no time that clocks count.
     """
 
     priority = 1
@@ -184,8 +186,8 @@ class CudaGraphExecutor(TransformersExecutor):
 
     @property
     def captures(self) -> int:
-        """Return how many graphs of forwards were captured."""
-        return self._graphs.captures
+        """Return how many graphs were captured."""
+        return self._graphs.captures + len(self._movers)
 
     @property
     def board(self) -> Tensor:
@@ -320,7 +322,9 @@ def padded_width(rows: int, tokens: int) -> int:
 
 def _is_captured(row: Row) -> bool:
     """Return whether graphs that are wide enough for a row exist in any case; see also `_is_prompt`."""
-    return len(row.tokens) <= COLUMNS and len(row.parents or ()) <= NODES
+    if row.parents is None:
+        return len(row.tokens) <= MOST_CHAIN
+    return len(row.tokens) <= COLUMNS and len(row.parents) <= NODES
 
 
 def _nodes(rows: Sequence[Row], width: int) -> int:

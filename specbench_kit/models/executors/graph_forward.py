@@ -6,7 +6,7 @@ shares it. Here it is about twenty, and KV is read where it is.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,15 +16,8 @@ from transformers.cache_utils import Cache
 
 from specbench_kit.models.executors.graph_inputs import DETAILS, Details, GraphInputs, Shape, describe
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
-from specbench_kit.models.executors.kv import KVStore
+from specbench_kit.models.executors.kv import KV, KVStore
 from specbench_kit.models.executors.native_weights import LLAMA_LIKE, has_plain_layers
-
-
-class KV(Protocol):
-    """Keeps the keys and values of new tokens, as a cache of transformers does."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Store [rows, heads, width, dim] of one layer; return all keys and values, [rows, heads, length, dim]."""
 
 
 def is_computable(model: Any) -> bool:
@@ -231,7 +224,11 @@ class GraphMemory:
 
     def window(self, shape: Shape, cells: Tensor) -> StaticKV:
         """Return the KV of the slots of a shape, whose new tokens are written to `cells` [rows, width]."""
-        return StaticKV(self.store, shape, cells, self._slots[shape.first : shape.first + shape.rows])
+        return StaticKV(self.store, shape, cells, self.slots_of(shape))
+
+    def slots_of(self, shape: Shape) -> Tensor:
+        """Return the numbers [rows, 1] of the slots of a shape."""
+        return self._slots[shape.first : shape.first + shape.rows]
 
     def tokens(self, inputs: GraphInputs) -> Tensor:
         """Return the tokens [rows, width], of which some were left by another executor."""
@@ -310,7 +307,7 @@ class GraphComputations:
         shape = inputs.shape
         tokens = memory.tokens(inputs)
         mask = memory.tree_mask(inputs) if shape.nodes else memory.chain_mask(inputs.cells, shape.length)
-        logits, hidden = self._forward(shape, tokens, inputs.cells, inputs.places, mask, layers)
+        logits, hidden = self._forward(shape, tokens, inputs.cells, inputs.places, mask, layers, inputs)
         memory.write(shape, slice(shape.width), logits, tokens, details)
         return logits, hidden
 
@@ -323,7 +320,7 @@ class GraphComputations:
         tokens = memory.tokens(inputs)
         last = inputs.last[:, None]
         mask = memory.chain_mask(inputs.cells, shape.length)
-        logits, _ = self._forward(shape, tokens, inputs.cells, inputs.places, mask)
+        logits, _ = self._forward(shape, tokens, inputs.cells, inputs.places, mask, inputs=inputs)
         logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))[:, 0]
         best = memory.write(shape, slice(1), logits[:, None], tokens.gather(1, last), details)
         memory.token[slots] = best[:, 0]
@@ -370,8 +367,16 @@ class GraphComputations:
         return torch.stack(all_logits), {}
 
     def _forward(
-        self, shape: Shape, tokens: Tensor, cells: Tensor, places: Tensor, mask: Tensor, layers: Sequence[int] = ()
+        self,
+        shape: Shape,
+        tokens: Tensor,
+        cells: Tensor,
+        places: Tensor,
+        mask: Tensor,
+        layers: Sequence[int] = (),
+        inputs: GraphInputs | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute one forward; `inputs` are what the host filled in, None for a further step of a chain."""
         kv = self._memory.window(shape, cells)
         if self._decoder is not None:
             logits, hidden = self._decoder(tokens, places, mask, kv, layers)

@@ -155,10 +155,10 @@ class GraphLibrary(Generic[Key]):
         return captured
 
 
-COLUMNS = 72
+COLUMNS = 88
 """The most tokens of one slot whose results can lie on the card: the widest forward, or the longest chain.
 
-That is a tree of 64 nodes with the token before it, rounded up.
+The largest tree of a method's defaults has 80 nodes, and the token before it is computed with it.
 """
 NEXT, NAN, OWN = range(3)
 """The fields of a result: the most likely next token, whether a logit is NaN, and the token itself."""

@@ -11,8 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specbench_kit.models.drafts.reduced import expand_logits
 from specbench_kit.models.executors.base import Row, executors
-from specbench_kit.models.executors.kv import LayerKV
+from specbench_kit.models.executors.kv import BAND, KV, LayerKV
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
+from specbench_kit.models.executors.transformers import WindowCache
 from specbench_kit.models.heads.model import HeadModel, attend
 
 
@@ -37,9 +38,16 @@ class HeadStates:
 
     def append(self, slot: int, count: int) -> Tensor:
         """Return the memory [tokens, width] for the target's states of the next tokens of a slot's text."""
-        first = self._lengths[slot]
-        self._lengths[slot] = first + count
-        return self._table[slot, 0, first : first + count]
+        places = self._next_places(slot, count)
+        return self._flat[places.start : places.stop]
+
+    def store_given(self, counts: Sequence[tuple[int, int]], states: Tensor) -> None:
+        """Store the target's states [tokens, width] of the next tokens of slots, so many of each, at once."""
+        places = [place for slot, count in counts for place in self._next_places(slot, count)]
+        if len(counts) == 1:
+            self._flat[places[0] : places[-1] + 1] = states
+        else:
+            self._flat.index_copy_(0, torch.tensor(places, device=states.device), states)
 
     def forget(self, slot: int) -> None:
         """Drop the target's states of a slot, whose next text is a new one."""
@@ -47,7 +55,7 @@ class HeadStates:
 
     def read(self, rows: Sequence[Row]) -> Tensor:
         """Return the states [tokens, width] that the new tokens of all rows read."""
-        sources = [source for row in rows for source in self._sources(row)]
+        sources = [source for row in rows for source in self.sources_of(row)]
         first = sources[0]
         return self._flat[first : first + 1] if len(sources) == 1 else self._flat[sources]
 
@@ -67,7 +75,26 @@ class HeadStates:
         """Move the head's outputs as the executor moves its KV."""
         self._table[slot, 1, to : to + len(sources)] = self._table[slot, 1, list(sources)]
 
-    def _sources(self, row: Row) -> Iterator[int]:
+    @property
+    def own(self) -> Tensor:
+        """Return the memory [slots, capacity, width] of the head's own outputs."""
+        return self._table[:, 1]
+
+    def own_source(self, slots: Tensor, cells: Tensor) -> Tensor:
+        """Return where the head's own outputs at these cells of these slots are, as `sources_of` does."""
+        return (2 * slots + 1) * self._capacity + cells
+
+    def at(self, sources: Tensor) -> Tensor:
+        """Return the states [..., width] at places [...] that `sources_of` names."""
+        return self._flat[sources]
+
+    def _next_places(self, slot: int, count: int) -> range:
+        first = 2 * slot * self._capacity + self._lengths[slot]
+        self._lengths[slot] += count
+        return range(first, first + count)
+
+    def sources_of(self, row: Row) -> Iterator[int]:
+        """Return where the state that each new token of a row reads is."""
         length = self._lengths[row.slot]
         for index, path in enumerate(row.paths() or repeat(None, len(row.tokens))):
             position = row.start + index if path is None else row.prefix + len(path) - 1
@@ -89,6 +116,20 @@ class ReadsStates(Protocol):
 
     def forget(self, slot: int) -> None:
         """Drop the states of a slot, whose next text is a new one."""
+
+
+def outputs_of(model: HeadModel, tokens: Tensor, places: Tensor, mask: Tensor, kv: KV, states: Tensor) -> Tensor:
+    """Return a head's outputs [rows, width, hidden] for tokens [rows, width] after states [rows, width, hidden]."""
+    layer = model.layer
+    read, residual = layer.enter(embedding(tokens, model.embed_tokens.weight), states)
+    queries, new_keys, new_values = layer.self_attn.project(read, model.rotary_emb(read, places))
+    keys, values = kv.update(new_keys, new_values, 0)
+    return layer.leave(residual, attend(queries, keys, values, mask))
+
+
+def logits_of(model: HeadModel, tokens: Tensor, outputs: Tensor) -> Tensor:
+    """Return logits [..., vocabulary] of the target's whole vocabulary, of which a head can draft `tokens`."""
+    return expand_logits(model.lm_head(model.norm(outputs)), tokens, model.config.layer.vocab_size)
 
 
 @executors.register("head")
@@ -117,29 +158,22 @@ class HeadExecutor(PaddedExecutor):
         self.states.forget(slot)
 
     def compute(self, batch: ForwardInput) -> Computed:
-        model = self.model
-        layer = self.model.layer
         counts = [len(row.tokens) for row in self._rows]
         states = pad_sequence(list(self.states.read(self._rows).split(counts)), batch_first=True)
-        read, residual = layer.enter(embedding(batch.tokens, model.embed_tokens.weight), states)
-        queries, keys, values = layer.self_attn.project(read, model.rotary_emb(read, batch.positions))
-        batch.kv.write(0, keys, values)
-        keys, values = batch.kv.read(0, keys.device)
-        output = layer.leave(residual, attend(queries, keys, values, batch.mask))
+        output = outputs_of(self.model, batch.tokens, batch.positions, batch.mask, WindowCache(batch.kv), states)
         self.states.store(self._rows, torch.cat([row[:count] for row, count in zip(output, counts, strict=True)]))
-        logits = model.lm_head(model.norm(output[:, batch.first :]))
-        return Computed(expand_logits(logits, self._tokens, model.config.layer.vocab_size), {})
+        return Computed(logits_of(self.model, self._tokens, output[:, batch.first :]), {})
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         super().move(slot, sources, to)
         self.states.move(slot, sources, to)
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        return super().kv_bytes(slots, capacity) + 2 * slots * capacity * self.model.fc.out_features * 4
+        return super().kv_bytes(slots, capacity) + 2 * slots * (capacity + BAND) * self.model.fc.out_features * 4
 
     def _allocate(self, slots: int, capacity: int) -> None:
         super()._allocate(slots, capacity)
-        self.states = HeadStates(slots, capacity, self.model.fc.out_features, self._dtype, self.device)
+        self.states = HeadStates(slots, capacity + BAND, self.model.fc.out_features, self._dtype, self.device)
 
     def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
         self._rows = rows

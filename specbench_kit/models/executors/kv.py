@@ -5,7 +5,7 @@ Also here: attention masks: additive, 4-D, one row per request, for chains and f
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,13 @@ class LayerKV(NamedTuple):
     heads: int
     key_dim: int
     value_dim: int
+
+
+class KV(Protocol):
+    """Keeps the keys and values of new tokens, as a cache of transformers does."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Store [rows, heads, width, dim] of one layer; return all keys and values, [rows, heads, length, dim]."""
 
 
 class KVStore:
