@@ -196,6 +196,12 @@ BY_TASK := $(addprefix --method ,fixed-k:k=4 threshold:max_draft=12 wisp:send_la
 SAMPLED := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8 block-verification threshold:max_draft=12 adaspec \
 	wisp:send_last=true,score=cumulative suffix)
 PIPELINED := $(addprefix --method ,specpipe fixed-k:k=4 threshold:max_draft=12 suffix)
+# What a trace of one draft model cannot replay: drafts without a model or of one forward, what is sent of them, rules
+# that change outputs, and a draft model with another tokenizer.
+HYBRIDS := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8$(COMMA)drafter=block lookahead token-recycling \
+	sparse-quantised adaptive-quantised ssd prompt-lookup)
+LOSSY := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8 threshold:max_draft=12)
+TOKENIZERS := --draft smollm2 $(addprefix --method ,fixed-k:k=4 fixed-k:k=4$(COMMA)drafter=slem suffix)
 TWO_EACH := $(PAIR_TRACE)/two-of-each-task.jsonl
 DECODED := --target $(PAIR) --dataset $(TWO_EACH) --max-new-tokens 48
 # Trees of which the trace holds what they ask for in batches too, and chains beside them.
@@ -241,7 +247,12 @@ reference-pair: $(INSTALLED)
 	head -n 16 $(PAIR_TRACE)/eight-tasks-report.jsonl > $(TWO_EACH)
 	$(BIN)/skit bench $(DECODED) $(SAMPLED) --deployment specedge --temperature 0.7 --out $(PAIR_TRACE)/reports/sampled
 	$(BIN)/skit bench $(DECODED) $(PIPELINED) --deployment specpipe --out $(PAIR_TRACE)/reports/pipeline
-	for report in sampled pipeline; do $(KEEP_REPORT) || exit 1; done
+	$(BIN)/skit bench $(DECODED) $(HYBRIDS) --deployment specedge --out $(PAIR_TRACE)/reports/hybrids
+	for rule in typical fly; do \
+		$(BIN)/skit bench $(DECODED) $(LOSSY) --lossy $$rule --deployment specedge --out $(PAIR_TRACE)/reports/$$rule || exit 1; \
+	done
+	$(BIN)/skit bench $(DECODED) $(TOKENIZERS) --deployment specedge --out $(PAIR_TRACE)/reports/tokenizers
+	for report in sampled pipeline hybrids typical fly tokenizers; do $(KEEP_REPORT) || exit 1; done
 	$(BIN)/python scripts/pair_page.py
 
 # The rows of the kit's own policies on suite v1, one file each: about twenty minutes on two cores.

@@ -29,11 +29,14 @@ class Side:
 
     own: Seconds
     baseline: Seconds
+    is_measured: bool = False
+    """Whether a clock has measured the seconds, so that they depend on the process."""
 
     @classmethod
     def of(cls, records: Records, baseline: Records) -> "Side":
         """Return the seconds of both."""
-        return cls(request_seconds(records), request_seconds(baseline))
+        is_measured = bool(records) and records[0].time_kind == "measured"
+        return cls(request_seconds(records), request_seconds(baseline), is_measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,13 @@ class PairedSpeed:
         return BY_PROMPT if {shown, in_all} == {FASTER, SLOWER} else shown
 
 
-def process_spread(sides: Sequence[Side], units: Units, processes: int, *, is_measured: bool) -> ProcessSpread | None:
+def process_spread(sides: Sequence[Side], units: Units, processes: int) -> ProcessSpread | None:
     """Return how far apart processes, which number the repeats, are in the speeds of a table's methods.
 
     A baseline is one of the methods. Of one process, or too few prompts that all processes have timed, it is assumed.
     None for modelled times, which no process changes.
     """
-    if not is_measured or len(sides) < 2:
+    if len(sides) < 2 or not any(side.is_measured for side in sides):
         return None
     # Baselines that differ were decoded by commands of their own, in their own processes.
     apart = any(side.baseline != sides[0].baseline for side in sides)
@@ -151,7 +154,7 @@ def _compare(
     )
     if ratio is None:
         return None
-    logs = unit_logs(numerators, denominators, keys, units, in_processes=spread is not None and spread.is_seen)
+    logs = unit_logs(numerators, denominators, keys, units, spread)
     typical = Typical.of(logs[np.isfinite(logs)])
     assert typical is not None, "requests with times are units with a ratio"
     prompts = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in keys))}
@@ -167,13 +170,13 @@ def unit_logs(
     denominators: Sequence[Seconds],
     keys: Sequence[Key],
     units: Units,
-    *,
-    in_processes: bool = False,
+    spread: ProcessSpread | None = None,
 ) -> Array:
     """Return the logarithmic ratio of each unit, the median over its repeats: [units], nan where nothing was timed.
 
-    It is the mean over repeats `in_processes` whose spread widens intervals: what lasts as long as a process is the
-    same for all units, and the median of five such numbers varies by a fifth more than the mean, whose error is known.
+    It is the mean over repeats where the `spread` of their processes was seen, and widens intervals: what lasts as long
+    as a process is the same for all units, and the median of five such numbers varies by a fifth more than the mean,
+    whose error is known.
     """
     size = 1 + max(units.values())
     repeats = sorted({repeat for _, repeat in keys})
@@ -186,7 +189,7 @@ def unit_logs(
         row[timed] = np.sum(above, axis=0) - np.sum(below, axis=0)  # the sum of no sides is 0
     present = np.flatnonzero(np.isfinite(table).any(axis=0))
     logs = np.full(size, np.nan)
-    middle = np.nanmean if in_processes else np.nanmedian
+    middle = np.nanmean if spread is not None and spread.is_seen else np.nanmedian
     logs[present] = middle(table[:, present], axis=0)
     return logs
 

@@ -228,7 +228,6 @@ def _process_spread(entries: Sequence[TableEntry], sides: Mapping[str, Side], un
         [sides[entry.label] for entry in entries],
         units,
         processes.pop() if len(processes) == 1 else 1,
-        is_measured=any(entry.records and entry.records[0].time_kind == "measured" for entry in entries),
     )
 
 
@@ -270,7 +269,7 @@ def _family(
     is_paired = all(side.baseline for side in own)
     places = [position for position, entry in enumerate(entries) if entry.label == reference.label]
     return TypicalFamily(
-        np.column_stack([_speeds(side, units, is_paired=is_paired, in_processes=_is_seen(spread)) for side in own]),
+        np.column_stack([_speeds(side, units, spread, is_paired=is_paired) for side in own]),
         _seconds([side.baseline for side in own], units) if is_paired else np.ones(1 + max(units.values())),
         [position for position, entry in enumerate(entries) if entry.label in reference.candidates],
         [bool(entry.baseline) and is_paired for entry in entries],
@@ -281,15 +280,11 @@ def _family(
     )
 
 
-def _is_seen(spread: ProcessSpread | None) -> bool:
-    return spread is not None and spread.is_seen
-
-
-def _speeds(side: Side, units: Units, *, is_paired: bool, in_processes: bool) -> Array:
+def _speeds(side: Side, units: Units, spread: ProcessSpread | None, *, is_paired: bool) -> Array:
     """Return the logarithm of a method's speed on each unit, relative to its baseline's if that counts."""
     keys = [key for key in side.own if not is_paired or key in side.baseline]
     baselines = [side.baseline] if is_paired else []
-    return paired.unit_logs(baselines, [side.own], keys, units, in_processes=in_processes)
+    return paired.unit_logs(baselines, [side.own], keys, units, spread)
 
 
 def _seconds(baselines: Sequence[paired.Seconds], units: Units) -> Array:

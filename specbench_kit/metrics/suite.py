@@ -380,7 +380,7 @@ class Scoreboard:
 
     def _side(self, spec: str, cell: str) -> Side:
         own, baseline = (self._result(name, cell) or CellResult() for name in (spec, BASELINE))
-        return Side(*(dict(_by_request(result)) for result in (own, baseline)))
+        return Side(dict(_by_request(own)), dict(_by_request(baseline)))
 
     def _units(self, cell: str) -> dict[str, int]:
         """Return the unit of each request: those that are admitted to a batch together share one."""

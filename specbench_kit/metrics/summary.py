@@ -110,8 +110,7 @@ def _summarise_group(
         metrics |= derived_range.without_ends(derived_range.speedup_range(at_ends, units))
         side = Side.of(group.records, baseline)
         sides = [side, Side(side.baseline, side.baseline)]
-        is_measured = bool(group.records) and group.records[0].time_kind == "measured"
-        speed = paired.speedup(side, units, paired.process_spread(sides, units, processes, is_measured=is_measured))
+        speed = paired.speedup(side, units, paired.process_spread(sides, units, processes))
         metrics |= paired.speedup_metrics(speed) | {"speedup_request_mean": paired.request_mean(side)}
         metrics |= attainment(group, baseline)
         metrics["intervals"]["speedup"] = speed.interval() if speed else None

@@ -1,5 +1,6 @@
 """Intervals that cover how far apart processes are."""
 
+from dataclasses import replace
 from math import exp, sqrt
 
 import numpy as np
@@ -78,8 +79,8 @@ def test_a_method_that_is_faster_in_some_processes_only_is_not_called_faster() -
     moved = Side.of(records(constant(0.97, 0.96, 1.02) * noise), plain)
     steady = Side.of(records(constant(0.7, 0.7, 0.7) * noise[::-1]), plain)
     sides = [Side.of(plain, plain), moved, steady]
-    spread = process_spread(sides, UNITS, 3, is_measured=True)
-    assert process_spread(sides, UNITS, 3, is_measured=False) is None
+    spread = process_spread(sides, UNITS, 3)
+    assert process_spread([replace(side, is_measured=False) for side in sides], UNITS, 3) is None, "modelled"
     verdicts = [speed.verdict() if speed else "" for speed in (speedup(moved, UNITS), speedup(moved, UNITS, spread))]
     assert verdicts == [FASTER, NO_DIFFERENCE]
     by_far = relative_speed(steady, moved, UNITS, spread)
@@ -92,7 +93,7 @@ def test_requests_that_no_method_has_finished_count_for_nothing() -> None:
     plain = records(constant(1, 1))
     own = Side.of(records(constant(0.9, 0.8)), plain)
     finished_units = {name: number for name, number in UNITS.items() if number < 6}
-    spread = process_spread([Side.of(plain, plain), own], finished_units, 2, is_measured=True)
+    spread = process_spread([Side.of(plain, plain), own], finished_units, 2)
     assert spread is not None
     assert spread.variance == pytest.approx(4 * (np.log(0.9 / 0.8) / 4) ** 2)
 
@@ -100,7 +101,7 @@ def test_requests_that_no_method_has_finished_count_for_nothing() -> None:
 def test_baselines_of_their_own_are_of_other_processes() -> None:
     ratios = constant(1, 1.1, 1.21)
     sides = [Side.of(records(0.5 * ratios * scale), records(scale * constant(1, 1, 1))) for scale in (1.0, 1.5)]
-    spread = process_spread(sides, UNITS, 3, is_measured=True)
+    spread = process_spread(sides, UNITS, 3)
     assert spread is not None
     assert spread.variance == pytest.approx(np.log(1.1) ** 2), "shared, it would be none"
 
@@ -108,7 +109,7 @@ def test_baselines_of_their_own_are_of_other_processes() -> None:
 def test_prompts_that_all_agree_are_widened_too() -> None:
     plain = records(constant(1, 1, 1))
     own = Side.of(records(constant(0.9, 0.9, 1.1)), plain)
-    spread = process_spread([Side.of(plain, plain), own], UNITS, 3, is_measured=True)
+    spread = process_spread([Side.of(plain, plain), own], UNITS, 3)
     speed = speedup(own, UNITS, spread)
     assert speed is not None
     assert speed.typical.is_constant
@@ -134,7 +135,7 @@ def test_one_process_is_taken_to_differ_by_half_a_percent() -> None:
     sides = {share: Side.of(records(constant(1 - share)), plain) for share in (0.01, 0.02, 0.05)}
     verdicts = {}
     for share, own in sides.items():
-        spread = process_spread([Side.of(plain, plain), own], UNITS, 1, is_measured=True)
+        spread = process_spread([Side.of(plain, plain), own], UNITS, 1)
         assert spread is not None
         assert not spread.is_seen
         assert spread.standard_error == pytest.approx(sqrt(2) * 0.005)
@@ -156,7 +157,7 @@ def test_processes_are_averaged_and_repeats_in_one_are_not() -> None:
     """One of three passes is slower by a half: a mean says so, and a median leaves it out."""
     plain = records(constant(1, 1, 1))
     own = Side.of(records(constant(1, 1, 1.5)), plain)
-    alone, spread = speedup(own, UNITS), process_spread([Side.of(plain, plain), own], UNITS, 3, is_measured=True)
+    alone, spread = speedup(own, UNITS), process_spread([Side.of(plain, plain), own], UNITS, 3)
     together = speedup(own, UNITS, spread)
     assert alone is not None
     assert together is not None
