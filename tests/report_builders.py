@@ -58,7 +58,7 @@ def run_summary(content: Mapping[str, object]) -> RunSummary:
 
 def make_row(**values: object) -> MethodRow:
     """A row of a table with these values, of a method without requests."""
-    return method_row(request_metrics(RequestGroup([])) | {"intervals": {}} | values)
+    return method_row(request_metrics(RequestGroup([]), {}) | {"intervals": {}} | values)
 
 
 N = TypeVar("N")

@@ -230,7 +230,7 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
 
 
 def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
-    """Return the speedup's metrics in a summary, without its interval."""
+    """Return the speedup's metrics, without its intervals."""
     if speed is None:
         return {"speedup": None, "typical_speedup": None, "speedup_pairs": 0, "speedup_units": 0, "win_share": None}
     return {
@@ -240,3 +240,10 @@ def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
         "speedup_units": speed.ratio.units,
         "win_share": speed.win_share,
     }
+
+
+def speedup_intervals(speed: PairedSpeed | None, limit: float | None = None) -> dict[str, Interval | None]:
+    """Return the intervals of the speedup and of a typical prompt's, which hold together beyond `limit`."""
+    if speed is None:
+        return {"speedup": None, "typical_speedup": None}
+    return {"speedup": speed.interval(limit), "typical_speedup": speed.typical_interval(limit)}

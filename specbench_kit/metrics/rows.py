@@ -7,14 +7,13 @@ import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
-from specbench_kit.metrics.acceptance import ratio_intervals
 from specbench_kit.metrics.colocation import colocation
-from specbench_kit.metrics.cost import headroom, per_makespan
+from specbench_kit.metrics.cost import headroom
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, method_row
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
-from specbench_kit.metrics.summary import request_metrics
+from specbench_kit.metrics.summary import request_metrics, whole_run_metrics
 from specbench_kit.metrics.typical import ProcessSpread, TypicalFamily
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 from specbench_kit.runs.document import DeploymentDescription
@@ -116,15 +115,13 @@ def rows_of(
 
 def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
     """Return the metrics that need no other entry of the table."""
-    row = request_metrics(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
+    row = request_metrics(group, units) | {"lossless": lossless_counts(entry)}
     was_checked = entry.may_win is not None or entry.is_undecided  # no check is made of drafts by another vocabulary
     if entry.is_sampled and not entry.is_baseline and was_checked:
         row["sampling_consistent"] = entry.may_win
     row["throughput_request_mean"] = _mean_rate(group.finished)
     if entry.makespan_s is not None:
-        row |= per_makespan(group, entry.makespan_s)
-    if entry.cost is not None:
-        row["cost_efficiency"] = ratio_of_sums(row["tokens"] or 0, entry.cost)
+        row |= whole_run_metrics(group, entry.makespan_s, entry.cost)
     if entry.baseline:
         side = Side.of(entry.records, entry.baseline)
         shared = side.own.keys() & side.baseline.keys()
@@ -135,8 +132,8 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
             "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
         }
     if entry.records:
-        row |= {"intervals": {}} | colocation(entry.records, entry.baseline, units, entry.deployment)
-    row["intervals"] |= ratio_intervals(group.rounds, units)
+        colocated = colocation(entry.records, entry.baseline, units, entry.deployment)
+        row |= colocated | {"intervals": row["intervals"] | colocated.get("intervals", {})}
     return row
 
 
@@ -203,7 +200,7 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
         row = rows[entry.label]
         if entry.baseline and (speed := paired.speedup(sides[entry.label], units, spread)):
             row |= paired.speedup_metrics(speed)
-            row["intervals"] |= {"speedup": speed.interval(limit), "typical_speedup": speed.typical_interval(limit)}
+            row["intervals"] |= paired.speedup_intervals(speed, limit)
             row["speedup_verdict"] = as_allowed(speed.verdict(limit), entry.may_win, undecided=entry.is_undecided)
             row |= derived_range.speedup_range(at_ends[entry.label], units)
         row |= derived_range.time_range(entry.records, at_ends[entry.label])

@@ -54,12 +54,10 @@ def summarise(
         del baseline_summary["baseline"]
     units = units_of(records, batch_size)
     overall = _summarise_group(group, baseline, units, processes)
-    overall |= per_makespan(group, makespan_s, slo_tpot_s)
+    overall |= whole_run_metrics(group, makespan_s, device_cost, slo_tpot_s)
     if oracle_throughput is not None and baseline_summary is not None:
         plain_throughput = baseline_summary["overall"]["throughput"]
         overall["headroom"] = headroom(overall["throughput"], plain_throughput, oracle_throughput)
-    if device_cost is not None:
-        overall["cost_efficiency"] = ratio_of_sums(overall["tokens"], device_cost)
     categories = {name: _summarise_group(part, baseline, units, processes) for name, part in by_category(group).items()}
     return {"overall": overall, "categories": categories, "baseline": baseline_summary}
 
@@ -103,7 +101,7 @@ def summarise_run(
 def _summarise_group(
     group: RequestGroup, baseline: Sequence[RequestRecord] | None, units: Units, processes: int
 ) -> Metrics:
-    metrics = request_metrics(group) | {"intervals": ratio_intervals(group.rounds, units)}
+    metrics = request_metrics(group, units)
     at_ends = derived_range.sides_at_ends(group.records, baseline or ())
     metrics |= derived_range.time_range(group.records, at_ends)
     if baseline is not None:
@@ -113,13 +111,23 @@ def _summarise_group(
         speed = paired.speedup(side, units, paired.process_spread(sides, units, processes))
         metrics |= paired.speedup_metrics(speed) | {"speedup_request_mean": paired.request_mean(side)}
         metrics |= attainment(group, baseline)
-        metrics["intervals"]["speedup"] = speed.interval() if speed else None
-        metrics["intervals"]["typical_speedup"] = speed.typical_interval() if speed else None
+        metrics["intervals"] |= paired.speedup_intervals(speed)
     return metrics
 
 
-def request_metrics(group: RequestGroup) -> Metrics:
-    """Return every metric of requests that needs neither a baseline, nor a makespan, nor an interval."""
+def request_metrics(group: RequestGroup, units: Units) -> Metrics:
+    """Return every metric of requests that needs neither a baseline nor the time of a whole run, with intervals."""
     rounds = group.rounds
     metrics = counts(group) | pooled(rounds) | acceptance_by_position(rounds)
-    return metrics | wasted_time(rounds) | latency(group) | phases(rounds)
+    metrics |= wasted_time(rounds) | latency(group) | phases(rounds)
+    return metrics | {"intervals": ratio_intervals(rounds, units)}
+
+
+def whole_run_metrics(
+    group: RequestGroup, makespan_s: float | None, device_cost: float | None, slo_tpot_s: float | None = None
+) -> Metrics:
+    """Return the metrics per makespan and, where the devices have prices, tokens per dollar."""
+    metrics = per_makespan(group, makespan_s, slo_tpot_s)
+    if device_cost is not None:
+        metrics["cost_efficiency"] = ratio_of_sums(group.rounds.sum("committed"), device_cost)
+    return metrics

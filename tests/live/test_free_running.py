@@ -44,6 +44,7 @@ from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up, text_hash
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.summary import request_metrics
 from specbench_kit.models.runner import Runner
 
@@ -365,7 +366,7 @@ def test_what_was_sent_and_dropped_is_counted_and_costs_no_verification(wire: Wi
     assert sum(step.sent_bytes for step in rounds) <= wire.sent_bytes
     assert wire.most_unanswered <= 5, "no more than the server's credit"
     assert len(wire.chunks) > 5 * len(REQUESTS), "an answer returns its credit"
-    metrics = request_metrics(RequestGroup(list(records.values())))
+    metrics = request_metrics(RequestGroup(list(records.values())), units_of(list(records.values())))
     assert metrics["draft_bytes"] == sum(step.sent_bytes for step in rounds)
     assert 0 < metrics["stale_bytes_share"] < 1
     assert metrics["wdt_share"] > 0.5
