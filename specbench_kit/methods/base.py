@@ -231,6 +231,11 @@ class Method(ABC):
         return [*drafter, *reference, *([cls.needs] if cls.needs else [])]
 
     @property
+    def is_bound(self) -> bool:
+        """Return True if the method cannot be deployed, so that no other is compared with it as the fastest."""
+        return self.needs_reference or self.drafting.is_bound
+
+    @property
     def drafting(self) -> Drafting:
         """Return the drafter with its options."""
         if self.drafter == "none":

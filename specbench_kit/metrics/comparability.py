@@ -254,6 +254,12 @@ class MethodSeries:
         return method is not None and method.placement == "server"
 
     @property
+    def reads_answers(self) -> bool:
+        """True for an oracle, which reads the target's answers."""
+        method = methods.all().get(self.name)
+        return method is not None and method.needs_reference
+
+    @property
     def is_rung(self) -> bool:
         """True if the method shows how much of the oracle's gap a rule over the draft's own signals can close."""
         method = methods.all().get(self.name)
@@ -281,7 +287,7 @@ def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries]:
         for index, name in enumerate(names)
     ]
     own = [
-        MethodSeries(label, by_dataset, is_baseline=first.method == BASELINE, is_bound=_reads_reference(first.method))
+        MethodSeries(label, by_dataset, is_baseline=first.method == BASELINE, is_bound=_is_bound(first.method))
         for label, (first, by_dataset) in zip(labels, groups, strict=True)
     ]
     baselines = [series for series in own if series.is_baseline]
@@ -294,9 +300,9 @@ def _same_method(first: BenchmarkRun, second: BenchmarkRun) -> bool:
     return names[0] == names[1] and first.fields.options == second.fields.options
 
 
-def _reads_reference(spec: str) -> bool:
+def _is_bound(spec: str) -> bool:
     try:
-        return parse_method(spec).needs_reference
+        return parse_method(spec).is_bound
     except SkitError:  # a method of another tool, or of a newer kit
         return False
 

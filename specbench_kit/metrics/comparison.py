@@ -230,6 +230,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         is_sampled=bool(run.config.temperature),
         is_lossy=bool(run.config.lossy),
         is_bound=series.is_bound,
+        reads_answers=series.reads_answers,
         is_baseline=series.is_baseline,
         may_win=False if False in checked else None if None in checked else True,
         looks=max(source.run.fields.looks or 1 for source in sources),

@@ -33,7 +33,7 @@ class TableEntry:
     The table was looked at `looks` times while it grew, and could have been the last each time. Its repeats are of so
     many `processes`, one after another; 1 if all are of the same process.
     `is_undecided` marks sampled outputs of which too few were drawn to check them, `is_bound` a method that cannot be
-    deployed.
+    deployed, and `reads_answers` one of these that is an oracle.
     """
 
     label: str
@@ -48,6 +48,7 @@ class TableEntry:
     is_sampled: bool = False
     is_lossy: bool = False
     is_bound: bool = False
+    reads_answers: bool = False
     is_baseline: bool = False
     may_win: bool | None = True
     is_undecided: bool = False
@@ -293,7 +294,7 @@ def _seconds(baselines: Sequence[paired.Seconds], units: Units) -> Array:
 
 def _add_headroom(rows: Rows, entries: Sequence[TableEntry]) -> None:
     """Add shares of the gap below the oracle if the oracle is shown to be faster: noise has no meaningful shares."""
-    bounds = [rows[entry.label] for entry in entries if entry.is_bound]
+    bounds = [rows[entry.label] for entry in entries if entry.reads_answers]
     best = max(
         (row.get("throughput") or 0.0 for row in bounds if row.get("speedup_verdict") == FASTER),
         default=0.0,

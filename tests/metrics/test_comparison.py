@@ -68,6 +68,20 @@ def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
     assert 0 < comparison.overall["wisp"].headroom < 1
 
 
+def test_a_modelled_drafter_that_is_always_right_is_no_candidate(tmp_path):
+    """It would be a winner that nobody can run; with shares of right tokens as published it is a drafter like others.
+
+    The gap below the oracle stays the oracle's, however fast such a drafter is.
+    """
+    bound, likely = "fixed-k:k=8,drafter=block", "fixed-k:k=6,drafter=block.keep=1-0.8"
+    write_methods(tmp_path, drafts={bound: (8, 0.99), "oracle": (6, 0.95), likely: (6, 0.9), "wisp": (4, 0.8)})
+    comparison = compared([tmp_path])
+    assert comparison.overall[bound].speedup > comparison.overall["oracle"].speedup
+    assert comparison.reference == likely
+    assert comparison.overall["oracle"].headroom == pytest.approx(1)
+    assert comparison.overall[bound].headroom > 1
+
+
 @pytest.mark.parametrize(("rung", "remains"), [((6, 0.9), "left"), ((3, 0.7), "nothing of what is reachable is left")])
 def test_a_report_says_how_much_of_what_is_reachable_is_left(tmp_path, rung, remains):
     write_methods(tmp_path, drafts={"oracle": (6, 0.95), "reachable": rung, "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})

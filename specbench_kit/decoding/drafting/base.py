@@ -102,6 +102,11 @@ class Drafting(ABC):
         return ".".join(filter(None, (self.display_name, "+".join(changed))))
 
     @property
+    def is_bound(self) -> bool:
+        """Return True if no drafter of its kind can be right so often: what it reaches is an upper bound."""
+        return False
+
+    @property
     def tokens_per_forward(self) -> int:
         """Return how many tokens of a chain one forward drafts."""
         return 1

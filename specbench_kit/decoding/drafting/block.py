@@ -43,6 +43,10 @@ class BlockDrafting(Drafting):
         require(all(0 <= share <= 1 for share in self.keep), f"block: keep must have shares in 0..1, not {shares}")
 
     @property
+    def is_bound(self) -> bool:
+        return self.size > 1 and min(self.keep) == 1
+
+    @property
     def tokens_per_forward(self) -> int:
         return self.size
 

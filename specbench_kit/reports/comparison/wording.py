@@ -148,7 +148,7 @@ def reachable_gap(comparison: Comparison) -> str:
     It is empty without a method that shows it, or where the oracle is not shown to beat autoregressive decoding.
     """
     shares = {label: row.headroom for label, row in comparison.overall.items() if row.headroom is not None}
-    oracle = next((series.label for series in comparison.series if series.is_bound and series.label in shares), None)
+    oracle = next((row.label for row in comparison.series if row.reads_answers and row.label in shares), None)
     rung = next((series.label for series in comparison.series if series.is_rung and series.label in shares), None)
     others = [
         series.label

@@ -64,7 +64,13 @@ def setting_cautions(run: RunDescription) -> list[str]:
     if run.trace and (imported := run.trace.imported):
         notes = "; ".join([f"which tokens were accepted comes from {imported.tool}", *imported.notes])
         lines.append(f"IMPORTED TRACE: {notes}.")
-    lines += _model_cautions(run.models, by_text=str((run.options or {}).get("drafter")).startswith("slem"))
+    drafter = str((run.options or {}).get("drafter"))
+    if drafter.startswith("block"):
+        lines.append(
+            f"MODELLED DRAFTER: {run.method} drafts the draft model's own tokens, several in the time of one forward, "
+            "as no model here does. Without `keep`, the shares of right tokens by position, it is an upper bound."
+        )
+    lines += _model_cautions(run.models, by_text=drafter.startswith("slem"))
     if run.time_kind == "modelled" and is_toy(run.models):
         lines.append(TOY_PAIR)
     return [*lines, *predictor_cautions(run)]

@@ -295,7 +295,7 @@ class Benchmark:
             return None
         for run in self.runs.values():
             run.amend(looks=count_looks(self._requests))
-        bounds = [spec for spec, method in self.bench.lanes.items() if method.needs_reference]
+        bounds = [spec for spec, method in self.bench.lanes.items() if method.is_bound]
         decision = Decision(share, self._requests, bounds, self.settings.batch_size)
         decision.resume({spec: reused.values() for spec, reused in self._reused.items()})
         return decision

@@ -109,6 +109,14 @@ def test_measured_time_and_bad_options_are_refused_in_one_line() -> None:
             parse_drafter(f"block.{options}")
 
 
+def test_a_report_says_that_no_drafter_of_one_forward_has_run(tmp_path: Path) -> None:
+    setting = ("--target", "bundled", "--limit", 2, "--max-new-tokens", 8, "--deployment", "wan", "--out", tmp_path)
+    told = skit_here("bench", "--method", "fixed-k:k=4,drafter=block", "--method", "fixed-k:k=2", *setting).stdout
+    words = " ".join(told.split())
+    assert "MODELLED DRAFTER: fixed-k:k=4,drafter=block drafts the draft model's own tokens, several in" in words
+    assert words.count("MODELLED DRAFTER") == 1, "the other method drafts as the draft model does"
+
+
 def test_a_block_is_written_as_it_is_read() -> None:
     drafting = parse_drafter("block.size=4+keep=1-0.5")
     assert parse_drafter(drafting.spec) == drafting
