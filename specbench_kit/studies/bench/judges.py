@@ -60,7 +60,8 @@ class LocalOutputJudge:
         def choice(record: RequestRecord) -> TokenChoice:
             return choice_of(sampler, config.seed or 0, record.request_id)
 
-        judge = ShapeJudge(self._shapes, choice, virtual and method.pipeline is None)
+        exact = virtual and method.pipeline is None
+        judge = _DifferentByRule() if config.lossy else ShapeJudge(self._shapes, choice, exact)
         checks = summarise_checks(check_all(records, baseline, judge))
         return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise, "lossy": bool(config.lossy)})
 
@@ -109,6 +110,14 @@ class ReplayOutputJudge:
         """Compare the outputs with the baseline; raise SkitError if they differ."""
         checks = summarise_checks(check_all(records, baseline, _NoDifference())) if baseline else None
         return {"lossless": checks, "sampling": None}
+
+
+class _DifferentByRule:
+    """Takes every difference for what a lossy rule does: it needs no evidence, and none would tell it from rounding."""
+
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        tokens = record.output_ids[position], baseline.output_ids[position]
+        return Losslessness(record.request_id, "error", position, *tokens, repeat=record.repeat)
 
 
 class _NoDifference:

@@ -12,6 +12,7 @@ from msgspec import structs
 from specbench_kit.core.option import options_in, recorded_values
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.lossy import parse_lossy
+from specbench_kit.metrics.shapes import RecomputedLogits
 from specbench_kit.runs.document import RunConfig
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.rerun.options import RerunOptions
@@ -103,9 +104,16 @@ def test_a_sampled_run_is_repeated_by_its_seeds(prompts: Path, tiny: TinyPair, t
     assert again(first, tiny, prompts, tmp_path / "again")["differences"]["outputs"] == {"equal": 4, "compared": 4}
 
 
-def test_a_lossy_run_is_repeated_by_its_rule(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_lossy_run_is_repeated_by_its_rule(
+    prompts: Path, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its outputs differ in is the rule's doing: no forward is made to ask whether rounding explains it."""
     method = ("--method", "fixed-k:k=3")
+    monkeypatch.setattr(RecomputedLogits, "plain", lambda *_: pytest.fail("a forward was made"))
     first = bench(prompts, tiny, tmp_path / "first", *method, "--lossy", "typical:epsilon=0")
+    lossless_part = read_object(first / "summary.json")["lossless"]
+    assert lossless_part["errors"] > 0
+    assert lossless_part["ties"] == lossless_part["unjudged"] == 0
     lossless = bench(prompts, tiny, tmp_path / "lossless", *method)
     rounds, lossless_rounds = (
         [row["rounds"] for row in read_rows(run / "requests.jsonl")] for run in (first, lossless)
