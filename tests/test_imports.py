@@ -89,7 +89,7 @@ def test_no_circle_of_rooms() -> None:
         room = folder.partition(".")[0]
         rooms[room] |= {target.partition(".")[0] for target in targets} - {room}
     assert circle(rooms) == []
-    assert len(rooms) <= 20
+    assert len(rooms.keys() - {"__main__"}) <= 20, "the start of `python -m` is no room"
 
 
 def test_decoding_knows_nobody_above_it() -> None:

@@ -67,10 +67,13 @@ def require_all(failed: "Mapping[str, int]") -> None:
         raise typer.Exit(1)
 
 
-def require_file(path: Path) -> None:
-    """Raise SkitError, before the work begins, if the file for its result is a folder."""
+def require_file(path: Path, example: str) -> None:
+    """Raise SkitError, before the work begins, if the file for its result is a folder, or is named like one."""
+    suffix = Path(example).suffix
     if path.is_dir():
-        raise SkitError(f"--out {path} is a folder: give the file to be written, such as {path / 'result'}")
+        raise SkitError(f"--out {path} is a folder: give the file to be written, such as {path / example}")
+    if path.suffix != suffix:
+        raise SkitError(f"--out {path} must end in {suffix}, as it is one file: give {path / example}")
 
 
 def say_disturbed(console: "Console", doubts: "Sequence[str]", names: str) -> None:

@@ -81,7 +81,7 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     """Record the trace and print its path and size."""
     from rich.console import Console
 
-    require_file(options.out)
+    require_file(options.out, "trace.parquet")
     # `out` is a file here, but a folder of run directories in a benchmark, which `resume` looks into.
     shared = {name: value for name, value in asdict(options).items() if name not in ("out", "resume")}
     settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **select_fields(BenchSettings, shared))

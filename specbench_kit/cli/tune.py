@@ -34,7 +34,7 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
     from specbench_kit.studies.tuning import run as tuning
     from specbench_kit.studies.tuning.report import render
 
-    require_file(options.out)
+    require_file(options.out, "tuned.json")
     settings = tuning.TuningSettings(
         **select_fields(tuning.TuningSettings, asdict(options)),
         deployment=load(placement.deployment, placement.replaced),

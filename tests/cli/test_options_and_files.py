@@ -216,6 +216,8 @@ def test_a_number_with_a_unit_is_shown() -> None:
 def test_a_folder_for_a_file_is_refused_before_the_work(asked: list[str], tmp_path: Path) -> None:
     with pytest.raises(SkitError, match="is a folder: give the file to be written"):
         RUNNER.invoke(app, [*asked, "--out", str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(SkitError, match=r"must end in \.(parquet|json), as it is one file: give .*/new/"):
+        RUNNER.invoke(app, [*asked, "--out", str(tmp_path / "new")], catch_exceptions=False)
 
 
 def test_nothing_is_left_of_a_bar_that_never_began(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def test_options_that_are_tuned_on_a_trace_name_its_drafter(prompts: Path, tmp_p
 def test_drafters_that_cannot_be_recorded_are_one_line(
     drafter: str, problem: str, prompts: Path, tiny: TinyPair, tmp_path: Path
 ) -> None:
-    options = ("--dataset", prompts, "--target", tiny.target, "--out", tmp_path / "t")
+    options = ("--dataset", prompts, "--target", tiny.target, "--out", tmp_path / "t.parquet")
     done = skit_here("record", "--drafter", drafter, *options)
     assert problem in error_line(done)
     assert list(tmp_path.iterdir()) == []
