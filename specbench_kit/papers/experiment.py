@@ -83,17 +83,31 @@ class NotCompared(NamedTuple):
     because: str
 
 
+class MainClaim(NamedTuple):
+    """What a paper claims above all, in words that follow "that", and the numbers of one experiment that carry it.
+
+    These are the numbers of some `series`, or by how much the experiment's reference series is ahead of them where
+    `is_lead`.
+    """
+
+    words: str
+    experiment: str
+    series: tuple[str, ...]
+    is_lead: bool = False
+
+
 class World(NamedTuple):
     """What all simulated experiments of a paper share: options of those `commands`, and assumed inputs.
 
-    It also has what the paper's numbers exclude, and what of the paper is not compared. `names` are values that series
-    write as `@name`, and `named` are the options of a series that have to be written so: a pair is then one pair
+    It also has the paper's main claim, what its numbers exclude, and what is not compared. `names` are values that
+    series write as `@name`, and `named` are the options of a series that have to be written so: a pair is then one pair
     wherever it decodes.
     """
 
     commands: frozenset[str]
     options: JsonObject
     assumed: tuple[JsonObject, ...]
+    main_claim: MainClaim
     contradictions: tuple[Contradiction, ...]
     not_compared: tuple[NotCompared, ...] = ()
     names: Mapping[str, object] = {}
@@ -177,6 +191,7 @@ def _read_world(file: Path) -> World:
         commands=frozenset(content["commands"]),
         options=content.get("options", {}),
         assumed=tuple(content.get("assumed", ())),
+        main_claim=MainClaim(**{**content["main_claim"], "series": tuple(content["main_claim"]["series"])}),
         contradictions=tuple(Contradiction(**entry) for entry in content.get("contradiction", ())),
         not_compared=tuple(NotCompared(**entry) for entry in content.get("not_compared", ())),
         names=content.get("names", {}),

@@ -38,6 +38,7 @@ from specbench_kit.studies.reproduction.wording import (
     claim_verdict,
     duration,
     effects_compared,
+    main_claim,
     metric_in_words,
     percent,
     published,
@@ -92,6 +93,7 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
     numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
     overview: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
+        *_main_claims(by_paper),
         *_tally(folder, "README", {PAPERS.get(paper, paper): members for paper, members in by_paper.items()}),
         Paragraph(INTRODUCTION),
         *_duration_of_all(results),
@@ -106,6 +108,7 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
         world = worlds()[paper]
         head: Blocks = [
             Paragraph(f"**{totals(members).capitalize()}.**"),
+            *paragraphs(main_claim(world.main_claim, members)),
             *_tally(folder, paper, {member.name.partition("/")[2]: [member] for member in members}),
             Table(CLAIM_COLUMNS, [row for member in members for row in _claim_rows(member)]),
             Table(EXPERIMENT_COLUMNS, [_experiment_row(member) for member in members]),
@@ -114,6 +117,12 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         _write_page(folder, paper, document)
+
+
+def _main_claims(by_paper: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
+    """Return a sentence on the main claim of every paper."""
+    claims = {paper: main_claim(worlds()[paper].main_claim, members) for paper, members in by_paper.items()}
+    return [Paragraph(f"**{PAPERS.get(paper, paper)}.** {words}") for paper, words in claims.items() if words]
 
 
 TALLY_ROW_IN = 0.24
@@ -251,7 +260,7 @@ def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) ->
     for result in results:
         by_paper.setdefault(result.name.partition("/")[0], []).append(result)
     lines = [f"**{PAPERS.get(paper, paper)}: {totals(members)}**" for paper, members in by_paper.items()]
-    render_terminal.show(console, list(map(Paragraph, lines)))
+    render_terminal.show(console, [*map(Paragraph, lines), *_main_claims(by_paper)])
 
 
 def print_experiment(console: "Console", result: ReproducedExperiment) -> None:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.papers.experiment import Assumed, Published
+from specbench_kit.papers.experiment import Assumed, MainClaim, Published
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import ABSENT, significant, times
 
@@ -171,6 +171,34 @@ def role(pair: ComparedNumber) -> str:
     if pair.role == "fitted":
         return f"fitted: {pair.fitted_to}"
     return f"{pair.role}; no effect would do" if pair.passed_by_no_effect else str(pair.role)
+
+
+def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment]) -> str:
+    """Return in a sentence what a paper claims above all, and what it comes to here; empty without its experiment."""
+    result = next((result for result in results if result.name == claim.experiment), None)
+    if result is None:
+        return ""
+    pairs = [pair for pair in result.published if pair.series in claim.series and pair.value is not None]
+    printed, found, holds = [], [], []
+    for pair in pairs:
+        if not claim.is_lead:
+            printed.append(f"{pair.bound} {significant(pair.value, 3)}".strip())
+            found.append(significant(pair.simulated.mean, 3) if pair.simulated else ABSENT)
+            holds.append(bool(pair.within))
+        elif pair.ratio_of_ratios is not None:
+            printed.append(significant(pair.ratio_of_ratios.published, 3))
+            found.append(significant(pair.ratio_of_ratios.simulated, 3))
+            holds.append(abs(pair.ratio_of_ratios.ratio - 1) <= result.goal)
+    if all(holds):
+        outcome_in_words = "It comes out"
+    elif any(holds):
+        outcome_in_words = f"It comes out in part, {sum(holds)} of {len(holds)} numbers within {percent(result.goal)}"
+    else:
+        outcome_in_words = f"It does not come out within {percent(result.goal)}"
+    return (
+        f"The main claim is that {claim.words}. {outcome_in_words}: {', '.join(printed)} are printed, and "
+        f"{', '.join(found)} found."
+    )
 
 
 def published(pair: Published) -> str:

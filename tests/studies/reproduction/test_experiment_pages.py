@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from specbench_kit.papers.comparison import compare_published
-from specbench_kit.papers.experiment import build_experiment
+from specbench_kit.papers.experiment import MainClaim, build_experiment, experiments, worlds
 from specbench_kit.studies.reproduction import report
 from specbench_kit.studies.reproduction.reproduction import outcome_of
+from specbench_kit.studies.reproduction.wording import ReproducedExperiment, main_claim
 
 pytestmark = pytest.mark.figures
 
@@ -39,3 +40,64 @@ def test_a_page_without_predictions_shows_what_its_numbers_are_instead(tmp_path:
     assert "x, predicted" not in drawn
     assert not re.search(r">\d\.\d<", drawn)  # a part of a number is no place on the axis
     assert (tmp_path / "wisp.html").read_text().count("<svg ") == 1
+
+
+def outcome(against: str, ours: dict[str, float]) -> ReproducedExperiment:
+    """An experiment that prints 2 for `a`, 1 for `b` and at least 3 for `c`."""
+    printed = [("a", "value", 2.0), ("b", "value", 1.0), ("c", "at_least", 3.0)]
+    experiment = build_experiment(
+        "wisp/x",
+        {
+            "command": "law",
+            "summary": "things",
+            "source": "S",
+            "options": {},
+            "goal": 0.1,
+            "role": "predicted",
+            "against": against,
+            "published": [
+                {"series": name, "metric": "value", stated_as: number} for name, stated_as, number in printed
+            ],
+        },
+    )
+    rows = [{"series": name, "value": {"mean": mean}} for name, mean in ours.items()]
+    return outcome_of(experiment, compare_published(experiment, rows))
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        ({"a": 2.1, "b": 1.0, "c": 3.5}, "It comes out: 2.00, at least 3.00 are printed, and 2.10, 3.50 found."),
+        (
+            {"a": 2.1, "b": 1.0, "c": 2.5},
+            "It comes out in part, 1 of 2 numbers within 10.0 %: 2.00, at least 3.00 are printed, and "
+            "2.10, 2.50 found.",
+        ),
+        (
+            {"a": 1.0, "b": 1.0, "c": 2.5},
+            "It does not come out within 10.0 %: 2.00, at least 3.00 are printed, and 1.00, 2.50 found.",
+        ),
+    ],
+)
+def test_a_sentence_says_what_a_papers_main_claim_comes_to(ours: dict[str, float], words: str) -> None:
+    claim = MainClaim("it is fast", "wisp/x", ("a", "c"))
+    assert main_claim(claim, [outcome("", ours)]) == f"The main claim is that it is fast. {words}"
+    assert main_claim(claim._replace(experiment="wisp/y"), [outcome("", ours)]) == ""
+
+
+def test_a_claim_may_be_by_how_much_one_series_leads() -> None:
+    """Each number is right to 20 %, and the lead is half of what is printed."""
+    claim = MainClaim("it leads", "wisp/x", ("b",), is_lead=True)
+    words = main_claim(claim, [outcome("a", {"a": 1.2, "b": 1.2, "c": 3.0})])
+    assert words.endswith("It does not come out within 10.0 %: 2.00 are printed, and 1.00 found.")
+
+
+def test_every_paper_has_a_main_claim_whose_numbers_are_predictions() -> None:
+    library = experiments()
+    for paper, world in worlds().items():
+        experiment = library[world.main_claim.experiment]
+        assert experiment.paper == paper
+        for series in world.main_claim.series:
+            numbers = [number for number in experiment.published if number.series == series]
+            assert numbers
+            assert all(number.role == "predicted" and number.value is not None for number in numbers)

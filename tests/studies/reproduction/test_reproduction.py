@@ -17,6 +17,7 @@ from specbench_kit.papers.experiment import (
     BOUNDS,
     GRID,
     ROLES,
+    MainClaim,
     Published,
     World,
     build_experiment,
@@ -56,6 +57,8 @@ from specbench_kit.studies.reproduction.wording import (
 from specbench_kit.studies.serving.serving_run import compute_shares, fewer_violations
 
 ALL = experiments()
+
+NO_CLAIM = MainClaim("", "", ())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -224,7 +227,7 @@ def test_a_stated_bound_holds_or_does_not() -> None:
 
 
 def test_an_experiment_changes_nothing_of_its_papers_world_unsaid() -> None:
-    world = World(frozenset({"simulate"}), {"prompt_tokens": 450, "seeds": 5}, (), ())
+    world = World(frozenset({"simulate"}), {"prompt_tokens": 450, "seeds": 5}, (), NO_CLAIM, ())
     content = {"command": "simulate", "options": {"prompt_tokens": 250}}
     with pytest.raises(SkitError, match="x/y changes prompt_tokens of the paper's world unsaid"):
         in_world("x/y", content, world)
@@ -284,7 +287,7 @@ def test_one_pair_drafts_wherever_a_pair_of_models_decodes() -> None:
 
 def test_lists_and_tables_of_an_experiment_name_the_worlds_values_too() -> None:
     named = frozenset({"acceptance"})
-    world = World(frozenset({"simulate"}), {}, (), (), names={"pair": "iid:alpha=0.6,length=8"}, named=named)
+    world = World(frozenset({"simulate"}), {}, (), NO_CLAIM, (), names={"pair": "iid:alpha=0.6,length=8"}, named=named)
     content = {"command": "simulate", "options": {"acceptance": ["@pair", "iid:alpha=0.7,length=8"]}}
     with pytest.raises(SkitError, match="x/y has its own acceptance for its systems, unlike the paper's world"):
         in_world("x/y", content, world)
