@@ -38,6 +38,7 @@ ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Kinds of position embedding that do not look at the positions on the host."""
 LEAST_LENGTH = 128
 LEAST_NODES = 64
+"""The smallest size of trees for which there are graphs; larger ones are powers of two."""
 MOST_CHAIN = 64
 """The most tokens of one request that follow each other in a graph of its slot; a longer prompt is one of any slot."""
 MOST_PROMPT = 512

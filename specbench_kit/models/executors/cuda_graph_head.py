@@ -44,7 +44,7 @@ class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
 
     @cached_property
     def _decoder(self) -> None:
-        """A head is no decoder, so that prompts of more than a graph's columns are launched kernel by kernel."""
+        """Return None: a head is no decoder, and its longer prompts are launched kernel by kernel."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         self._take_states()
