@@ -43,6 +43,8 @@ CHAINS = ("oracle", "reachable", "margin", "adaspec", "threshold", "fixed-k", "s
 DECODED = ["method", "speedup", "typical prompt", "acceptance length"]
 """The columns of tables on requests that were decoded."""
 
+LOSSY_RULES = ("typical", "fly")
+
 Row = Mapping[str, str]
 
 
@@ -108,6 +110,8 @@ class Report:
         self.rows = {row["method"]: Speedup.of(row) for row in rows}
         self.first = next(row["reference"] for row in rows)
         self.consistent = {row["method"]: row["sampling_consistent"] for row in rows}
+        self.equal = {row["method"]: _equal(row) for row in rows}
+        """By label, how many outputs are those of autoregressive decoding."""
 
     def __getitem__(self, name: str) -> Speedup:
         """Return the row of a label, or the only one of a method."""
@@ -123,9 +127,9 @@ class Report:
 
     @property
     def others(self) -> dict[str, Speedup]:
-        """The methods that could be deployed, less the fastest of them."""
+        """The methods that could be deployed, less the fastest of them; what is shown to be faster is a bound."""
         named = {label: row for label, row in self.rows.items() if label.partition(" (")[0] not in (BASELINE, ORACLE)}
-        return {label: row for label, row in named.items() if label != self.first}
+        return {label: row for label, row in named.items() if label != self.first and row.beside_first != FASTER}
 
     @property
     def best(self) -> Speedup:
@@ -221,6 +225,10 @@ class Acceptance:
 def _rows(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
+
+
+def _equal(row: Row) -> str:
+    return f"{row.get('lossless_identical')} of {row.get('lossless_compared')}"
 
 
 def _number(text: str | None) -> float | None:
@@ -364,6 +372,15 @@ def decoded_table(report: Report) -> str:
     return table(DECODED, [cells for _, cells in _decoded_cells(report)])
 
 
+def lossy_table(reports: Mapping[str, Report]) -> str:
+    """Return the methods under rules that change outputs, by rule, the fastest first."""
+    rows = []
+    for rule, report in reports.items():
+        for label, (method, _, *rest) in _decoded_cells(report):  # none of them may be called the fastest
+            rows.append([f"`{rule}`", method, report[label].interval, *rest, report.equal[label]])
+    return table(["rule", *DECODED, "outputs of autoregressive decoding"], rows)
+
+
 def _decoded_cells(report: Report) -> Iterator[tuple[str, list[str]]]:
     for label, row in sorted(report.rows.items(), key=lambda item: -item[1].value):
         if label != BASELINE:
@@ -401,8 +418,11 @@ def fields() -> dict[str, Any]:
         "tree_batches_table": tree_batches_table(
             {1: reports["trees-wan"], 8: reports["trees-wan-8"], 32: reports["trees-wan-32"]}
         ),
-        **({"pipeline_table": decoded_table(reports["pipeline"])} if "pipeline" in reports else {}),
-        **({"sampled_table": sampled_table(reports["sampled"])} if "sampled" in reports else {}),
+        "pipeline_table": decoded_table(reports["pipeline"]),
+        "sampled_table": sampled_table(reports["sampled"]),
+        "hybrids_table": decoded_table(reports["hybrids"]),
+        "lossy_table": lossy_table({rule: reports[rule] for rule in LOSSY_RULES}),
+        "tokenizers_table": decoded_table(reports["tokenizers"]),
     }
 
 
