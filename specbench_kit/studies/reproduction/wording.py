@@ -174,7 +174,7 @@ def role(pair: ComparedNumber) -> str:
 
 
 def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment]) -> str:
-    """Return in a sentence what a paper claims above all, and what it comes to here; empty without its experiment."""
+    """Return in a sentence what a paper claims above all, and what it comes to here; empty without its numbers."""
     result = next((result for result in results if result.name == claim.experiment), None)
     if result is None:
         return ""
@@ -189,15 +189,18 @@ def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment]) -> str
             printed.append(significant(pair.ratio_of_ratios.published, 3))
             found.append(significant(pair.ratio_of_ratios.simulated, 3))
             holds.append(abs(pair.ratio_of_ratios.ratio - 1) <= result.goal)
+    if not holds:
+        return ""
     if all(holds):
         outcome_in_words = "It comes out"
     elif any(holds):
         outcome_in_words = f"It comes out in part, {sum(holds)} of {len(holds)} numbers within {percent(result.goal)}"
     else:
         outcome_in_words = f"It does not come out within {percent(result.goal)}"
+    read_as = f" for {result.against}" if claim.is_lead else ""
     return (
         f"The main claim is that {claim.words}. {outcome_in_words}: {', '.join(printed)} are printed, and "
-        f"{', '.join(found)} found."
+        f"{', '.join(found)} found{read_as}."
     )
 
 

@@ -83,13 +83,14 @@ def test_a_sentence_says_what_a_papers_main_claim_comes_to(ours: dict[str, float
     claim = MainClaim("it is fast", "wisp/x", ("a", "c"))
     assert main_claim(claim, [outcome("", ours)]) == f"The main claim is that it is fast. {words}"
     assert main_claim(claim._replace(experiment="wisp/y"), [outcome("", ours)]) == ""
+    assert main_claim(claim._replace(series=("d",)), [outcome("", ours)]) == ""
 
 
 def test_a_claim_may_be_by_how_much_one_series_leads() -> None:
     """Each number is right to 20 %, and the lead is half of what is printed."""
     claim = MainClaim("it leads", "wisp/x", ("b",), is_lead=True)
     words = main_claim(claim, [outcome("a", {"a": 1.2, "b": 1.2, "c": 3.0})])
-    assert words.endswith("It does not come out within 10.0 %: 2.00 are printed, and 1.00 found.")
+    assert words.endswith("It does not come out within 10.0 %: 2.00 are printed, and 1.00 found for a.")
 
 
 def test_every_paper_has_a_main_claim_whose_numbers_are_predictions() -> None:
