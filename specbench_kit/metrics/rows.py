@@ -116,7 +116,7 @@ def rows_of(
 
 def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
     """Return the metrics that need no other entry of the table."""
-    row = request_metrics(group, units) | {"lossless": lossless_counts(entry)}
+    row = request_metrics(group, units) | {"lossless": lossless_counts(entry), "lossy": entry.is_lossy}
     was_checked = entry.may_win is not None or entry.is_undecided  # no check is made of drafts by another vocabulary
     if entry.is_sampled and not entry.is_baseline and was_checked:
         row["sampling_consistent"] = entry.may_win

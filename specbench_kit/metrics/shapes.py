@@ -178,5 +178,8 @@ def _neighbours(padded: Padding, slot: int) -> list[Row]:
 def single_forward_logits(model: "PreTrainedModel", record: RequestRecord, vocabulary: int | None) -> Tensor:
     """Return the logits before each output token [tokens, vocabulary], by one forward of a transformers model."""
     tokens = torch.tensor([record.prompt_ids + record.output_ids[:-1]], device=model.device)
-    logits: Tensor = with_weights(model)(tokens, use_cache=False).logits[0, len(record.prompt_ids) - 1 :, :vocabulary]
+    count = len(record.output_ids)
+    # Logits of a long prompt would be of gigabytes.
+    output = with_weights(model)(tokens, use_cache=False, logits_to_keep=count)
+    logits: Tensor = output.logits[0, -count:, :vocabulary]
     return logits

@@ -241,7 +241,7 @@ def result_cautions(summary: RunSummary) -> list[str]:
             f"DIFFERS, CANNOT BE JUDGED: {compared.unjudged} of {compared.compared} outputs differ from "
             f"autoregressive decoding, and it is not known if this is an error: {'; '.join(reasons)}."
         )
-    if summary.sampling and summary.sampling.consistent is False:
+    if summary.sampling and summary.sampling.consistent is False and not summary.sampling.lossy:
         lines.append(f"NOT LOSSLESS: {sentence(summary.sampling)}")
     if summary.partial:
         lines.append(partial_run(str(requests.finished), requests.planned))
@@ -262,7 +262,15 @@ def no_draft_accepted(methods: Mapping[str, MetricValues]) -> list[str]:
     ]
 
 
-CONSISTENT = {True: "consistent", False: "WRONG", None: "undecided"}
+CONSISTENT = {
+    (True, False): "consistent",
+    (True, True): "no difference",
+    (False, False): "WRONG",
+    (False, True): "differs",
+    (None, False): "undecided",
+    (None, True): "undecided",
+}
+"""What the test of sampled outputs found, without and with a rule that lets outputs differ."""
 
 
 def sentence(sampling: SamplingCheck) -> str:
@@ -312,6 +320,8 @@ def _same_seed(sampling: SamplingCheck) -> str:
     )
     ties = f"; differing only by rounding: {sampling.ties}" if sampling.ties else ""
     ties += f"; differing, cannot be judged: {sampling.unjudged}" if sampling.unjudged else ""
+    if sampling.lossy:
+        return f"Lossy verification: {equal}; {sampling.errors} differ{ties}."
     if sampling.errors:
         return f"Sampling differs from autoregressive decoding: {equal}; errors: {sampling.errors}{ties}."
     if sampling.unjudged:
@@ -325,6 +335,12 @@ def _distribution(sampling: SamplingCheck) -> str:
         False: "Sampling does not follow the target's distribution",
         None: "Sampling is undecided: too few tokens were drawn",
     }[sampling.consistent]
+    if sampling.lossy:
+        verdict = {
+            True: "Lossy verification, of which too little shows in this run to tell it from the target's distribution",
+            False: "Lossy verification: sampling does not follow the target's distribution, as the rule lets it",
+            None: "Lossy verification: too few tokens were drawn to show how it changes the target's distribution",
+        }[sampling.consistent]
     if sampling.acceptance is None:
         power = share((sampling.tokens or SamplingTest()).power)
         return (

@@ -82,7 +82,7 @@ def _lossless_cell(row: MetricValues) -> str:
     if not isinstance(row, MethodRow):
         return ABSENT
     if row.sampling_consistent is not UNSET:
-        return cautions.CONSISTENT[row.sampling_consistent]
+        return cautions.CONSISTENT[row.sampling_consistent, row.lossy]
     return ", ".join(wording.lossless_parts(row.lossless)) if row.lossless and row.lossless.compared else ABSENT
 
 

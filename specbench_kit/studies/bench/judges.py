@@ -49,6 +49,7 @@ class LocalOutputJudge:
             rule = "own-distributions" if method.own_distributions else rule
             sampling = (
                 summarise_tally(self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule))
+                | {"lossy": bool(config.lossy)}
                 if by_model
                 else None
             )

@@ -10,9 +10,11 @@ from tiny_predictors import confidence_predictor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
+from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RequestCounts
+from specbench_kit.reports.sections import cautions
 from specbench_kit.runs.directory import config_key
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
@@ -69,6 +71,22 @@ def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(tiny: Tiny
     assert acceptance["expected_rate"] < 0.5
     assert conclusion.summary.sampling.consistent is not False
     assert conclusion.directory.document.config.draft_top_n == 1
+
+
+def test_a_lossy_rule_that_shows_in_sampled_outputs_is_not_called_wrong(tiny: TinyPair, tmp_path: Path) -> None:
+    """The test of drawn drafts finds the rule, which accepts nearly every token here; the report says what it is."""
+    rule = parse_lossy("typical:epsilon=0.0001,delta=0.9")
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=4", temperature=1.5, lossy=rule, max_new_tokens=100))
+    benchmark.run(no_report)
+    (conclusion,) = benchmark.conclude()
+    sampling = conclusion.summary.sampling
+    assert sampling.consistent is False
+    assert sampling.lossy
+    assert "sampling does not follow the target's distribution, as the rule lets it" in cautions.sentence(sampling)
+    assert cautions.result_cautions(conclusion.summary) == []
+    compared = compare(load_runs([conclusion.directory.path])[0])
+    (row,) = (row for row in compared.overall.values() if row.sampling_consistent is False)
+    assert row.lossy
 
 
 @pytest.mark.parametrize(("option", "flag"), [("draft_answers", "draft-answers"), ("answer_rule", "answer-rule")])
