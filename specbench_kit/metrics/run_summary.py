@@ -176,11 +176,11 @@ class MethodRow(MetricValues, kw_only=True):
     """The row of a method in a table: its metrics, its outputs, and how it compares with the table's reference.
 
     `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others, and where nothing was
-    checked. `lossy` if a rule of verification was named that lets outputs differ. The lists `..._at_ends` hold a ratio at each end of the range of derived times. The
-    `typical_relative_speed` has an upper bound, a standard error, and the number of standard errors beyond which the
-    table shows a difference. What processes add to any ratio of two methods' measured times has a standard error and,
-    in the table, a half width of the ratio's logarithm; `process_seen` if several processes have shown it, where one is
-    taken to differ by so much.
+    checked. `lossy` if a rule of verification was named that lets outputs differ. The lists `..._at_ends` hold a ratio
+    at each end of the range of derived times. The `typical_relative_speed` has an upper bound, a standard error, and
+    the number of standard errors beyond which the table shows a difference. What processes add to any ratio of two
+    methods' measured times has a standard error and, in the table, a half width of the ratio's logarithm;
+    `process_seen` if several processes have shown it, where one is taken to differ by so much.
     """
 
     lossless: OutputCounts | None = None

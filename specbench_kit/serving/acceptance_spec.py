@@ -14,6 +14,7 @@ from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.execution import levels_while_verified
+from specbench_kit.serving.free_running import RightTokens
 from specbench_kit.serving.golden import GOLDEN, golden_length
 from specbench_kit.serving.round_sources import (
     PositionRates,
@@ -139,20 +140,20 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
     require_replayable(method)
-    require_simulated(method)
     from specbench_kit.traces.replay import prepare_for_replay, replay
 
     prepared = prepare_for_replay(method, trace, deployment)
-    return RecordedRounds(list(replay(prepared, trace.header, trace, deployment=deployment)))
+    alone = RecordedRounds(list(replay(prepared, trace.header, trace, deployment=deployment)))
+    return alone if method.ahead is None else RightTokens(trace, method.ahead, alone)
 
 
-DECODES_ON = "its server decodes on by itself, which a simulation of many devices does not model"
-"""Why a method that sends drafts ahead is not simulated: servers of all others wait for their devices."""
+DEPENDS_ON_LOAD = "its server never waits, so that its rounds depend on how busy the server is"
+"""Why recorded rounds of a method that sends drafts ahead are not those among many devices."""
 
 
-def require_simulated(method: Method) -> None:
-    """Raise SkitError for a method that many devices cannot be simulated with."""
-    require(method.ahead is None, f"{method.display_name}: {DECODES_ON}: name another method")
+def require_same_rounds(method: Method, instead: str) -> None:
+    """Raise SkitError, which says what to do instead, for a method whose rounds depend on how busy a server is."""
+    require(method.ahead is None, f"{method.display_name}: {DEPENDS_ON_LOAD}: {instead}")
 
 
 def require_replayable(method: Method) -> None:
@@ -178,7 +179,7 @@ def run_source(folder: Path, deployment: Deployment) -> RoundSource:
 
 def recorded_source(records: Sequence[RequestRecord], method: Method, deployment: Deployment) -> RoundSource:
     """Return the rounds of a method's records, with as many proactive tree levels as fit into a verification."""
-    require_simulated(method)
+    require_same_rounds(method, "name a trace as --acceptance")
     proactive: int | None = getattr(method, "proactive_depth", None)
     rounds = [entry for record in records for entry in record.rounds]
     if proactive is None or not (method.overlaps and rounds):

@@ -13,6 +13,7 @@ from specbench_kit.deployments.base import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.execution import Drafted
 from specbench_kit.serving.fleet import GOLDEN, Fleet
+from specbench_kit.serving.free_running import FreeRuns, free_running
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.round_table import RECORDED, RoundOutcomes, RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
@@ -41,7 +42,9 @@ class Devices:
     def __init__(self, scenario: Scenario, seed: int, *, follow_answers: bool = False) -> None:
         count = scenario.devices
         self._scenario = scenario
-        self.table = RoundTable(scenario, seed, follows_answers=follow_answers)
+        free = free_running(scenario)
+        self.table = RoundTable(scenario, seed, follows_answers=follow_answers, runs_free=bool(free))
+        self._runs = FreeRuns(scenario, free, self.table) if free else None
         self._on_edge = scenario.system.drafting == "edge"
         self._keeps_kv = scenario.system.prefix_cache
         self._longest = scenario.longest_response
@@ -138,6 +141,8 @@ class Devices:
         `drafted` is the most tokens that the server drafted for each request, if it drafts. `outcomes` are the answers
         of a real server.
         """
+        if self._runs is not None:
+            outcomes = self._runs.outcomes(devices)
         rows = self.table.advance(devices, drafted, outcomes)
         answered_s = ended_s + rows["down_s"]
         if self._delays is not None:
@@ -148,7 +153,11 @@ class Devices:
             # The bonus token is not in the verifier's KV: it is computed in the next round.
             self.cached[devices] = (rows["context"] + rows["committed"] - 1) * (rows["ends"] == 0)
         self.first_s[devices] = first_s
-        self._send(devices, self.table.current(devices), answered_s, self._free_s(devices, answered))
+        free_s = self._free_s(devices, answered)
+        if self._runs is not None:
+            free_s = np.full(len(devices), ended_s)  # the server goes on at once
+            self._runs.answer(devices, rows, free_s, answered_s)
+        self._send(devices, self.table.current(devices), answered_s, free_s)
         return answered
 
     def unanswered_rounds(self, devices: Integers) -> dict[str, Floats]:
@@ -188,6 +197,8 @@ class Devices:
                     self._scenario.check_lengths(int(rows["prompt"][index]), int(rows["tokens"][index]))
             self.start_s[devices[begins]], self.first_s[devices[begins]] = start_s[begins], np.inf
             free_s = np.where(begins, np.maximum(start_s, answered_s), free_s)
+            if self._runs is not None:
+                self._runs.begin(devices[begins], free_s[begins])
         self.sent_s[devices] = sent_s = free_s + rows["draft_s"]
         self.arrives_s[devices] = sent_s + rows["up_s"]
         if self._delays is not None:

@@ -74,10 +74,13 @@ class RoundOutcomes(NamedTuple):
 class RoundTable:
     """A ring of rounds for each device: round n of device d stands in row n % depth * devices + d.
 
-    If it `follows_answers`, a round's outcome is what the caller of `advance` says and not what the source says.
+    If it `follows_answers`, a round's outcome is what the caller of `advance` says and not what the source says. If it
+    `runs_free`, rounds begin at the server, without drafts until `submit` says what has arrived.
     """
 
-    def __init__(self, scenario: Scenario, seed: int, *, follows_answers: bool = False) -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, *, follows_answers: bool = False, runs_free: bool = False
+    ) -> None:
         count = scenario.devices
         system = scenario.system
         self._scenario = scenario
@@ -88,7 +91,8 @@ class RoundTable:
         self._half_rtt_s /= 2
         # Where the outcome is known with the answer only, no more than the next round can be set up: a server that
         # drafts decides by its batch how much, and a real server decides which tokens it accepts.
-        self._next_only = system.drafting == "server" or follows_answers
+        self._next_only = system.drafting == "server" or follows_answers or runs_free
+        self._runs_free = runs_free
         self.draft_times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
         self.random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
         self._depth = 2 if self._next_only else AHEAD
@@ -129,6 +133,20 @@ class RoundTable:
         self._current_row[devices] = (row + len(self._current_row)) % len(self._rows)
         self._pending[devices] -= 1
         return answered
+
+    def submit(self, devices: Integers, submitted: Integers) -> None:
+        """Let the current rounds of devices that run free verify the tokens that have reached the server."""
+        rows = self._current_row[devices]
+        columns = self._columns
+        more = submitted * self._accepted[devices] / self._submitted[devices]
+        columns["submitted"][rows] = submitted
+        columns["expected_tokens"][rows] += more
+        for budget in ("round_budget_s", "response_budget_s"):
+            columns[budget][rows] += more / self.speed[devices]
+
+    def place(self, device: int) -> int:
+        """Return the source's cursor of a device."""
+        return int(self._cursor[device])
 
     def constants(self) -> Sequence[Floats]:
         """Return what the compiled event loop needs of every device, in the order of `PerDevice` in core.cpp.
@@ -245,13 +263,13 @@ class RoundTable:
         draft_s = np.zeros(len(devices))
         sent = np.where(begins, self._prompt[devices], 0)
         draft_bytes = np.zeros(len(devices))
-        if self._on_edge:
+        if self._on_edge and not self._runs_free:
             reads = begins & ((rounds.steps > 0) | (rounds.proactive == 0))
             draft_s = self._draft_s(devices, reads, rounds.steps)
             sent = sent + rounds.submitted
             draft_bytes = self.fleet.draft_bytes[devices] * rounds.submitted
         up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + draft_bytes)
-        up_s = np.where(begins | self._on_edge, up_s, 0.0)
+        up_s = np.where(begins | (self._on_edge and not self._runs_free), up_s, 0.0)
         expected = np.ones(len(devices))
         speed = self.speed[devices]
         if self._speculates:
@@ -260,7 +278,8 @@ class RoundTable:
         # The answer counts when it is back at the device, so its way down comes off what the server may take. That
         # way is not drawn before the round ends: half a nominal round trip stands for it.
         down_s = self._half_rtt_s[devices] if self._on_edge else 0.0
-        network_s = up_s + down_s if self._on_edge else 0.0
+        # Tokens that nobody waits for are all late by as much: no round but the first loses time on the link.
+        network_s = (up_s + down_s) * (begins | (not self._runs_free)) if self._on_edge else 0.0
         columns["draft_s"][rows], columns["up_s"][rows], columns["expected_tokens"][rows] = draft_s, up_s, expected
         columns["round_budget_s"][rows] = expected / speed - draft_s - network_s  # as slo.verification_budget_s
         committed = self._context[devices] - self._prompt[devices]

@@ -31,7 +31,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
-from specbench_kit.serving.acceptance_spec import trace_source
+from specbench_kit.serving.acceptance_spec import require_same_rounds, trace_source
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson
 from specbench_kit.serving.events import write_events
@@ -198,6 +198,7 @@ def make_scenario(config: LoadConfig, point: LoadPoint, trace: TraceFile, deploy
     """Return the scenario of one load."""
     ramp_s = min(LONGEST_RAMP_S, config.warmup_s / 2)
     method = prepare_for_replay(parse_method(config.method), trace, deployment)
+    require_same_rounds(method, "skit bench --server drafts with it, for one request at a time")
     return Scenario(
         deployment,
         ServingSystem("a server of skit serve", method=config.method, scheduler=config.scheduler),

@@ -23,7 +23,7 @@ from specbench_kit.profilers.devices import Device, find_device
 from specbench_kit.profilers.prices import CardPrice, price_of, read_prices
 from specbench_kit.profilers.roofline import Roofline, roofline_of
 from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
-from specbench_kit.serving.acceptance_spec import parse_acceptance, parse_rates
+from specbench_kit.serving.acceptance_spec import parse_acceptance, parse_rates, require_same_rounds
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import KvCapacity, tokens_beside
@@ -215,7 +215,7 @@ class Market:
     def methods(self) -> tuple[str, ...]:
         """The methods to choose from: where the acceptance is stated, all would draft alike, and the first stands."""
         for spec in self.options.methods:
-            parse_method(spec)  # which refuses what is no method
+            require_same_rounds(parse_method(spec), "name another method, and skit capacity for this one")
         return self.options.methods[:1] if self.is_stated else self.options.methods
 
     def schedulers(self, placement: Placement) -> tuple[str, ...]:

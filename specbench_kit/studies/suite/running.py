@@ -42,7 +42,7 @@ from specbench_kit.metrics.suite import (
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import content_hash
-from specbench_kit.serving.acceptance_spec import DECODES_ON, recorded_source
+from specbench_kit.serving.acceptance_spec import DEPENDS_ON_LOAD, recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
@@ -66,7 +66,7 @@ def fleet_result(
 
     A quick run takes the first seed alone. Raise SkitError for a method whose rounds a simulation cannot time.
     """
-    require(method.ahead is None, DECODES_ON)
+    require(method.ahead is None, DEPENDS_ON_LOAD)
     scenarios = {load: _scenario(fleet, load, method, deployment, records) for load in fleet.loads}
     late: list[tuple[float, ...]] = []
     at_devices: list[Figures] = []

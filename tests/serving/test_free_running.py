@@ -1,0 +1,133 @@
+"""Devices that draft without waiting: one takes the rounds of the replayed benchmark, many lose and double nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from invariants import no_request_is_in_two_batches, no_token_is_lost_or_doubled, time_never_runs_backwards
+from scenes import DEPLOYMENT, DRAFT, calm, scenario
+from trace_builders import MAX_DRAFT, made_requests
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.serving.arrivals import ClosedLoop, Poisson
+from specbench_kit.serving.fleet import DeviceKind
+from specbench_kit.serving.free_running import RightTokens
+from specbench_kit.serving.memory import KvCapacity
+from specbench_kit.serving.network import LinkTrace, Network
+from specbench_kit.serving.round_sources import RecordedRounds, iid
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import Simulation, simulate
+from specbench_kit.traces.replay import replay
+from specbench_kit.traces.trace import RequestTrace, TraceHeader
+
+METHODS = ("decoupled:k=3,in_flight=2", "decoupled:k=2,in_flight=3", "decoupled:k=6,in_flight=1")
+LINK_TRACE = LinkTrace(np.array([0.0, 1.0]), np.array([0.02, 0.03]))
+
+
+def replayed(method: str, deployment: Deployment, traces: list[RequestTrace]) -> RecordedRounds:
+    header = TraceHeader(MAX_DRAFT, 0.0, (), {})
+    return RecordedRounds(list(replay(parse_method(method), header, traces, deployment=deployment)))
+
+
+def source(method: str, deployment: Deployment = DEPLOYMENT, requests: int = 4) -> RightTokens:
+    ahead, traces = parse_method(method).ahead, made_requests(requests)
+    assert ahead is not None
+    return RightTokens(traces, ahead, replayed(method, deployment, traces))
+
+
+def free_scene(method: str = METHODS[0], devices: int = 12, **changes: object) -> Scenario:
+    plain: dict[str, object] = {"prompt_tokens": None, "output_tokens": None, "slo": "1", "source": source(method)}
+    return scenario("wisp-cache", devices, **(plain | changes))
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 0.02, 0.08])
+@pytest.mark.parametrize("method", METHODS)
+def test_one_device_takes_the_rounds_of_a_replayed_benchmark(method: str, rtt_s: float) -> None:
+    """The same tokens at the same times, but for the last answer, for which the engine lets a forward end."""
+    deployment = calm()
+    deployment = replace(deployment, link=replace(deployment.link, rtt_s=rtt_s))
+    trace = made_requests(1)
+    header = TraceHeader(MAX_DRAFT, 0.0, (), {})
+    (record,) = replay(parse_method(method), header, trace, deployment=deployment)
+    scene = free_scene(
+        method, 1, deployment=deployment, arrivals=ClosedLoop(ramp_s=0), source=source(method, deployment, 1)
+    )
+    rounds = simulate(scene).rounds
+    count = len(record.rounds)
+    for name in ("submitted", "accepted", "committed"):
+        assert rounds[name][:count].tolist() == [getattr(step, name) for step in record.rounds], name
+    assert (rounds["submitted"][:count].max() > 0) == (rtt_s < 0.05)  # short drafts are never in time over a long link
+    late_s = np.array([step.end_s for step in record.rounds]) - rounds["answered_s"][:count]
+    assert (late_s > -1e-9).all()
+    assert (late_s <= DRAFT.seconds([(2, 300)])).all()
+
+
+@pytest.mark.parametrize("memory", [KvCapacity(), KvCapacity(700, 4096), KvCapacity(700, 4096, lru=True)])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_what_holds_among_many_devices(servers: int, memory: KvCapacity) -> None:
+    result = simulate(free_scene(arrivals=Poisson(4.0), servers=servers, memory=memory, max_batch=6), seed=2)
+    assert len(result.responses["client"]) > 40
+    no_token_is_lost_or_doubled(result)
+    no_request_is_in_two_batches(result)
+    if servers == 1:  # the batches of several overlap
+        time_never_runs_backwards(result)
+    assert result.rounds["accepted"].sum() > 0
+
+
+def test_a_server_never_waits_for_devices() -> None:
+    """Every round but the first of a response is at the server when the one before it ends."""
+    rounds = simulate(free_scene(devices=3)).rounds
+    goes_on = 0
+    for client in np.unique(rounds["client"]):
+        mine = {name: column[rounds["client"] == client] for name, column in rounds.items()}
+        same = np.diff(mine["response"]) == 0
+        assert (mine["arrived_s"][1:] == mine["ended_s"][:-1])[same].all()
+        goes_on += int(same.sum())
+    assert goes_on > 100
+
+
+def test_drafts_that_are_always_wrong_cost_a_server_nothing() -> None:
+    """Tokens come as fast as from plain decoding, but for the draft that is verified now and then."""
+    traces = made_requests(4)
+    wrong = [replace(trace, drafted=np.where(trace.drafted >= 0, trace.drafted + 1, trace.drafted)) for trace in traces]
+    ahead = parse_method(METHODS[0]).ahead
+    assert ahead is not None
+    hopeless = RightTokens(wrong, ahead, replayed(METHODS[0], DEPLOYMENT, traces))
+    free = simulate(free_scene(devices=1, source=hopeless, arrivals=ClosedLoop(ramp_s=0)))
+    scene = free_scene(devices=1, arrivals=ClosedLoop(ramp_s=0))
+    alone = simulate(replace(scene, source=iid(0.0, 0), prompt_tokens=100, output_tokens=40))
+    assert free.rounds["committed"].max() == 1
+    free_s, alone_s = (np.diff(result.rounds["ended_s"][1:10]).mean() for result in (free, alone))
+    assert free_s < 1.3 * alone_s
+
+
+def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been() -> None:
+    looked_at = Simulation(free_scene(), 3)
+    looked_at.run(7.0)
+    whole = Simulation(free_scene(), 3)
+    for name, column in looked_at.run(20.0).rounds.items():
+        assert np.array_equal(column, whole.run(20.0).rounds[name]), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"system": "adaspec"}, "drafts on devices, and this system on the server"),
+        (
+            {"network": Network(trace=LINK_TRACE)},
+            "leave out the trace of the link",
+        ),
+        ({"fleet": "mixed"}, "with devices that all do so"),
+    ],
+)
+def test_scenes_that_such_devices_cannot_be_in_are_refused(changes: dict[str, object], words: str) -> None:
+    scene = free_scene()
+    if changes.get("fleet"):
+        kinds = (DeviceKind("a", 0.5, DEPLOYMENT, scene.source), DeviceKind("b", 0.5, DEPLOYMENT, iid(0.5, 3)))
+        changes = {"fleet": kinds}
+    if system := changes.pop("system", None):
+        scene = scenario(str(system), 3, source=scene.source, slo="1", prompt_tokens=None, output_tokens=None)
+    with pytest.raises(SkitError, match=words):
+        simulate(replace(scene, **changes))  # type: ignore[arg-type]
