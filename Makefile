@@ -200,6 +200,10 @@ PIPELINED := $(addprefix --method ,specpipe fixed-k:k=4 threshold:max_draft=12 s
 # that change outputs, and a draft model with another tokenizer.
 HYBRIDS := $(addprefix --method ,fixed-k:k=4 fixed-k:k=8$(COMMA)drafter=block lookahead token-recycling \
 	sparse-quantised adaptive-quantised ssd prompt-lookup)
+QUANTISED := $(addprefix --method ,fixed-k:k=4 sparse-quantised adaptive-quantised)
+# The corpus are the answers to the half for tuning.
+RETRIEVAL := $(addprefix --method ,fixed-k:k=4 suffix)
+EARLY_EXIT := --draft early-exit:21 $(addprefix --method ,fixed-k:k=1 fixed-k:k=2)
 LOSSY := $(addprefix --method ,fixed-k:k=8 threshold:max_draft=12)
 TOKENIZERS := --draft smollm2 $(addprefix --method ,fixed-k:k=4 fixed-k:k=4$(COMMA)drafter=slem)
 TWO_EACH := $(PAIR_TRACE)/two-of-each-task.jsonl
@@ -252,7 +256,12 @@ reference-pair: $(INSTALLED)
 		--out $(PAIR_TRACE)/reports/typical
 	$(BIN)/skit bench $(DECODED) $(LOSSY) --lossy fly --deployment specedge --out $(PAIR_TRACE)/reports/fly
 	$(BIN)/skit bench $(DECODED) $(TOKENIZERS) --deployment specedge --out $(PAIR_TRACE)/reports/tokenizers
-	for report in sampled pipeline hybrids typical fly tokenizers; do $(KEEP_REPORT) || exit 1; done
+	$(BIN)/skit bench $(DECODED) $(QUANTISED) --deployment specedge --temperature 0.7 --out $(PAIR_TRACE)/reports/quantised
+	$(BIN)/skit bench --replay $(PAIR)-tune --method fixed-k:k=1 --deployment specedge --out $(PAIR_TRACE)/corpus
+	$(BIN)/skit bench $(DECODED) --method rest:corpus=$$(echo $(PAIR_TRACE)/corpus/*/requests.jsonl) $(RETRIEVAL) \
+		--deployment specedge --out $(PAIR_TRACE)/reports/retrieval
+	$(BIN)/skit bench $(DECODED) $(EARLY_EXIT) --deployment local --out $(PAIR_TRACE)/reports/early-exit
+	for report in sampled pipeline hybrids typical fly tokenizers quantised retrieval early-exit; do $(KEEP_REPORT) || exit 1; done
 	$(BIN)/python scripts/pair_page.py
 
 # The rows of the kit's own policies on suite v1, one file each: about twenty minutes on two cores.

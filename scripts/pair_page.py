@@ -421,6 +421,7 @@ def fields() -> dict[str, Any]:
         "pipeline_table": decoded_table(reports["pipeline"]),
         "sampled_table": sampled_table(reports["sampled"]),
         "hybrids_table": decoded_table(reports["hybrids"]),
+        "quantised_table": decoded_table(reports["quantised"]),
         "lossy_table": lossy_table({rule: reports[rule] for rule in LOSSY_RULES}),
         "tokenizers_table": decoded_table(reports["tokenizers"]),
     }

@@ -109,6 +109,22 @@ class Devices:
         _, _, new, cached = self.at_server[device]
         self.at_server[device, 2:] = new + cached, 0
 
+    def add_drafts(self, requests: Sequence[WaitingRound], now_s: float, room: float) -> list[WaitingRound]:
+        """Add drafts that have reached the server meanwhile to rounds that are about to be verified; return these.
+
+        There is room for so many tokens.
+        """
+        grown = []
+        for request in requests if self._runs is not None else ():
+            assert self._runs is not None
+            tokens = self._runs.take_arrived(request.client, now_s, room)
+            if tokens:
+                room -= tokens
+                request.new += tokens
+                self.at_server[request.client, 2] += tokens
+                grown.append(request)
+        return grown
+
     def compute_chunk(self, request: WaitingRound, tokens: int) -> None:
         """Note that the server has computed `tokens` of a round, which waits there for the others."""
         request.new = request.new - tokens

@@ -105,8 +105,7 @@ class FreeRuns:
 
     Tokens are drafted as long as no more than the method's chunks are unanswered. A chunk is sent when it is drafted;
     its message takes the link's time without jitter and loss. A wrong token, or one that the server computes before it
-    was drafted, lets the device draft anew when it hears of it. A chunk that arrives while a round waits in the queue
-    is verified in the next one.
+    was drafted, lets the device draft anew when it hears of it.
     """
 
     def __init__(self, scenario: Scenario, sources: Sequence[RightTokens], table: RoundTable) -> None:
@@ -114,6 +113,8 @@ class FreeRuns:
         self._sources = sources
         self._links = [kind.deployment.link for kind in scenario.kinds]
         self._runs = [_Run(0, 0, 0) for _ in range(scenario.devices)]
+        self._next: list[tuple[float, int]] = [(np.inf, 0)] * scenario.devices
+        """When the next chunk for the text that the server has of each device arrives there, and its tokens."""
 
     def begin(self, devices: Integers, start_s: Floats) -> None:
         """Let devices read the prompts of their current responses from these times on, and draft."""
@@ -123,6 +124,18 @@ class FreeRuns:
                 continue
             times, _ = self._parts(device)
             self._begin_anew(device, int(prompt), int(prompt) - 1, at_s + times.prefill_s(int(prompt)))
+
+    def take_arrived(self, device: int, now_s: float, most: float = np.inf) -> int:
+        """Return how many tokens have reached the server for a device's waiting round; 0 if they are more than `most`.
+
+        They count as submitted.
+        """
+        arrives_s, tokens = self._next[device]
+        if arrives_s > now_s or tokens > most:
+            return 0
+        self._next[device] = np.inf, 0
+        self._table.submit(np.array([device]), np.array([tokens]))
+        return tokens
 
     def outcomes(self, devices: Integers) -> RoundOutcomes:
         """Return what the target accepts of the current rounds."""
@@ -139,7 +152,6 @@ class FreeRuns:
         The rows are told what was drafted until then.
         """
         tokens = (rows["context"] + rows["committed"]).astype(np.int64).tolist()
-        submitted = np.zeros(len(devices), dtype=np.int64)
         for index, (device, at_s) in enumerate(zip(devices.tolist(), answered_s.tolist(), strict=True)):
             run = self._runs[device]
             drafted = bisect_right(run.times_s, at_s)
@@ -150,29 +162,32 @@ class FreeRuns:
             done = drafted if goes_on or ends else min(drafted + 1, len(run.times_s))
             rows["drafted"][index], rows["draft_s"][index] = done - run.told, sum(run.work_s[run.told : done])
             run.told = done
+            self._next[device] = np.inf, 0
             if ends:
                 continue
             if goes_on:
-                submitted[index] = self._go_on(device, passed, float(ended_s[index]), at_s)
+                self._go_on(device, passed, at_s)
             else:
                 cached = run.first + min(run.right, passed, drafted - 1) if drafted else run.cached
                 free_s = max(at_s, run.times_s[done - 1]) if done else at_s
                 self._begin_anew(device, tokens[index], min(cached, tokens[index] - 1), free_s)
-        self._table.submit(devices, submitted)
+            self.take_arrived(device, float(ended_s[index]))
 
-    def _go_on(self, device: int, passed: int, ended_s: float, answered_s: float) -> int:
-        """Let a device draft on, `passed` of whose tokens are the text by now; return what has reached the server."""
+    def _go_on(self, device: int, passed: int, answered_s: float) -> None:
+        """Let a device draft on, `passed` of whose tokens are the text by now."""
         run = self._runs[device]
         times, source = self._parts(device)
         self._draft(run, times, answered_s, passed + source.ahead.longest)
-        chunk = source.ahead.chunk
+        self._send(device, passed)
+
+    def _send(self, device: int, passed: int) -> None:
+        """Note when the rest of the chunk arrives of which the first `passed` tokens of a run do not count any more."""
+        chunk = self._parts(device)[1].ahead.chunk
         end = passed + chunk - passed % chunk
-        if end > len(run.times_s):
-            return 0
         link = self._links[int(self._table.fleet.kind[device])]
         size = end - passed
         crossing_s = link.nominal_s(size, link.up_bytes_per_s, size * link.draft_bytes)
-        return size if run.times_s[end - 1] + crossing_s <= ended_s else 0
+        self._next[device] = self._runs[device].times_s[end - 1] + crossing_s, size
 
     def _begin_anew(self, device: int, tokens: int, cached: int, from_s: float) -> None:
         """Let a device draft behind so many tokens of context, `cached` of which it has read."""
@@ -181,6 +196,7 @@ class FreeRuns:
         run = _Run(tokens, source.right_from(self._table.place(device) + tokens - prompt), cached)
         self._draft(run, times, from_s, source.ahead.longest)
         self._runs[device] = run
+        self._send(device, 0)
 
     def _draft(self, run: _Run, times: DraftTime, from_s: float, longest: int) -> None:
         """Draft on up to `longest` tokens of a run, none of the new ones before a time."""
