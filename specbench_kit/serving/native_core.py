@@ -1,7 +1,7 @@
 """The event loop of one server in compiled code, with the results of the loop in Python to the last digit.
 
-It knows the built-in schedulers but two, drafting on devices or nowhere, and devices' own links. `Simulation` runs all
-other scenes, and all scenes where csrc/core.cpp was not compiled.
+It knows pipelines of stages, the built-in schedulers but two, drafting on devices or nowhere, and devices' own links.
+`Simulation` runs all other scenes, and all scenes where csrc/core.cpp was not compiled.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ class Settings(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int64) for name in ("devices", "on_edge", "speculates", "keeps_kv", "admits", "lru", "additive")),
-        *((name, c_int64) for name in ("scheduler", "max_requests", "has_jitter", "token_bytes")),
+        *((name, c_int64) for name in ("scheduler", "max_requests", "has_jitter", "token_bytes", "stages")),
         *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
         ("options", c_double * 6),
     ]
@@ -139,6 +139,7 @@ class NativeCore:
         on_edge = scenario.system.drafting == "edge"
         verifier = server.deployment.verifier
         sources = [kind.source for kind in table.fleet.kinds]
+        is_pipeline = server.stages > 1
 
         def requests(number: int) -> Floats:
             """Return the requests with this number: arrival, gap, prompt, output, cursor: [5, devices]."""
@@ -152,13 +153,22 @@ class NativeCore:
             return times.prefill_s(missing) if steps == PROMPT else times.draft_s(steps, missing, cached)
 
         def batch_s(now_s: float, *counts: int) -> tuple[float, float]:
-            """Return how long a batch takes that starts now, and from when on the next one may start."""
+            """Return how long a batch takes that starts now, and from when on the next one may start.
+
+            Of a pipeline it is how long the transfers between its stages take instead.
+            """
             sums = BatchSums(*counts)
             size = sums.requests
-            seconds = verifier.of_sums(sums if on_edge else sums._replace(logit_rows=size))
-            seconds = server.overhead.verification_s(seconds, size, now_s)
-            server.overhead.verification_ended(now_s + seconds, size)
-            return seconds, server.overhead.free_s
+            isolated_s = verifier.of_sums(sums if on_edge else sums._replace(logit_rows=size))
+            seconds = server.overhead.verification_s(isolated_s, size, now_s)
+            if is_pipeline:
+                return seconds, server.transfers_s(sums.linear, seconds, isolated_s)
+            return seconds, ended(now_s + seconds, size)
+
+        def ended(ended_s: float, answers: int) -> float:
+            """Note the end of a batch; return from when on the processor can start the next one."""
+            server.overhead.verification_ended(ended_s, answers)
+            return server.overhead.free_s
 
         def make_room(number: int, rows: int) -> tuple[int, int]:
             """Return the new number of rows of a table that is full, or was handed out, and its address."""
@@ -183,6 +193,7 @@ class NativeCore:
             lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
             scenario.check_lengths,
             make_room,
+            ended,
         )
 
     def run(self, until_s: float) -> CoreFigures:
@@ -218,6 +229,7 @@ def _settings(scenario: Scenario, server: VerificationServer, table: RoundTable)
         max_requests=server.limits.requests,
         has_jitter=table.fleet.has_jitter,
         token_bytes=TOKEN_BYTES,
+        stages=server.stages,
         kv_tokens=server.limits.kv_tokens,
         kv_capacity=memory.tokens,
         longest_response=scenario.longest_response,
@@ -230,7 +242,8 @@ def native_core(scenario: Scenario, server: VerificationServer, devices: Devices
     """Return the compiled loop of a scenario, or None if it does not know all of it or was not compiled."""
     library = load_core()
     known = (
-        not scenario.has_pool
+        len(scenario.pool) == 1
+        and not scenario.outages
         and type(server.scheduler) in SCHEDULERS
         and scenario.system.drafting != "server"
         and not scenario.network.delays_messages

@@ -150,9 +150,18 @@ class VerificationServer:
         return self.in_flight[0] if self.in_flight else None
 
     @property
+    def stages(self) -> int:
+        """How many batches may be under way."""
+        return self._stages.count
+
+    @property
     def has_room(self) -> bool:
         """True if one more batch may be under way."""
         return len(self.in_flight) < self._stages.count
+
+    def transfers_s(self, new: int, seconds: float, isolated_s: float) -> float:
+        """Return the seconds of all transfers between stages in a pass of `seconds` that takes `isolated_s` alone."""
+        return self.deployment.verifier.transfers_s(new) * seconds / isolated_s if isolated_s else 0.0
 
     def decide(self, now_s: float) -> None:
         """Ask the scheduler for a batch, once the first stage and the processor are through with the last one."""
@@ -192,7 +201,7 @@ class VerificationServer:
         self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (0 if drafted is None else drafted))
         expected_s = now_s + self.estimator.batch_s(requests, chunks)
         left_waiting = len(self.waiting) + len(self.blocked)
-        transfers_s = self.deployment.verifier.transfers_s(int(new)) * seconds / isolated_s if isolated_s else 0.0
+        transfers_s = self.transfers_s(int(new), seconds, isolated_s)
         ended_s = self._stages.enter(now_s, seconds, transfers_s)
         row = (now_s, ended_s, expected_s, len(requests), left_waiting, new, cached)
         number = self._recorder.add_batch(self.index, row)

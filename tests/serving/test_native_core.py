@@ -11,7 +11,7 @@ from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel, RoundedModel
-from specbench_kit.deployments.base import Endpoint
+from specbench_kit.deployments.base import Endpoint, HandOver
 from specbench_kit.serving import native_core
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.fleet import DeviceKind
@@ -61,9 +61,12 @@ def random_scenario(seed: int) -> Scenario:
     deployment = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=one_of(0.0, 0.004, 0.05)))
     if random.random() < 0.3:
         deployment = replace(deployment, verifier=Endpoint("server", ROUNDED))
+    if (stages := int(one_of(1, 1, 2, 4))) > 1:
+        transfer = HandOver(latency_s=2e-4, bytes_per_token=8e3, bytes_per_s=1e9, per_pass=stages - 1)
+        deployment = replace(deployment, verifier=replace(deployment.verifier, stages=stages, hand_over=transfer))
     slow = replace(deployment, drafter=Endpoint("slow", InteractionModel(2e-4, 1e-8, 1e-7, 3e-2)))
     fleet = (DeviceKind("one", 0.6, deployment, source), DeviceKind("other", 0.4, slow, iid(0.5, 3)))
-    longest = int(one_of(1200, 3000))
+    longest = int(one_of(1200, 3000)) * stages  # batches under way share it
     return scenario(
         one_of("wisp", "wisp", "wisp-drafting", "specedge", "sled", "centralized"),
         devices,
@@ -104,6 +107,7 @@ def test_the_compiled_loop_gives_the_same_numbers(seed: int) -> None:
     compiled, plain = simulate(scene, seed), simulate(scene, seed, native=False)
     assert len(plain.rounds["client"]) > 5
     assert equal_results(compiled, plain)
+    assert compiled.pool == plain.pool
 
 
 @pytest.mark.parametrize("system", ["wisp", "sled", "centralized"])
