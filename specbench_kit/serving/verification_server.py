@@ -112,7 +112,7 @@ class VerificationServer:
         self.scheduler = scenario.make_scheduler()
         self._queue = self.scheduler.queue(self.estimator, self.limits)
         self._devices = devices
-        self._execution = execution
+        self.execution = execution
         self._recorder = recorder
         self._stages = Stages(scenario.depth(server))
         self.admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not server.memory.lru
@@ -195,7 +195,7 @@ class VerificationServer:
         new, cached = kv_tokens.sum(axis=0).tolist()
         if len(requests) > self.limits.requests or new + cached > self.limits.kv_tokens:
             raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
-        isolated_s, drafted = self._execution.run(requests, chunks)
+        isolated_s, drafted = self.execution.run(requests, chunks)
         seconds = self.overhead.verification_s(isolated_s, len(requests), now_s)
         # What the server drafts needs KV too, until it is known how much of it is accepted.
         self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (0 if drafted is None else drafted))

@@ -21,7 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The structure `Settings` of native_core.py.
 struct Settings {
   int64_t devices, on_edge, speculates, keeps_kv, admits, lru, additive, scheduler, max_requests, has_jitter;
-  int64_t token_bytes, stages;
+  int64_t token_bytes, stages, drafts, longest_draft;
   double kv_tokens, kv_capacity, longest_response, idle_s, options[6];
 };
 
@@ -271,6 +271,7 @@ class Core {
     std::vector<int32_t> clients;
     double started_s, ended_s;
     int64_t number;
+    double drafted;  // The most tokens that count of each request.
   };
 
   std::array<PyObject*, 6> functions() const {
@@ -350,11 +351,11 @@ class Core {
     }
   }
 
-  void conclude(size_t client) {
+  void conclude(size_t client, double drafted) {
     Device& device = devices_[client];
     double* row = device.row;
-    if (!settings_.speculates) row[kSubmitted] = std::min(row[kSubmitted], 0.0);
-    if (!settings_.speculates) row[kAccepted] = std::min(row[kAccepted], 0.0);
+    row[kSubmitted] = std::min(row[kSubmitted], drafted);
+    row[kAccepted] = std::min(row[kAccepted], drafted);
     const int64_t accepted = int64_t(row[kAccepted]), steps = int64_t(row[kDrafted]);
     const int64_t committed = std::min(accepted + 1, device.remaining);
     device.submitted += row[kSubmitted], device.accepted += double(accepted);
@@ -483,11 +484,11 @@ class Core {
     return true;
   }
 
-  void pin(const std::vector<int32_t>& batch) {
+  void pin(const std::vector<int32_t>& batch, int64_t drafted) {
     for (const int32_t client : batch) {
       Device& device = devices_[client];
       if (settings_.lru || !device.kv_tokens) device.kv_since = kv_admissions_++;
-      const int64_t tokens = server_.rounds[client].kv_tokens();
+      const int64_t tokens = server_.rounds[client].kv_tokens() + drafted;
       kv_used_ += tokens - device.kv_tokens;
       device.kv_tokens = tokens;
     }
@@ -620,6 +621,50 @@ class Core {
     return left_s;
   }
 
+  // What a server that drafts does for a batch: `RoundDrafting` of execution.py.
+  struct Drafting {
+    BatchSums verified;
+    std::vector<BatchSums> forwards;
+    int64_t longest = 0;       // The most tokens that were drafted for a request.
+    bool has_drafted = false;  // False for a batch with a prompt, and for a server that does not draft.
+  };
+
+  Drafting draft(const std::vector<int32_t>& batch, const BatchSums& sums) const {
+    Drafting drafting{sums, {}};
+    const auto has_kv = [&](int32_t client) { return server_.rounds[client].cached > 0; };
+    drafting.has_drafted = settings_.drafts && std::all_of(batch.begin(), batch.end(), has_kv);
+    if (!drafting.has_drafted) return drafting;
+    drafting.verified = {};
+    for (const int32_t client : batch) {
+      const double* row = devices_[client].row;
+      const int64_t steps = std::min(int64_t(row[kDrafted]), settings_.longest_draft);
+      const int64_t submitted = std::min(int64_t(row[kSubmitted]), settings_.longest_draft);
+      const Waiting& request = server_.rounds[client];
+      if (size_t(steps) > drafting.forwards.size()) drafting.forwards.resize(size_t(steps));
+      for (int64_t step = 0; step < steps; step++) drafting.forwards[size_t(step)].add(1, request.cached + step);
+      drafting.verified.add(request.added + submitted, request.cached);
+      drafting.longest = std::max(drafting.longest, submitted);
+    }
+    return drafting;
+  }
+
+  static PyObject* counts_of(const BatchSums& sums) {
+    return Py_BuildValue("(LLLLLLL)", (long long)(sums.linear), (long long)(sums.interactions), (long long)(sums.pairs),
+                         (long long)(sums.cached), (long long)(sums.logit_rows), (long long)(sums.requests),
+                         (long long)(sums.longest));
+  }
+
+  static PyObject* forwards_of(const Drafting& drafting) {
+    if (!drafting.has_drafted) return Py_NewRef(Py_None);
+    PyObject* forwards = PyList_New(Py_ssize_t(drafting.forwards.size()));
+    for (size_t i = 0; forwards && i < drafting.forwards.size(); i++) {
+      PyObject* counts = counts_of(drafting.forwards[i]);
+      if (counts) PyList_SET_ITEM(forwards, Py_ssize_t(i), counts);
+      else Py_CLEAR(forwards);
+    }
+    return forwards;
+  }
+
   void start(std::vector<int32_t>&& batch, double now_s) {
     BatchSums sums;
     PythonSum added_s;
@@ -630,16 +675,16 @@ class Core {
       added_s.add(request.isolated_s - settings_.idle_s);
     }
     waiting_count_ -= int64_t(batch.size());
+    const Drafting drafting = draft(batch, sums);
     PyObject* times =
-        called(batch_s_, {PyFloat_FromDouble(now_s), whole(sums.linear), whole(sums.interactions), whole(sums.pairs),
-                          whole(sums.cached), whole(sums.logit_rows), whole(sums.requests), whole(sums.longest)});
+        called(batch_s_, {PyFloat_FromDouble(now_s), counts_of(drafting.verified), forwards_of(drafting)});
     double seconds, second;
     if (!PyArg_ParseTuple(times, "dd", &seconds, &second)) {
       Py_DECREF(times);
       throw PythonError();
     }
     Py_DECREF(times);
-    pin(batch);
+    pin(batch, drafting.longest);
     const double batch_s = settings_.additive ? settings_.idle_s + added_s.value() : estimated(sums);
     double ended_s = now_s + seconds;
     if (is_pipeline()) ended_s = enter_stages(now_s, seconds, second);
@@ -652,7 +697,8 @@ class Core {
                           double(sums.linear),
                           double(sums.cached)};
     batches_.add(row, make_room_);
-    in_flight_.push_back({std::move(batch), now_s, ended_s, batches_.rows - 1});
+    const double drafted = settings_.on_edge ? kInfinity : double(drafting.longest);
+    in_flight_.push_back({std::move(batch), now_s, ended_s, batches_.rows - 1, drafted});
   }
 
   void complete() {
@@ -667,7 +713,7 @@ class Core {
       const int32_t client = batch[i];
       Device& device = devices_[client];
       const double sent_s = device.sent_s, start_s = device.start_s, slo = of(kSlo, client);
-      conclude(client);
+      conclude(client, ended.drafted);
       const double answered_s = ended.ended_s + device.row[kDownS], first_s = std::min(device.first_s, answered_s);
       const bool ends = device.row[kEnds] > 0;
       double round[17] = {double(client), slo,   double(ended.number), ended.started_s, ended.ended_s,
