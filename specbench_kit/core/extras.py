@@ -21,7 +21,7 @@ PURPOSES = {
     "trees": "training predictors of the families xgboost and lightgbm",
     "llama-cpp": "the comparison with llama.cpp in make benchmark",
     "mlflow": "skit export --format mlflow",
-    "ray": "skit simulate --backend ray",
+    "ray": "--backend ray of skit simulate, capacity, plan and sweep",
     "silicon": "skit profile-verifier --from silicon for models whose kernels do not come with the kit",
     "wandb": "skit export --format wandb",
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
-from specbench_kit.decoding.latency import Row, sums_of
+from specbench_kit.decoding.latency import BatchSums, Row, sums_of
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.serving.arrays import Integers
@@ -51,6 +51,16 @@ class BatchExecution(Protocol):
         """Return the seconds of a batch, and how many tokens the server drafted for its requests if it drafts."""
 
 
+class SummedExecution(BatchExecution, Protocol):
+    """An execution whose seconds follow from sums over the requests, as the compiled event loop makes them."""
+
+    def seconds(self, verified: BatchSums, forwards: Sequence[BatchSums] | None) -> float:
+        """Return the seconds of a verification with these sums, and of the draft model's forwards before it.
+
+        `forwards` is None for a server that does not draft, and for a batch with a prompt, for which none drafts.
+        """
+
+
 class VerificationOnly:
     """One forward of the target over tokens that were drafted elsewhere; `drafted` is 0 if nobody drafts."""
 
@@ -61,10 +71,14 @@ class VerificationOnly:
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of one forward over all requests."""
         rows = [(request.new, request.cached) for request in batch] if not chunks else rows_of(batch, chunks)
-        if self._drafted == 0:
-            # Without drafts only the last token of each request needs logits, also in a chunk of a prompt.
-            return self._verifier.of_sums(sums_of(rows)._replace(logit_rows=len(rows))), 0
-        return self._verifier.pass_s(rows), self._drafted
+        return self.seconds(sums_of(rows)), self._drafted
+
+    def seconds(self, verified: BatchSums, forwards: Sequence[BatchSums] | None = None) -> float:
+        """Return the seconds of one forward with these sums."""
+        # Without drafts only the last token of each request needs logits, also in a chunk of a prompt.
+        return self._verifier.of_sums(
+            verified if self._drafted is None else verified._replace(logit_rows=verified.requests)
+        )
 
 
 class RoundDrafting:
@@ -74,27 +88,38 @@ class RoundDrafting:
     """
 
     def __init__(self, deployment: Deployment, drafts: RoundDrafts, longest: int, *, learned: bool) -> None:
-        self._draft_s = deployment.drafter.latency.seconds
-        self._verify_s = deployment.verifier.pass_s
+        self._draft_s = deployment.drafter.latency.of_sums
+        self._verify_s = deployment.verifier.of_sums
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._drafts = drafts
-        self._longest = longest
+        self.longest = longest
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of all draft forwards, each over the requests that go on, and of the verification."""
         rows = rows_of(batch, chunks)
         if chunks or any(not cached for _, cached in rows):
-            return self._verify_s(rows) + self._draft_s(rows), 0
+            return self.seconds(sums_of(rows), None), 0
         drafts = [
-            (min(steps, self._longest), min(submitted, self._longest))
+            (min(steps, self.longest), min(submitted, self.longest))
             for steps, submitted in self._drafts([request.client for request in batch])
         ]
-        seconds = 0.0
-        for step in range(max(steps for steps, _ in drafts)):
-            ongoing = [(1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step]
-            seconds += self._draft_s(ongoing) + self._decision_s * len(ongoing)
-        verified = [(new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)]
-        return seconds + self._verify_s(verified), max(submitted for _, submitted in drafts)
+        forwards = [
+            sums_of((1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step)
+            for step in range(max(steps for steps, _ in drafts))
+        ]
+        verified = sums_of(
+            (new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)
+        )
+        return self.seconds(verified, forwards), max(submitted for _, submitted in drafts)
+
+    def seconds(self, verified: BatchSums, forwards: Sequence[BatchSums] | None) -> float:
+        """Return the seconds of the draft forwards, and of the verification; a batch with a prompt has no forwards."""
+        if forwards is None:
+            return self._verify_s(verified) + self._draft_s(verified)
+        drafting_s = 0.0
+        for sums in forwards:
+            drafting_s += self._draft_s(sums) + self._decision_s * sums.requests
+        return drafting_s + self._verify_s(verified)
 
 
 def rows_of(batch: Sequence[WaitingRound], chunks: Chunks) -> list[Row]:

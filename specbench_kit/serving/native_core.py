@@ -1,7 +1,8 @@
 """The event loop of one server in compiled code, with the results of the loop in Python to the last digit.
 
-It knows the built-in schedulers but two, drafting on devices or nowhere, and devices' own links. `Simulation` runs all
-other scenes, and all scenes where csrc/core.cpp was not compiled.
+It knows pipelines of stages, the built-in schedulers but two, drafting on devices, on the server as far as each round
+says, or nowhere, and devices' own links. `Simulation` runs all other scenes, and all scenes where csrc/core.cpp was not
+compiled.
 """
 
 import ctypes
@@ -19,6 +20,7 @@ from specbench_kit.decoding.latency import BatchSums
 from specbench_kit.deployments.base import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.devices import Devices
+from specbench_kit.serving.execution import RoundDrafting, SummedExecution, VerificationOnly
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, ColumnTable
 from specbench_kit.serving.round_sources import PositionRates, RecordedRounds
 from specbench_kit.serving.round_table import RoundTable
@@ -41,6 +43,8 @@ MOST_ROUNDS_AT_FIRST = 1 << 22
 """Rounds per second of a device for which there is room from the start, and for how many in all."""
 GROWTH = 4
 """How many times as many rows as are written a table has room for."""
+Counts = tuple[int, ...]
+"""The fields of `BatchSums`."""
 PROMPT = -1
 """Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
 
@@ -50,7 +54,8 @@ class Settings(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int64) for name in ("devices", "on_edge", "speculates", "keeps_kv", "admits", "lru", "additive")),
-        *((name, c_int64) for name in ("scheduler", "max_requests", "has_jitter", "token_bytes")),
+        *((name, c_int64) for name in ("scheduler", "max_requests", "has_jitter", "token_bytes", "stages")),
+        *((name, c_int64) for name in ("drafts", "longest_draft")),
         *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
         ("options", c_double * 6),
     ]
@@ -136,9 +141,9 @@ class NativeCore:
         table = devices.table
         everyone = np.arange(scenario.devices)
         previous_s = np.zeros(scenario.devices)
-        on_edge = scenario.system.drafting == "edge"
-        verifier = server.deployment.verifier
+        execution = cast("SummedExecution", server.execution)
         sources = [kind.source for kind in table.fleet.kinds]
+        is_pipeline = server.stages > 1
 
         def requests(number: int) -> Floats:
             """Return the requests with this number: arrival, gap, prompt, output, cursor: [5, devices]."""
@@ -151,14 +156,24 @@ class NativeCore:
             times = table.draft_times[kind]
             return times.prefill_s(missing) if steps == PROMPT else times.draft_s(steps, missing, cached)
 
-        def batch_s(now_s: float, *counts: int) -> tuple[float, float]:
-            """Return how long a batch takes that starts now, and from when on the next one may start."""
+        def batch_s(now_s: float, counts: Counts, forwards: Sequence[Counts] | None) -> tuple[float, float]:
+            """Return how long a batch takes that starts now, and from when on the next one may start.
+
+            Of a pipeline it is how long the transfers between its stages take instead.
+            """
             sums = BatchSums(*counts)
             size = sums.requests
-            seconds = verifier.of_sums(sums if on_edge else sums._replace(logit_rows=size))
-            seconds = server.overhead.verification_s(seconds, size, now_s)
-            server.overhead.verification_ended(now_s + seconds, size)
-            return seconds, server.overhead.free_s
+            drafted = None if forwards is None else [BatchSums(*forward) for forward in forwards]
+            isolated_s = execution.seconds(sums, drafted)
+            seconds = server.overhead.verification_s(isolated_s, size, now_s)
+            if is_pipeline:
+                return seconds, server.transfers_s(sums.linear, seconds, isolated_s)
+            return seconds, ended(now_s + seconds, size)
+
+        def ended(ended_s: float, answers: int) -> float:
+            """Note the end of a batch; return from when on the processor can start the next one."""
+            server.overhead.verification_ended(ended_s, answers)
+            return server.overhead.free_s
 
         def make_room(number: int, rows: int) -> tuple[int, int]:
             """Return the new number of rows of a table that is full, or was handed out, and its address."""
@@ -183,6 +198,7 @@ class NativeCore:
             lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
             scenario.check_lengths,
             make_room,
+            ended,
         )
 
     def run(self, until_s: float) -> CoreFigures:
@@ -209,7 +225,7 @@ def _settings(scenario: Scenario, server: VerificationServer, table: RoundTable)
     return Settings(
         devices=scenario.devices,
         on_edge=on_edge,
-        speculates=on_edge,
+        speculates=scenario.system.drafting != "none",
         keeps_kv=scenario.system.prefix_cache,
         admits=server.admits,
         lru=memory.lru,
@@ -218,6 +234,9 @@ def _settings(scenario: Scenario, server: VerificationServer, table: RoundTable)
         max_requests=server.limits.requests,
         has_jitter=table.fleet.has_jitter,
         token_bytes=TOKEN_BYTES,
+        stages=server.stages,
+        drafts=scenario.system.drafting == "server",
+        longest_draft=execution.longest if isinstance(execution := server.execution, RoundDrafting) else 0,
         kv_tokens=server.limits.kv_tokens,
         kv_capacity=memory.tokens,
         longest_response=scenario.longest_response,
@@ -230,9 +249,10 @@ def native_core(scenario: Scenario, server: VerificationServer, devices: Devices
     """Return the compiled loop of a scenario, or None if it does not know all of it or was not compiled."""
     library = load_core()
     known = (
-        not scenario.has_pool
+        len(scenario.pool) == 1
+        and not scenario.outages
         and type(server.scheduler) in SCHEDULERS
-        and scenario.system.drafting != "server"
+        and isinstance(server.execution, VerificationOnly | RoundDrafting)
         and not scenario.network.delays_messages
         and not scenario.estimator.noise
         and not devices.table.fleet.has_loss

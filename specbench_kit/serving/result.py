@@ -187,7 +187,8 @@ class ResultRecorder:
         rounds |= dict.fromkeys(("submitted", "accepted", "committed"), zeros)
         batches = tables[2].table()
         if pool is not None:
-            batches["server"] = np.array(self._servers)
+            # The compiled loop knows one server only.
+            batches["server"] = np.zeros(len(batches["size"])) if kept else np.array(self._servers)
         return SimulationResult(
             tables[0].table(rounds),
             tables[1].table(self._devices.unfinished_responses(end_s)),

@@ -28,8 +28,8 @@ class Simulation:
     Devices are arrays, and so is what they do. Only a round that waits at the server is an object, which schedulers
     see. Between two batches of a single server nothing happens on it, so that the loop steps from batch to batch:
     arrivals during a batch are taken together at its end. Routers go by what servers have to do at the moment, so that
-    a pool takes every arrival at its own time. A compiled loop does the same as the one for a single server where it
-    knows all parts of the scenario.
+    a pool takes every arrival at its own time; so does a pipeline, which has room for a batch while others are under
+    way. A compiled loop does the same for a single server where it knows all parts of the scenario.
     """
 
     def __init__(self, scenario: Scenario, seed: int, *, native: bool = True) -> None:
@@ -61,7 +61,7 @@ class Simulation:
         fail and come back after batches have ended.
         """
         with gc_paused():
-            if self._pool is None and self._core is not None:
+            if self._core is not None:
                 return self._run_native(self._core, until_s)
             if self._pool is None:
                 self._run_alone(self._server, until_s)
@@ -115,8 +115,13 @@ class Simulation:
             evictions=figures.evictions,
             peak_kv_tokens=figures.peak_kv_tokens,
             events=figures.events,
+            pool=self._pool_counts,
             kept=core.tables(figures),
         )
+
+    @property
+    def _pool_counts(self) -> PoolCounts | None:
+        return PoolCounts(tuple(self._pool.moved), tuple(self._pool.lost)) if self._pool else None
 
     def _result(self, end_s: float) -> SimulationResult:
         servers = self._servers
@@ -131,7 +136,7 @@ class Simulation:
             evictions=sum(server.memory.evictions for server in servers),
             peak_kv_tokens=max(server.memory.peak for server in servers),
             events=self._events,
-            pool=PoolCounts(tuple(pool.moved), tuple(pool.lost)) if pool else None,
+            pool=self._pool_counts,
         )
 
 

@@ -112,7 +112,7 @@ class VerificationServer:
         self.scheduler = scenario.make_scheduler()
         self._queue = self.scheduler.queue(self.estimator, self.limits)
         self._devices = devices
-        self._execution = execution
+        self.execution = execution
         self._recorder = recorder
         self._stages = Stages(scenario.depth(server))
         self.admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not server.memory.lru
@@ -150,9 +150,18 @@ class VerificationServer:
         return self.in_flight[0] if self.in_flight else None
 
     @property
+    def stages(self) -> int:
+        """How many batches may be under way."""
+        return self._stages.count
+
+    @property
     def has_room(self) -> bool:
         """True if one more batch may be under way."""
         return len(self.in_flight) < self._stages.count
+
+    def transfers_s(self, new: int, seconds: float, isolated_s: float) -> float:
+        """Return the seconds of all transfers between stages in a pass of `seconds` that takes `isolated_s` alone."""
+        return self.deployment.verifier.transfers_s(new) * seconds / isolated_s if isolated_s else 0.0
 
     def decide(self, now_s: float) -> None:
         """Ask the scheduler for a batch, once the first stage and the processor are through with the last one."""
@@ -189,13 +198,13 @@ class VerificationServer:
         new, cached = kv_tokens.sum(axis=0).tolist()
         if len(requests) > self.limits.requests or new + cached > self.limits.kv_tokens:
             raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
-        isolated_s, drafted = self._execution.run(requests, chunks)
+        isolated_s, drafted = self.execution.run(requests, chunks)
         seconds = self.overhead.verification_s(isolated_s, len(requests), now_s)
         # What the server drafts needs KV too, until it is known how much of it is accepted.
         self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (0 if drafted is None else drafted))
         expected_s = now_s + self.estimator.batch_s(requests, chunks)
         left_waiting = len(self.waiting) + len(self.blocked)
-        transfers_s = self.deployment.verifier.transfers_s(int(new)) * seconds / isolated_s if isolated_s else 0.0
+        transfers_s = self.transfers_s(int(new), seconds, isolated_s)
         ended_s = self._stages.enter(now_s, seconds, transfers_s)
         row = (now_s, ended_s, expected_s, len(requests), left_waiting, new, cached)
         number = self._recorder.add_batch(self.index, row)

@@ -12,6 +12,7 @@ from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports.writing.formatting import times
+from specbench_kit.serving.parallel import Workers
 from specbench_kit.studies.sweep.grid import replay_grid
 from specbench_kit.studies.sweep.run import summarise
 from specbench_kit.studies.sweep.settings import SweepSettings
@@ -272,7 +273,7 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
         replaced=("draft.ranks=0.5+0.4,1.0",),
         **pair,
     )
-    rows, _ = replay_grid(settings, settings.points(), None, lambda *_: None)
+    rows, _ = replay_grid(settings, settings.points(), None, lambda *_: None, Workers())
     totals = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
     assert totals[1.0, "fixed-k:k=2"].acceptance_rate == 1
     assert (totals["0.5+0.4", "specinfer:branching=2"].acceptance_length or 0) > 1.7

@@ -11,7 +11,8 @@ from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel, RoundedModel
-from specbench_kit.deployments.base import Endpoint
+from specbench_kit.deployments.base import Endpoint, HandOver
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving import native_core
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.fleet import DeviceKind
@@ -58,14 +59,18 @@ def random_scenario(seed: int) -> Scenario:
         RequestArrival(float(at_s), int(random.integers(1, 300)), int(random.integers(1, 60)))
         for at_s in np.cumsum(random.exponential(20 / devices, 60))
     )
-    deployment = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=one_of(0.0, 0.004, 0.05)))
+    link = replace(DEPLOYMENT.link, jitter_s=one_of(0.0, 0.004, 0.05))
+    deployment = replace(DEPLOYMENT, link=link, predictor_s=one_of(None, 3e-4))
     if random.random() < 0.3:
         deployment = replace(deployment, verifier=Endpoint("server", ROUNDED))
+    if (stages := int(one_of(1, 1, 2, 4))) > 1:
+        transfer = HandOver(latency_s=2e-4, bytes_per_token=8e3, bytes_per_s=1e9, per_pass=stages - 1)
+        deployment = replace(deployment, verifier=replace(deployment.verifier, stages=stages, hand_over=transfer))
     slow = replace(deployment, drafter=Endpoint("slow", InteractionModel(2e-4, 1e-8, 1e-7, 3e-2)))
     fleet = (DeviceKind("one", 0.6, deployment, source), DeviceKind("other", 0.4, slow, iid(0.5, 3)))
-    longest = int(one_of(1200, 3000))
+    longest = int(one_of(1200, 3000)) * stages  # batches under way share it
     return scenario(
-        one_of("wisp", "wisp", "wisp-drafting", "specedge", "sled", "centralized"),
+        one_of("wisp", "wisp", "wisp-drafting", "specedge", "sled", "centralized", "adaspec"),
         devices,
         deployment=deployment,
         source=source,
@@ -84,6 +89,8 @@ def random_scenario(seed: int) -> Scenario:
         network=one_of(Network(), Network(turn_s=0.01, turn_answer_s=0.001, answer_s=1e-4)),
         verify_cv=one_of(0.0, 0.3),
         max_batch=int(one_of(1, 4, 32)),
+        learned=one_of(False, True),
+        longest_draft=one_of(None, 2),
         require_attainable_slo=False,
     )
 
@@ -104,9 +111,10 @@ def test_the_compiled_loop_gives_the_same_numbers(seed: int) -> None:
     compiled, plain = simulate(scene, seed), simulate(scene, seed, native=False)
     assert len(plain.rounds["client"]) > 5
     assert equal_results(compiled, plain)
+    assert compiled.pool == plain.pool
 
 
-@pytest.mark.parametrize("system", ["wisp", "sled", "centralized"])
+@pytest.mark.parametrize("system", ["wisp", "sled", "centralized", "adaspec"])
 def test_a_compiled_run_that_is_looked_at_goes_on(system: str) -> None:
     """A result stays as it was returned, though rows were added to it that the run does not know."""
     scene = scenario(system, 30, memory=KvCapacity(1500), arrivals=Poisson(2.0))
@@ -164,6 +172,7 @@ class OwnFcfs(Fcfs):
 UNKNOWN = {
     "several servers": {"servers": 2},
     "an outage": {"outages": (Outage(0, 5.0, 6.0),)},
+    "a policy that drafts for a whole batch": {"batch_method": parse_method("fixed-k:k=2")},
     "a scheduler that goes on with parts of prompts": {"scheduler": "chunked"},
     "noise of the estimator": {"estimator": EstimatorError(1.0, 0.2)},
     "a link that loses messages": {"deployment": replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.1))},
@@ -173,14 +182,14 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("changes", UNKNOWN.values(), ids=UNKNOWN)
 def test_what_the_core_does_not_know_runs_in_python(changes: dict[str, object]) -> None:
-    assert Simulation(scenario("wisp", 6, **changes), 1)._core is None
+    system = "adaspec" if "batch_method" in changes else "wisp"
+    assert Simulation(scenario(system, 6, **changes), 1)._core is None
 
 
 def test_a_scheduler_of_ones_own_runs_in_python() -> None:
     scene = scenario("wisp", 6)
     object.__setattr__(scene, "make_scheduler", OwnFcfs)
     assert Simulation(scene, 1)._core is None
-    assert Simulation(scenario("adaspec", 6), 1)._core is None
 
 
 def test_without_a_compiler_the_loop_in_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:

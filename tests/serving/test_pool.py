@@ -136,7 +136,7 @@ def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, change
     """The loop of pools takes every arrival by itself, and comes to the same rounds, batches and responses."""
     scene = scenario(system, 30, **changes)
     alone = simulate(scene, 5)
-    simulation = Simulation(scene, 5)
+    simulation = Simulation(scene, 5, native=False)
     simulation._pool = ServerPool(scene, simulation._servers, simulation._devices)
     pooled = simulation.run(scene.duration_s)
     del pooled.batches["server"]

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from command_line import SKIT, environment, error_line, skit_here
+from command_line import SKIT, TinyPair, environment, error_line, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
@@ -20,6 +20,8 @@ from specbench_kit.runs.parts import NAME, KeptParts
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.studies.planning import search
 from specbench_kit.studies.serving import capacity, simulation_grid
+from specbench_kit.studies.sweep import grid
+from specbench_kit.studies.sweep.settings import SweepSettings
 
 ODDS = ("--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, "--output-tokens", 30)
 SHORT = ("--duration", 12, "--warm-up", 2, "--jobs", 1)
@@ -44,9 +46,14 @@ PLAN = (
     *("--method", "fixed-k:k=2", "--scheduler", "fcfs", "--max-batch", 16, "--acceptance", "iid:alpha=0.8,length=2"),
     *("--prompt-tokens", 200, "--output-tokens", 24, "--jobs", 1),
 )
+SWEEP = (
+    *("sweep", "--target", "synthetic", "--draft", "synthetic:ranks=0.5", "--limit", 1, "--max-new-tokens", 24),
+    *("--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1,0.2", "--set", "fixed-k.k=1,2"),
+)
 COMMANDS = [
     pytest.param(SEARCH, capacity, "find_capacity", 3, id="capacity"),
     pytest.param(GRID, simulation_grid, "simulate_and_measure", 8, id="simulate"),
+    pytest.param(SWEEP, grid, "work_on_point", 6, id="sweep"),
     pytest.param(PLAN, search, "most_devices", None, id="plan", marks=[pytest.mark.slow, pytest.mark.nightly]),
 ]
 
@@ -172,6 +179,33 @@ def test_a_damaged_or_older_file_is_one_line(
     assert said in error_line(skit_here(*SEARCH, "--out", tmp_path, "--resume"))
 
 
+def test_a_sweep_whose_recording_is_interrupted_goes_on_with_it(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No prompt is decoded twice, and another limit is another sweep."""
+    prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(5)))
+    sizes = ("--dataset", prompts, "--max-new-tokens", 6, "--max-draft", 3, *tiny.options)
+    command = ("sweep", *sizes, "--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1")
+    out = tmp_path / "out"
+    begin = KeptParts.begin
+
+    def interrupted(parts: KeptParts) -> None:
+        begin(parts)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptParts, "begin", interrupted)
+        assert "go on with --resume" in error_line(skit_here(*command, "--out", out))
+    assert "no unfinished run" in error_line(skit_here(*command, "--limit", 2, "--out", out, "--resume"))
+    assert skit_here(*command, "--out", out, "--resume").returncode == 0
+    assert skit_here(*command, "--out", tmp_path / "whole").returncode == 0
+    assert rows_of(out) == rows_of(tmp_path / "whole")
+
+
+def rows_of(out: Path) -> object:
+    return json.loads(summary_of(out))["rows"]
+
+
 RESUME = "import sys; from pathlib import Path; from specbench_kit.runs.parts import KeptParts; "
 RESUME += "KeptParts.resumed(Path(sys.argv[1]))"
 
@@ -235,10 +269,62 @@ def of_this_file(number: int) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("two_nodes")
-def test_a_search_on_a_cluster_comes_to_the_same(tmp_path: Path) -> None:
-    assert skit_here(*SEARCH, "--out", tmp_path / "here").returncode == 0
-    assert skit_here(*SEARCH, "--backend", "ray", "--out", tmp_path / "there").returncode == 0
+@pytest.mark.parametrize("command", [SEARCH, SWEEP], ids=["capacity", "sweep"])
+def test_a_search_on_a_cluster_comes_to_the_same(command: tuple[object, ...], tmp_path: Path) -> None:
+    assert skit_here(*command, "--out", tmp_path / "here").returncode == 0
+    assert skit_here(*command, "--backend", "ray", "--out", tmp_path / "there").returncode == 0
     assert summary_of(tmp_path / "here") == summary_of(tmp_path / "there")
+
+
+@pytest.mark.timeout(300)
+def test_a_sweep_that_loses_a_node_has_every_point_once(
+    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is killed when the first point is kept and both nodes work on others."""
+    import ray
+
+    cluster, second = two_nodes
+    trace = write_trace(tmp_path / "trace.parquet", made_requests(60)).path
+    command = ("sweep", "--replay", trace, "--method", "fixed-k:k=2", "--method", "threshold", "--deployment", "wan")
+    command += ("--set", "link.rtt_s=0.01,0.02,0.04,0.08,0.16,0.32")
+    assert skit_here(*command, "--out", tmp_path / "here").returncode == 0
+    kept: list[int] = []
+    add = KeptParts.add
+
+    def add_and_kill(parts: KeptParts, step: int, part: int, result: object) -> None:
+        add(parts, step, part, result)
+        if not kept:
+            while ray.available_resources().get("CPU", 0):
+                time.sleep(0.01)
+            cluster.remove_node(second, allow_graceful=False)
+        kept.append(part)
+
+    monkeypatch.setattr(KeptParts, "add", add_and_kill)
+    done = skit_here(*command, "--backend", "ray", "--out", tmp_path / "there")
+    assert done.returncode == 0, done.stderr
+    assert sorted(kept) == list(range(6))
+    assert sum(node["Alive"] for node in ray.nodes()) == 1
+    assert summary_of(tmp_path / "here") == summary_of(tmp_path / "there")
+
+
+def test_points_side_by_side_come_to_the_same(tmp_path: Path) -> None:
+    for jobs in (1, 2):
+        assert skit_here(*SWEEP, "--jobs", jobs, "--out", tmp_path / str(jobs)).returncode == 0
+    assert summary_of(tmp_path / "1") == summary_of(tmp_path / "2")
+
+
+def test_a_process_that_finds_another_trace_says_so(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "trace.parquet", made_requests(2)).path
+    settings = SweepSettings(methods=("fixed-k",), deployment="wan", trace=trace)
+    with pytest.raises(SkitError, match="is another file on a node of the Ray cluster"):
+        grid.work_on_point(settings, settings.points()[0], trace, "of another file")
+
+
+def test_a_sweep_without_ray_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = skit_here(*SWEEP, "--backend", "ray", "--out", tmp_path)
+    assert error_line(done) == "--backend ray needs Ray: pip install 'specbench-kit[ray]'"
+    assert not list(tmp_path.iterdir())
 
 
 def test_results_come_in_the_order_of_the_work() -> None:

@@ -4,6 +4,7 @@
 // Names are those of the Python files that each part repeats. Every floating-point operation is the one that numpy or
 // Python does there, in that order; the compiler may not fuse them (-ffp-contract=off). What only a Python object knows
 // (requests, latency models, the scatter of verifications) is asked of it, and remembered where it does not change.
+#include <array>
 #include <cmath>
 #include <string>
 #include <unordered_map>
@@ -20,7 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The structure `Settings` of native_core.py.
 struct Settings {
   int64_t devices, on_edge, speculates, keeps_kv, admits, lru, additive, scheduler, max_requests, has_jitter;
-  int64_t token_bytes;
+  int64_t token_bytes, stages, drafts, longest_draft;
   double kv_tokens, kv_capacity, longest_response, idle_s, options[6];
 };
 
@@ -195,8 +196,9 @@ class Core {
         batch_s_(values[8]),
         estimated_s_(values[9]),
         too_long_(values[10]),
-        make_room_(values[11]) {
-    for (PyObject* function : {request_, batch_s_, estimated_s_, too_long_, make_room_}) Py_INCREF(function);
+        make_room_(values[11]),
+        ended_(values[12]) {
+    for (PyObject* function : functions()) Py_INCREF(function);
     const List sources(values[4]);
     for (int i = 0; i < sources.size(); i++) {
       const List parts(sources[i]);
@@ -220,29 +222,19 @@ class Core {
                settings.additive != 0,      settings.max_requests,
                settings.kv_tokens,          [this](const BatchSums& sums) { return estimated(sums); }};
     queue_ = make_queue();
+    stage_free_s_.resize(size_t(settings.stages));
   }
   Core(const Core&) = delete;
   ~Core() {
-    for (PyObject* function : {request_, batch_s_, estimated_s_, too_long_, make_room_}) Py_DECREF(function);
+    for (PyObject* function : functions()) Py_DECREF(function);
   }
 
   // Runs up to `until_s`; goes on where it stopped.
   void run(double until_s) {
     if (!begun_) begin();
     for (Table* table : {&rounds_, &responses_, &batches_}) table->room = table->rows;  // Python has what was written.
-    while (true) {
-      const double now_s = next_s();
-      if (!(now_s <= until_s)) break;
-      if (!batch_.empty()) {
-        // Rounds that arrived during the batch were there before the memory that it frees, so they are admitted first.
-        receive(ended_s_, true);
-        complete();
-        events++;
-      }
-      receive(now_s, false);
-      if (waiting_count_) decide(now_s);
-    }
-    receive(until_s, false);
+    if (is_pipeline()) run_pipeline(until_s);
+    else run_alone(until_s);
   }
 
   int64_t rows(int table) const { return (table == 0 ? rounds_ : table == 1 ? responses_ : batches_).rows; }
@@ -259,7 +251,8 @@ class Core {
 
   // The clients whose rounds are at the server: in its batch, waiting, or blocked.
   std::vector<int32_t> unanswered() const {
-    std::vector<int32_t> clients = batch_, waiting;
+    std::vector<int32_t> clients, waiting;
+    for (const InFlight& batch : in_flight_) clients.insert(clients.end(), batch.clients.begin(), batch.clients.end());
     for (size_t client = 0; client < devices_.size(); client++)
       if (devices_[client].place == Place::kWaiting) waiting.push_back(int32_t(client));
     std::sort(waiting.begin(), waiting.end(),
@@ -273,6 +266,58 @@ class Core {
   double idle_waiting_s = 0, idle_since_s = kInfinity;
 
  private:
+  // A batch under way; `number` is its row in the table of batches.
+  struct InFlight {
+    std::vector<int32_t> clients;
+    double started_s, ended_s;
+    int64_t number;
+    double drafted;  // The most tokens that count of each request.
+  };
+
+  std::array<PyObject*, 6> functions() const {
+    return {request_, batch_s_, estimated_s_, too_long_, make_room_, ended_};
+  }
+
+  // ---- The order of events: `Simulation`.
+
+  bool is_pipeline() const { return settings_.stages > 1; }
+
+  void run_alone(double until_s) {
+    while (true) {
+      const double now_s = next_s();
+      if (!(now_s <= until_s)) break;
+      if (!in_flight_.empty()) {
+        // Rounds that arrived during the batch were there before the memory that it frees, so they are admitted first.
+        receive(in_flight_.front().ended_s, true);
+        complete();
+        events++;
+      }
+      receive(now_s, false);
+      if (waiting_count_) decide(now_s);
+    }
+    receive(until_s, false);
+  }
+
+  // A pool of a single server, which takes every arrival at its own time: `_run_pool`.
+  void run_pipeline(double until_s) {
+    while (true) {
+      double now_s = std::min(arrives_s(), retry_s_);
+      if (!in_flight_.empty()) now_s = std::min(now_s, in_flight_.front().ended_s);
+      if (!(now_s <= until_s)) break;
+      const int64_t before = events;
+      while (!in_flight_.empty() && in_flight_.front().ended_s <= now_s) {
+        complete();
+        events++;
+      }
+      receive(now_s, false);
+      const bool is_asked = events != before || retry_s_ <= now_s;
+      if (is_asked && has_room() && waiting_count_) decide(now_s);
+    }
+  }
+
+  double arrives_s() const { return on_their_way_.empty() ? kInfinity : on_their_way_.front().at_s; }
+  bool has_room() const { return int64_t(in_flight_.size()) < settings_.stages; }
+
   // ---- Random numbers and messages: counter_rng.py, `_message_s` of round_table.py.
 
   static uint64_t mixed(uint64_t number) {
@@ -306,11 +351,11 @@ class Core {
     }
   }
 
-  void conclude(size_t client) {
+  void conclude(size_t client, double drafted) {
     Device& device = devices_[client];
     double* row = device.row;
-    if (!settings_.speculates) row[kSubmitted] = std::min(row[kSubmitted], 0.0);
-    if (!settings_.speculates) row[kAccepted] = std::min(row[kAccepted], 0.0);
+    row[kSubmitted] = std::min(row[kSubmitted], drafted);
+    row[kAccepted] = std::min(row[kAccepted], drafted);
     const int64_t accepted = int64_t(row[kAccepted]), steps = int64_t(row[kDrafted]);
     const int64_t committed = std::min(accepted + 1, device.remaining);
     device.submitted += row[kSubmitted], device.accepted += double(accepted);
@@ -439,11 +484,11 @@ class Core {
     return true;
   }
 
-  void pin() {
-    for (const int32_t client : batch_) {
+  void pin(const std::vector<int32_t>& batch, int64_t drafted) {
+    for (const int32_t client : batch) {
       Device& device = devices_[client];
       if (settings_.lru || !device.kv_tokens) device.kv_since = kv_admissions_++;
-      const int64_t tokens = server_.rounds[client].kv_tokens();
+      const int64_t tokens = server_.rounds[client].kv_tokens() + drafted;
       kv_used_ += tokens - device.kv_tokens;
       device.kv_tokens = tokens;
     }
@@ -486,9 +531,8 @@ class Core {
   // ---- The server: `VerificationServer`.
 
   double next_s() const {
-    if (!batch_.empty()) return ended_s_;
-    const double arrives_s = on_their_way_.empty() ? kInfinity : on_their_way_.front().at_s;
-    return std::max(std::min(arrives_s, retry_s_), free_s_);
+    if (!in_flight_.empty()) return in_flight_.front().ended_s;
+    return std::max(std::min(arrives_s(), retry_s_), free_s_);
   }
 
   void receive(double until_s, bool before) {
@@ -548,8 +592,9 @@ class Core {
   }
 
   void decide(double now_s) {
-    if (now_s < free_s_) {
-      retry_s_ = free_s_;
+    const double free_s = is_pipeline() ? std::max(free_s_, stage_free_s_[0]) : free_s_;
+    if (now_s < free_s) {
+      retry_s_ = free_s;
       return;
     }
     Decision decision = queue_->next_batch(now_s);
@@ -563,47 +608,103 @@ class Core {
       idle_waiting_s += now_s - idle_since_s;
       idle_since_s = kInfinity;
     }
-    retry_s_ = kInfinity;
-    batch_ = std::move(decision.batch);
-    start(now_s);
+    start(std::move(decision.batch), now_s);
+    retry_s_ = is_pipeline() && waiting_count_ && has_room() ? stage_free_s_[0] : kInfinity;
   }
 
-  void start(double now_s) {
+  // Returns when a batch leaves the last stage that enters now: `Stages`.
+  double enter_stages(double now_s, double pass_s, double transfers_s) {
+    const double count = double(settings_.stages);
+    const double stage_s = (pass_s - transfers_s) / count, transfer_s = transfers_s / (count - 1);
+    double left_s = now_s - transfer_s;
+    for (double& free_s : stage_free_s_) free_s = left_s = std::max(left_s + transfer_s, free_s) + stage_s;
+    return left_s;
+  }
+
+  // What a server that drafts does for a batch: `RoundDrafting` of execution.py.
+  struct Drafting {
+    BatchSums verified;
+    std::vector<BatchSums> forwards;
+    int64_t longest = 0;       // The most tokens that were drafted for a request.
+    bool has_drafted = false;  // False for a batch with a prompt, and for a server that does not draft.
+  };
+
+  Drafting draft(const std::vector<int32_t>& batch, const BatchSums& sums) const {
+    Drafting drafting{sums, {}};
+    const auto has_kv = [&](int32_t client) { return server_.rounds[client].cached > 0; };
+    drafting.has_drafted = settings_.drafts && std::all_of(batch.begin(), batch.end(), has_kv);
+    if (!drafting.has_drafted) return drafting;
+    drafting.verified = {};
+    for (const int32_t client : batch) {
+      const double* row = devices_[client].row;
+      const int64_t steps = std::min(int64_t(row[kDrafted]), settings_.longest_draft);
+      const int64_t submitted = std::min(int64_t(row[kSubmitted]), settings_.longest_draft);
+      const Waiting& request = server_.rounds[client];
+      if (size_t(steps) > drafting.forwards.size()) drafting.forwards.resize(size_t(steps));
+      for (int64_t step = 0; step < steps; step++) drafting.forwards[size_t(step)].add(1, request.cached + step);
+      drafting.verified.add(request.added + submitted, request.cached);
+      drafting.longest = std::max(drafting.longest, submitted);
+    }
+    return drafting;
+  }
+
+  static PyObject* counts_of(const BatchSums& sums) {
+    return Py_BuildValue("(LLLLLLL)", (long long)(sums.linear), (long long)(sums.interactions), (long long)(sums.pairs),
+                         (long long)(sums.cached), (long long)(sums.logit_rows), (long long)(sums.requests),
+                         (long long)(sums.longest));
+  }
+
+  static PyObject* forwards_of(const Drafting& drafting) {
+    if (!drafting.has_drafted) return Py_NewRef(Py_None);
+    PyObject* forwards = PyList_New(Py_ssize_t(drafting.forwards.size()));
+    for (size_t i = 0; forwards && i < drafting.forwards.size(); i++) {
+      PyObject* counts = counts_of(drafting.forwards[i]);
+      if (counts) PyList_SET_ITEM(forwards, Py_ssize_t(i), counts);
+      else Py_CLEAR(forwards);
+    }
+    return forwards;
+  }
+
+  void start(std::vector<int32_t>&& batch, double now_s) {
     BatchSums sums;
     PythonSum added_s;
-    for (const int32_t client : batch_) {
+    for (const int32_t client : batch) {
       const Waiting& request = server_.rounds[client];
       devices_[client].place = Place::kInBatch;
       sums.add(request.added, request.cached);
       added_s.add(request.isolated_s - settings_.idle_s);
     }
-    waiting_count_ -= int64_t(batch_.size());
+    waiting_count_ -= int64_t(batch.size());
+    const Drafting drafting = draft(batch, sums);
     PyObject* times =
-        called(batch_s_, {PyFloat_FromDouble(now_s), whole(sums.linear), whole(sums.interactions), whole(sums.pairs),
-                          whole(sums.cached), whole(sums.logit_rows), whole(sums.requests), whole(sums.longest)});
-    double seconds;
-    if (!PyArg_ParseTuple(times, "dd", &seconds, &free_s_)) {
+        called(batch_s_, {PyFloat_FromDouble(now_s), counts_of(drafting.verified), forwards_of(drafting)});
+    double seconds, second;
+    if (!PyArg_ParseTuple(times, "dd", &seconds, &second)) {
       Py_DECREF(times);
       throw PythonError();
     }
     Py_DECREF(times);
-    pin();
+    pin(batch, drafting.longest);
     const double batch_s = settings_.additive ? settings_.idle_s + added_s.value() : estimated(sums);
-    started_s_ = now_s, ended_s_ = now_s + seconds;
+    double ended_s = now_s + seconds;
+    if (is_pipeline()) ended_s = enter_stages(now_s, seconds, second);
+    else free_s_ = second;
     const double row[] = {now_s,
-                          ended_s_,
+                          ended_s,
                           now_s + batch_s,
-                          double(batch_.size()),
+                          double(batch.size()),
                           double(waiting_count_ + int64_t(blocked_.size())),
                           double(sums.linear),
                           double(sums.cached)};
     batches_.add(row, make_room_);
+    const double drafted = settings_.on_edge ? kInfinity : double(drafting.longest);
+    in_flight_.push_back({std::move(batch), now_s, ended_s, batches_.rows - 1, drafted});
   }
 
   void complete() {
-    const double number = double(batches_.rows - 1);
-    const auto batch = std::move(batch_);
-    batch_.clear();
+    const InFlight ended = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    const std::vector<int32_t>& batch = ended.clients;
     for (size_t i = 0; i < batch.size(); i++) {
       if (i + kAhead < batch.size()) {
         prefetch(devices_[size_t(batch[i + kAhead])]);
@@ -612,10 +713,11 @@ class Core {
       const int32_t client = batch[i];
       Device& device = devices_[client];
       const double sent_s = device.sent_s, start_s = device.start_s, slo = of(kSlo, client);
-      conclude(client);
-      const double answered_s = ended_s_ + device.row[kDownS], first_s = std::min(device.first_s, answered_s);
+      conclude(client, ended.drafted);
+      const double answered_s = ended.ended_s + device.row[kDownS], first_s = std::min(device.first_s, answered_s);
       const bool ends = device.row[kEnds] > 0;
-      double round[17] = {double(client), slo, number, started_s_, ended_s_, answered_s, sent_s};
+      double round[17] = {double(client), slo,   double(ended.number), ended.started_s, ended.ended_s,
+                          answered_s,     sent_s};
       std::copy_n(device.at_server, 4, round + 7);
       std::copy_n(device.row, kRecorded, round + 11);
       rounds_.add(round, make_room_);
@@ -635,6 +737,8 @@ class Core {
       send(client, answered_s, free_s);
     }
     admit_blocked();
+    if (is_pipeline())
+      free_s_ = real_of(called(ended_, {PyFloat_FromDouble(ended.ended_s), whole(int64_t(batch.size()))}));
   }
 
   double estimated(const BatchSums& sums) {
@@ -667,7 +771,7 @@ class Core {
   const Settings settings_;
   std::vector<Source> sources_;
   Remembered draft_s_, isolated_s_;
-  PyObject *request_, *batch_s_, *estimated_s_, *too_long_, *make_room_;
+  PyObject *request_, *batch_s_, *estimated_s_, *too_long_, *make_room_, *ended_;
   std::vector<Requests> requests_;
   std::vector<Device> devices_;
   std::vector<Constants> constants_;
@@ -675,11 +779,12 @@ class Core {
   std::unique_ptr<Queue> queue_;
   std::vector<Arrival> on_their_way_;  // A heap.
   std::deque<int32_t> blocked_;
-  std::vector<int32_t> batch_;
+  std::deque<InFlight> in_flight_;    // In the order in which they began, at most one for each stage of a pipeline.
+  std::vector<double> stage_free_s_;  // From when on the next batch may enter each stage of a pipeline.
   Table rounds_{0, 17}, responses_{1, 8}, batches_{2, 7};
   bool begun_ = false;
   int64_t waiting_count_ = 0, enqueued_ = 0, kv_used_ = 0, kv_admissions_ = 0;
-  double started_s_ = 0, ended_s_ = 0, free_s_ = 0, retry_s_ = kInfinity;
+  double free_s_ = 0, retry_s_ = kInfinity;
 };
 
 constexpr const char* kCapsule = "specbench_kit.serving.core";
@@ -691,10 +796,10 @@ Core& core_of(PyObject* capsule) {
 }
 
 // make(settings, streams, per_device, kinds, sources, draft_s, isolated_s, requests, batch_s, estimated_s, too_long,
-// make_room)
+// make_room, ended)
 PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    arguments(values, count, 12);
+    arguments(values, count, 13);
     Settings settings;
     {
       const Bytes bytes(values[0]);

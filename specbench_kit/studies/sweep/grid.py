@@ -5,11 +5,14 @@ Also here: a synthetic pair decoded by any method in the time of a deployment, w
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
+from msgspec import Struct
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.specs import from_options
 from specbench_kit.decoding.loop import DecodingSetup
@@ -30,6 +33,7 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import SyntheticModel
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
+from specbench_kit.serving.parallel import Workers
 from specbench_kit.studies.sweep.report import SweepRow
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.candidate_trees import BeyondRecord
@@ -94,20 +98,65 @@ class SyntheticPrompts:
         return sorted(records, key=lambda record: record.request_id)
 
 
+class PointResult(Struct):
+    """The rows of one point, and what each replayed method uses of its pair."""
+
+    rows: list[SweepRow]
+    described: list[dict[str, object]]
+
+
 def replay_grid(
-    settings: SweepSettings, points: Sequence[SweepPoint], trace: TraceFile | None, report: CountCallback
+    settings: SweepSettings,
+    points: Sequence[SweepPoint],
+    trace: TraceFile | None,
+    report: CountCallback,
+    workers: Workers,
 ) -> tuple[list[SweepRow], list[dict[str, object]]]:
     """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair.
 
     Returned with what each replayed method uses of its pair, once for all deployments where it uses the same.
     """
-    grid = _Grid(settings, trace)
+    path, digest = (
+        (None, "") if trace is None else (_path_everywhere(settings, trace), provenance.hash_file(trace.path))
+    )
     rows = list[SweepRow]()
-    for done, point in enumerate(points):
-        report(done, len(points))
-        rows += grid.rows(point)
-    report(len(points), len(points))
-    return rows, grid.described
+    described = list[dict[str, object]]()
+    report(0, len(points))
+    try:
+        work = [(settings, point, path, digest) for point in points]
+        for done, result in enumerate(workers.map(work_on_point, work, PointResult), 1):
+            rows += result.rows
+            described += [description for description in result.described if description not in described]
+            report(done, len(points))
+    finally:
+        _grid.cache_clear()  # records are large
+    return rows, described
+
+
+def work_on_point(settings: SweepSettings, point: SweepPoint, trace: Path | None, digest: str) -> PointResult:
+    """Return the rows of one point, in any process that can read the trace; raise SkitError if it is another one."""
+    grid = _grid(settings, trace, digest)
+    grid.described = []
+    return PointResult(list(grid.rows(point)), grid.described)
+
+
+def _path_everywhere(settings: SweepSettings, trace: TraceFile) -> Path:
+    """Return the path by which other processes and machines read the trace: bundled ones by their names."""
+    given = settings.trace
+    return given if given is not None and not given.exists() else trace.path.resolve()
+
+
+@lru_cache(1)
+def _grid(settings: SweepSettings, path: Path | None, digest: str) -> "_Grid":
+    """Return the grid of a sweep, the same one for all points of it that a process works on one after the other."""
+    if path is None:
+        return _Grid(settings, None)
+    trace = TraceFile(path)
+    require(
+        provenance.hash_file(trace.path) == digest,
+        f"the trace {path} is another file on a node of the Ray cluster: put the same one there",
+    )
+    return _Grid(settings, trace)
 
 
 def synthetic_prompts(settings: SweepSettings) -> SyntheticPrompts:

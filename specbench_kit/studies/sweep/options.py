@@ -6,6 +6,7 @@ from typing import Annotated
 
 from specbench_kit.core import common_options as common
 from specbench_kit.core.option import DECODING, DEPLOYMENT, RUN, Option
+from specbench_kit.serving.options import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +38,9 @@ class SweepOptions:
     max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
     batch_size: common.BatchSize = 1
     seed: common.Seed = 0
+    jobs: Annotated[int, Option("Number of processes that work on points side by side; -1 uses every core.", RUN)] = 1
+    backend: Annotated[
+        Backend, Option("Where points are worked on: processes of this machine, or a running ray cluster.", RUN)
+    ] = "processes"
+    resume: common.Resume = False
     out: common.Out = Path("results")

@@ -15,7 +15,7 @@ from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.plain_text import csv_text
-from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
@@ -25,7 +25,9 @@ from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import BASELINE, METRICS
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.parts import KeptParts, unfinished_parts
+from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.sweep.axes import SweepAxis, with_options
 from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
@@ -67,44 +69,66 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
     `dataset` is recorded if the settings name no trace; with a synthetic pair there is neither.
     """
     points = settings.points()
+    if settings.backend == "ray":
+        require_cluster()
     if settings.synthetic:
-        rows, _ = replay_grid(settings, points, None, partial(report, "decoding"))
-        folder = _folder(settings, points, settings.draft)
-        return _finish(folder, settings, _describe(settings, None, points), rows)
+        parts = _parts(settings, settings.draft)
+        rows, _ = replay_grid(settings, points, None, partial(report, "decoding"), _workers(settings, parts))
+        return _finish(parts, settings, _describe(settings, None, points), rows)
     if dataset is not None:
-        folder = _folder(settings, points, dataset.digest)
-        path = folder / "trace.parquet"
-        record(settings.recording, dataset, path, settings.max_draft, partial(report, "recording"))
-        trace = TraceFile(path)
+        parts = _parts(settings, dataset.digest)
+        trace = _recorded(settings, dataset, parts, partial(report, "recording"))
     else:
         assert settings.trace is not None
         trace = TraceFile(settings.trace)
         for spec in dict.fromkeys(spec for point in points for spec in point.specs.values()):
             require_replayable(parse_method(spec), trace.header)
-        folder = _folder(settings, points, provenance.hash_file(trace.path))
+        parts = _parts(settings, provenance.hash_file(trace.path))
     require(len(trace) > 0, f"the trace {trace.path} holds no request: there is nothing to replay")
-    rows, methods = replay_grid(settings, points, trace, partial(report, "replaying"))
+    rows, methods = replay_grid(settings, points, trace, partial(report, "replaying"), _workers(settings, parts))
     run = {**_describe(settings, trace, points), **({"methods": methods} if methods else {})}
-    return _finish(folder, settings, run, rows)
+    return _finish(parts, settings, run, rows)
 
 
-def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) -> Path:
-    deployments = [describe(point.deployment) if point.deployment else None for point in points]
-    defining = {**settings.described(), "deployments": deployments, "digest": digest}
-    return unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining)
+def _parts(settings: SweepSettings, digest: str) -> KeptParts:
+    """Return the points of a new sweep that are done, which are none, or of the one that is resumed."""
+    defining = {**settings.defining(), "digest": digest}
+    if settings.resume:
+        return unfinished_parts(settings.out, "sweep", run_key(defining))
+    return KeptParts(unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining))
 
 
-def _finish(folder: Path, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepOutcome:
+def _workers(settings: SweepSettings, parts: KeptParts) -> Workers:
+    return Workers(settings.jobs, settings.backend, parts)
+
+
+def _recorded(settings: SweepSettings, dataset: LoadedDataset, parts: KeptParts, report: CountCallback) -> TraceFile:
+    """Return the trace in the folder of a sweep; it is recorded there, or to its end, if it is not whole."""
+    path = parts.folder / "trace.parquet"
+    if not path.exists():
+
+        def begin(done: int, planned: int) -> None:
+            parts.begin()  # not before: what cannot be recorded leaves no file
+            report(done, planned)
+
+        with parts.kept_when_interrupted():
+            record(settings.recording, dataset, path, settings.max_draft, begin, resume=settings.resume)
+    return TraceFile(path)
+
+
+def _finish(parts: KeptParts, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepOutcome:
     from specbench_kit.reports.render_html import write_page
 
     axes = settings.axes()
+    folder = parts.folder
     outcome = SweepOutcome(folder, run, summarise(rows, axes))
     caption = f"{run['dataset']['name']}, {run['requests']} requests, deployment {run['deployment']['name']}"
     write_plots(folder / "plots", lines(rows, axes), outcome.summary, caption)
     write_text(folder / "sweep.csv", csv_text(outcome.content["rows"]))
     write_page(folder, build(SweepDescription.read(run), outcome.summary))
     write_text(folder / "run.json", to_json(run))
-    write_text(folder / "summary.json", to_json(outcome.content))
+    write_text(folder / "summary.json", to_json(outcome.content))  # last, because it marks a folder as whole
+    parts.remove()
     return outcome
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import LOCAL, Definition, find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -43,6 +44,7 @@ class SweepSettings(SweepOptions):
         _ = self.recording
         require(self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
         require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
+        require(self.jobs != 0, "--jobs must be a number of processes, or -1 for one on every core")
 
     @property
     def recording(self) -> BenchSettings:
@@ -80,6 +82,12 @@ class SweepSettings(SweepOptions):
             "batch_size": self.batch_size,
             "seed": self.seed,
         }
+
+    def defining(self) -> dict[str, object]:
+        """Return what tells this sweep from others with the same data, for one that is resumed to go on with."""
+        recorded = {name: getattr(self, name) for name in RECORDED if name != "argv"}
+        deployments = [describe(point.deployment) if point.deployment else None for point in self.points()]
+        return {**self.described(), "deployments": deployments, **recorded, "max_draft": self.max_draft}
 
     def _require_owners(self, axes: Sequence[SweepAxis], series: Sequence[str]) -> None:
         """Raise SkitError for options of methods that do not run, and of a deployment or draft that does not exist."""
