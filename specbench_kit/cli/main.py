@@ -5,6 +5,7 @@ from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
+from typer._completion_shared import _completion_scripts
 
 from specbench_kit.cli.commands import Commands
 from specbench_kit.cli.interrupts import hear_interrupts
@@ -37,6 +38,9 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
 skit --help lists all commands, skit COMMAND --help what matters first of one, --help-all all of its options,
 --help=link those on a subject.
 """
+
+_completion_scripts["zsh"] += '[[ $zsh_eval_context[-1] == loadautofunc ]] && %(complete_func)s "$@"\n'
+"""At the first tab in a terminal, zsh loads the script to complete a word; Typer's only defines the function then."""
 
 app = typer.Typer(
     name="skit",

@@ -244,7 +244,8 @@ def link(text: str, path: str) -> str:
 def bounds_text(bounds: Sequence[float] | None, show: Callable[[float | None], str]) -> str:
     """Return both ends of an interval as `show` writes them, or nothing where they read the same."""
     ends = [show(bound) for bound in bounds or ()]
-    return "–".join(ends) if len(set(ends)) == 2 else ""
+    # A dash before a minus reads as two signs.
+    return (" to " if min(bounds or (0,)) < 0 else "–").join(ends) if len(set(ends)) == 2 else ""
 
 
 def _as_written(value: float | None) -> str:

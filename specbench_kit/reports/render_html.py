@@ -44,7 +44,9 @@ LONG_WORD = 12
 """Characters from which the longest words of a column may break their lines."""
 STACKED_COLUMNS = 5
 STACKED_ROWS = 5
-"""A table of at least so many columns goes down on a phone, a cell a line: one of words, or of at most so many rows."""
+STACKED_WORDS = 4
+"""On a phone a table goes down, a cell a line: one of at least so many columns and at most so many rows, or of words in
+at least so many columns."""
 LONG_NAME = 24
 """Characters up to which the name of a row without blanks is not broken."""
 
@@ -140,7 +142,8 @@ def _table(table: Table) -> str:
         marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
     elif kind == "words":
         marks = ["" if column.unit == "text" else " class=number" for column in table.typed_columns]
-    stacked = has_header and len(header[0]) >= STACKED_COLUMNS and (kind == "words" or len(rows) <= STACKED_ROWS)
+    few = len(header[0]) < (STACKED_WORDS if kind == "words" else STACKED_COLUMNS)
+    stacked = has_header and not few and (kind == "words" or len(rows) <= STACKED_ROWS)
     # Where the head of such a table is hidden, every cell names its column.
     labels = [f' data-title="{escape(plain(title))}"' if stacked and title else "" for title in table.titles]
     of_cells = [mark + label for mark, label in zip(marks, labels, strict=True)][1:]

@@ -170,7 +170,14 @@ def _cell(column: Column, cell: Cell) -> str:
     if isinstance(cell, str):
         return f"\\texttt{{{latex(plain(cell))}}}" if cell.startswith("`") else latex(cell)
     estimate = cell if isinstance(cell, Estimate) else Estimate(cell)
-    scale, _ = UNITS.get(column.unit, (1, ""))
-    text = latex(significant(None if estimate.value is None else scale * estimate.value))
+    text = latex(_number(column, estimate.value))
     bounds = f" {{\\scriptsize [{latex(interval(estimate.bounds))}]}}" if estimate.bounds else ""
     return (f"\\textbf{{{text}}}" if estimate.best else text) + bounds
+
+
+def _number(column: Column, value: float | None) -> str:
+    """Return the number as a page shows it, in the unit that the column's title names."""
+    if value is None or column.unit not in UNITS:
+        return column.text(value)
+    scale, _ = UNITS[column.unit]
+    return f"{scale * value:.1f}" if column.unit == "share" else significant(scale * value)

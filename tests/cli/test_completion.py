@@ -1,7 +1,9 @@
 """Completion in a shell: names of methods, deployments, experiments and kinds."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from command_line import SKIT, environment
@@ -25,6 +27,23 @@ def test_a_shell_is_offered_names(line: str, names: list[str]) -> None:
     completion_request = {"_SKIT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     done = subprocess.run([SKIT], env=environment() | completion_request, capture_output=True, text=True, check=True)
     assert done.stdout.split() == names
+
+
+def test_zsh_completes_at_the_first_tab_of_a_terminal(tmp_path: Path) -> None:
+    """That tab loads the installed file, which must complete the word and not only define the function for later."""
+    show = environment() | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = subprocess.run([SKIT, "--show-completion", "zsh"], env=show, capture_output=True, text=True, check=True)
+    assert 'loadautofunc ]] && _skit_completion "$@"' in script.stdout
+    if zsh := shutil.which("zsh"):
+        (tmp_path / "_skit").write_text(script.stdout, encoding="utf-8")
+        first_tab = """
+            compdef() {}; _arguments() { print -r -- "$@" }
+            path=(${SKIT:h} $path); fpath=(. $fpath); autoload -Uz _skit; words=(skit list exp); CURRENT=3; _skit
+        """
+        done = subprocess.run(
+            [zsh, "-fc", first_tab], cwd=tmp_path, env=environment() | {"SKIT": SKIT}, capture_output=True, text=True
+        )
+        assert "experiments" in done.stdout
 
 
 def test_every_completed_option_exists_and_takes_names_that_are_quick_to_list() -> None:

@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports import render_csv, render_latex, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Caution,
@@ -52,6 +53,8 @@ def test_a_wide_table_shows_the_named_columns_and_opens_the_others() -> None:
         (Column(), 7, "7"),
         (Column("", "times"), Estimate(1.5, (1.4, 1.6)), "1.50x (1.40–1.60)"),
         (Column("", "times"), Estimate(1.0, (1.0001, 1.0002)), "1.00x (1.0001–1.0002)"),
+        (Column("", "times"), Estimate(1.4, (0.9997, 1.98)), "1.40x (1.00–1.98)"),
+        (Column("", "share"), Estimate(-0.003, (-0.008, 0.001)), "-0.3% (-0.8% to 0.1%)"),
         (Column("", "share"), Estimate(0.5, (0.4, 0.6), " *"), "50.0% (40.0%–60.0%) *"),
         (Column("", "share"), Estimate(0.5, (0.5, 0.5)), "50.0%"),
     ],
@@ -93,6 +96,13 @@ def test_a_paper_has_units_in_titles_and_the_best_in_bold() -> None:
     assert r"\texttt{wisp} & \textbf{1.50} {\scriptsize [1.40--1.60]} & 12.3 & -- \\" in text
     assert r"\texttt{a\_b} & -- & 200 & -- \\" in text
     assert r"\caption{Caption \& more}" in text
+
+
+@pytest.mark.parametrize(("unit", "value"), [("times", 0.9996), ("share", 0.06543), ("rate", 99.97), ("count", 7)])
+def test_a_paper_has_the_digits_of_the_page(unit: Unit, value: float) -> None:
+    table = Table(("method", Column("metric", unit)), [("wisp", value)])
+    on_the_page = re.sub(r"[^\d.,]", "", table.texts()[0][1])
+    assert rf"wisp & {on_the_page} \\" in render_latex.render(table, "Caption", "slug", "Note.")
 
 
 def test_latex_puts_columns_that_do_not_fit_below_the_others_and_shrinks_nothing() -> None:

@@ -9,7 +9,7 @@ from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, NEVER_MISSING, Heading, MetricValues, Unit
-from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Table, bounds_text, code
+from specbench_kit.reports.document import Block, Cell, Column, Estimate, Folded, Table, code
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
@@ -144,8 +144,6 @@ def all_numbers(rows: Mapping[str, MetricValues]) -> Block:
     return Folded("All numbers, with 95% intervals", [Table(("metric", *map(code, rows)), lines)])
 
 
-def value_with_interval(metric: str, unit: str, row: MetricValues) -> str:
+def value_with_interval(metric: str, unit: Unit, row: MetricValues) -> str:
     """Return a metric's value, followed by its interval if that has any width."""
-    show = FORMATS[unit]
-    ends = bounds_text(row.bounds(metric), show)
-    return show(row.value(metric)) + (f" ({ends})" if ends else "")
+    return Column(metric, unit).text(Estimate(row.value(metric), row.bounds(metric)))

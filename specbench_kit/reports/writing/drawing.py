@@ -62,6 +62,7 @@ def draw(
         "font.size": font_pt,
         "legend.fontsize": max(7.0, font_pt - 1),
         "axes.titlesize": font_pt,
+        "axes.axisbelow": True,
     }
     with matplotlib.rc_context(settings):
         subtitle = fill(setting, round(84 * width_in / WIDTH_IN))

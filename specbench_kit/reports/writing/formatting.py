@@ -1,7 +1,6 @@
 """Numbers as people read them: three significant digits, a unit, and a dash where there is no value."""
 
 from collections.abc import Sequence
-from math import floor, log10
 
 ABSENT = "–"
 
@@ -10,7 +9,8 @@ def significant(value: float | None, digits: int = 3) -> str:
     """Return the value to `digits` significant digits, without an exponent: 0.0123, 1.23, 12,345."""
     if value is None:
         return ABSENT
-    magnitude = floor(log10(abs(value))) if value else 0
+    # Of the rounded value, which may reach the next power of ten: 0.9996 is 1.00 and not 1.000.
+    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
     return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
@@ -23,8 +23,9 @@ def seconds(value: float | None) -> str:
     """Return a duration in the unit that suits it: s, ms, µs or ns."""
     if value is None:
         return ABSENT
+    rounded = abs(float(f"{value:.2e}"))
     for limit, scale, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")):
-        if abs(value) >= limit or value == 0:
+        if rounded >= limit or value == 0:
             return f"{significant(value * scale) if value else 0} {unit}"
     return f"{significant(value * 1e9)} ns"
 
@@ -33,8 +34,9 @@ def data(value: float | None) -> str:
     """Return a number of bytes in B, kB or MB, of 1,000 each."""
     if value is None:
         return ABSENT
+    rounded = abs(float(f"{value:.2e}"))
     for limit, unit in ((1e6, "MB"), (1e3, "kB")):
-        if abs(value) >= limit:
+        if rounded >= limit:
             return f"{significant(value / limit)} {unit}"
     return f"{significant(value) if value else 0} B"
 

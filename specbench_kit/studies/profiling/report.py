@@ -324,8 +324,8 @@ def _time(time: DerivedTime, with_range: bool) -> str:
     ends = ""
     if with_range and time.range_s:
         low, high = time.range_s
-        ends = f" ({span(f'{1e3 * low:.3g}', f'{1e3 * high:.3g}')})"
-    return f"{1e3 * time.seconds:.3g} ms{ends} {wording.origin_in_words(time.origin)}"
+        ends = f" ({span(significant(1e3 * low), significant(1e3 * high))})"
+    return f"{significant(1e3 * time.seconds)} ms{ends} {wording.origin_in_words(time.origin)}"
 
 
 def _accuracy(profile: ProfileSummary) -> Blocks:

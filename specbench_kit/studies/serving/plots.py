@@ -24,6 +24,7 @@ from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import Picture
+from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
 from specbench_kit.studies.serving.report import serving_report
 from specbench_kit.studies.serving.summary import (
@@ -52,25 +53,48 @@ LOGARITHMIC_SPAN = 20
 
 
 def curves(
-    axes: "Axes", chart: Chart[R], figure: Callable[[R], Interval | None], scale: float, *, faint: bool = False
+    axes: "Axes",
+    chart: Chart[R],
+    figure: Callable[[R], Interval | None],
+    scale: float,
+    faint_figure: Callable[[R], Interval | None] | None = None,
 ) -> None:
     """Draw an estimate of every row: lines with intervals, or bars if no line has several points.
 
-    Faint curves are drawn next to the normal ones, without label and interval.
+    The faint figure is drawn beside the other one, without label and interval.
     """
+    _curves(axes, chart, figure, scale, -0.2 if faint_figure else 0, faint=False)
+    if faint_figure:
+        _curves(axes, chart, faint_figure, scale, 0.2, faint=True)
+
+
+def _curves(
+    axes: "Axes",
+    chart: Chart[R],
+    figure: Callable[[R], Interval | None],
+    scale: float,
+    beside: float,
+    *,
+    faint: bool,
+) -> None:
     for number, line in enumerate(chart.lines):
         found = [figure(row) for row in line.rows]
         estimates = [estimate for estimate in found if estimate is not None]
         if not estimates:
             continue
         # matplotlib draws names in their order; a bar stands beside its faint one.
-        bar = number + (0.2 if faint else -0.2)
+        bar = number + beside
         places = [place for place, estimate in zip(chart.x(line), found, strict=True) if estimate is not None]
         x = np.array(places if chart.has_lines else [bar for _ in estimates])
         y = [scale * estimate.mean for estimate in estimates]
         style = line.style
         if not chart.has_lines:
             axes.bar(x, y, 0.38, color=style.colour, edgecolor=BLACK, linewidth=0.5, alpha=0.4 if faint else 1)
+            # The number stands above the interval: a bar of height 0 is not to be seen.
+            for place, estimate in zip(x, estimates, strict=True):
+                top = scale * max(estimate.bounds or (estimate.mean,))
+                text = significant(scale * estimate.mean) if estimate.mean else "0"
+                axes.annotate(text, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=7)
         else:
             label, size, alpha = (None, 3, 0.4) if faint else (line.label, 4, None)
             axes.plot(
@@ -124,6 +148,7 @@ def frame(axes: "Axes", chart: Chart[R], label: str, top: float | None = None) -
     axes.grid(alpha=0.3, color=GREY, axis="both" if chart.has_lines else "y")
     if not chart.has_lines:
         axes.set_xticks(range(len(chart.lines)), [line.label for line in chart.lines])
+        axes.set_xlim(-0.6, len(chart.lines) - 0.4)
         return
     axes.set_xlabel(NAMES[chart.axis])
     values = [value for line in chart.lines for value in chart.numbers(line)] if chart.numeric else []
@@ -189,8 +214,7 @@ def pictures(summary: ServingSummary) -> Iterator[Picture]:
 
 def _throughput(lines: Simulated) -> Picture:
     def paint(axes: "Axes") -> None:
-        curves(axes, lines, lambda row: row.figures.overall.throughput, 1)
-        curves(axes, lines, lambda row: row.figures.overall.goodput, 1, faint=True)
+        curves(axes, lines, lambda row: row.figures.overall.throughput, 1, lambda row: row.figures.overall.goodput)
         frame(axes, lines, "tokens per second")
 
     note = "Solid: all committed tokens; faint: goodput, the tokens of responses that keep their SLO."
@@ -199,8 +223,13 @@ def _throughput(lines: Simulated) -> Picture:
 
 def _interference(lines: Simulated) -> Picture:
     def paint(axes: "Axes") -> None:
-        curves(axes, lines, lambda row: mean_of(row.figures.overall.interference), 1)
-        curves(axes, lines, lambda row: p95_of(row.figures.overall.interference), 1, faint=True)
+        curves(
+            axes,
+            lines,
+            lambda row: mean_of(row.figures.overall.interference),
+            1,
+            lambda row: p95_of(row.figures.overall.interference),
+        )
         frame(axes, lines, "batch time / time alone")
 
     note = "The time of a round's batch over the round's time alone. Solid: mean; faint: 95th percentile."
@@ -234,8 +263,13 @@ def _violations(lines: Simulated, summary: SimulationSummary) -> Picture:
 
 def _waiting(lines: Simulated) -> Picture:
     def paint(axes: "Axes") -> None:
-        curves(axes, lines, lambda row: mean_of(row.figures.overall.verify_s), 1e3)
-        curves(axes, lines, lambda row: mean_of(row.figures.overall.queue_s), 1e3, faint=True)
+        curves(
+            axes,
+            lines,
+            lambda row: mean_of(row.figures.overall.verify_s),
+            1e3,
+            lambda row: mean_of(row.figures.overall.queue_s),
+        )
         frame(axes, lines, "ms per round")
         axes.set_yscale("symlog", linthresh=1)
         axes.set_ylim(bottom=0)

@@ -247,7 +247,7 @@ def _simulation(summary: SimulationSummary) -> Blocks:
         ("Energy and cost", _figure_table(rows, COST)),
     ):
         if table.rows:
-            first = [name for name in table.titles if name not in LESS_NEEDED]
+            first = [name for name in table.titles if name not in LESS_NEEDED][:PAGE_COLUMNS]
             opened = [Folded("Table", [table])] if folded else with_more_columns(table, first)
             blocks += [Heading(f"{title} (modelled)"), *opened]
     if pairs := summary.against_first:

@@ -5,7 +5,17 @@ from specbench_kit.reports.writing import formatting as f
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.00"), (0.012345, "0.0123"), (2.0, "2.00"), (41.27, "41.3"), (12345.6, "12,346")]
+    ("value", "text"),
+    [
+        (0.0, "0.00"),
+        (0.012345, "0.0123"),
+        (0.9996, "1.00"),
+        (2.0, "2.00"),
+        (-9.996, "-10.0"),
+        (41.27, "41.3"),
+        (99.96, "100"),
+        (12345.6, "12,346"),
+    ],
 )
 def test_three_significant_digits_without_exponent(value, text):
     assert f.significant(value) == text
@@ -13,10 +23,24 @@ def test_three_significant_digits_without_exponent(value, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0 s"), (2.5e-5, "25.0 µs"), (0.00859, "8.59 ms"), (0.6, "600 ms"), (29.44, "29.4 s"), (7200.0, "7,200 s")],
+    [
+        (0.0, "0 s"),
+        (9.996e-7, "1.00 µs"),
+        (2.5e-5, "25.0 µs"),
+        (0.00859, "8.59 ms"),
+        (0.6, "600 ms"),
+        (0.9996, "1.00 s"),
+        (29.44, "29.4 s"),
+        (7200.0, "7,200 s"),
+    ],
 )
 def test_durations_come_in_the_unit_that_suits_them(value, text):
     assert f.seconds(value) == text
+
+
+def test_data_rounded_up_to_the_next_unit_is_shown_in_it():
+    assert f.data(999_600) == "1.00 MB"
+    assert f.data(999) == "999 B"
 
 
 def test_a_range_whose_ends_read_alike_is_one_number():

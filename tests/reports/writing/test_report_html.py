@@ -142,6 +142,7 @@ def test_a_wide_table_of_few_rows_goes_down_on_a_phone_and_names_every_cell():
     assert '<th scope=row>edge</th><td data-title="cards">4 x l40s</td>' in found
     assert '<td data-title="a &lt; b"></td>' in found
     assert '<table class="words stacked">' in body(Table(titles, [*rows, ("edge", "word " * 20, "", "", "")]))
+    assert '<table class="words stacked">' in body(Table(titles[:4], [(*rows[0][:3], "word " * 20)] * 9))
     for table in (Table(titles, rows + rows[:1]), Table(titles[:4], [row[:4] for row in rows])):
         assert "stacked" not in body(table)
         assert "data-title" not in body(table)

@@ -12,9 +12,11 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRow, SimulatedRow
+from specbench_kit.reports.document import Heading, Table
 from specbench_kit.reports.sections.cautions import TOY_PAIR, impossible_times, setting_cautions
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.serving.report import PAGE_COLUMNS, serving_report
 from specbench_kit.studies.serving.settings import _labels
 from specbench_kit.studies.serving.summary import CapacitySummary, SearchRule, SimulationSummary
 from specbench_kit.studies.serving.wording import acceptance_cautions, derived_range, winners
@@ -232,3 +234,10 @@ def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives()
 def test_a_single_system_with_another_method_than_its_own_is_called_by_both() -> None:
     assert _labels([("wisp", "fcfs", "fixed-k", "a", "wan", "1", "r")]) == ["wisp, fixed-k"]
     assert _labels([("wisp", "fcfs", systems.get("wisp").method, "a", "wan", "1", "r")]) == ["wisp"]
+
+
+def test_a_simulation_shows_no_table_wider_than_a_page_before_it_is_opened() -> None:
+    summary = simulation([simulated("wisp", 16, 0.0, 0.1, 0.2), simulated("sled", 16, 0.2, 0.3, 0.4)])
+    blocks = serving_report(serving_run(seeds=5), summary, [], []).blocks
+    results = blocks[: blocks.index(Heading("Systems"))]
+    assert max(len(block.columns) for block in results if isinstance(block, Table)) == PAGE_COLUMNS

@@ -1,0 +1,27 @@
+"""Figures of a simulation at a single load."""
+
+from itertools import pairwise
+
+from matplotlib.figure import Figure
+
+from specbench_kit.metrics.serving_rows import Interval, ServingPoint
+from specbench_kit.studies.serving.plots import curves, frame
+from specbench_kit.studies.serving.summary import chart
+
+ALONE, TAIL = {"wisp": 0.0, "sled": 0.818}, {"wisp": 0.1, "sled": 0.9}
+
+
+def test_bars_have_their_numbers_above_the_interval_and_stand_over_their_names() -> None:
+    point = {"slo": "2", "slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": None}
+    drawn = chart([ServingPoint(series=name, devices=20, **point) for name in ALONE])  # type: ignore[arg-type]
+    axes = Figure().subplots()
+    curves(axes, drawn, lambda row: Interval(ALONE[row.series], 0.0, 0.9), 100)
+    frame(axes, drawn, "late (%)", top=103)
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("0", (0, 90)), ("81.8", (1, 90))]
+    centres = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
+    assert centres == list(axes.get_xticks())
+
+    beside = Figure().subplots()
+    curves(beside, drawn, lambda row: Interval(ALONE[row.series]), 100, lambda row: Interval(TAIL[row.series]))
+    edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in beside.patches)
+    assert all(left[1] <= right[0] for left, right in pairwise(edges))
