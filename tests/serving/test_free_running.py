@@ -124,6 +124,7 @@ def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been() -> None:
 )
 def test_scenes_that_such_devices_cannot_be_in_are_refused(changes: dict[str, object], words: str) -> None:
     scene = free_scene()
+    changes = dict(changes)
     if changes.get("fleet"):
         kinds = (DeviceKind("a", 0.5, DEPLOYMENT, scene.source), DeviceKind("b", 0.5, DEPLOYMENT, iid(0.5, 3)))
         changes = {"fleet": kinds}
