@@ -428,7 +428,8 @@ def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
     shares = [server.tokens_share.mean for server in pool.values() if server.tokens_share]
     assert sum(shares) == pytest.approx(1)
     report = (outcome.folder / "report.md").read_text(encoding="utf-8")
-    lines = report.partition("## Servers of the pool (modelled)")[2].partition("##")[0].strip().splitlines()
+    first_table = report.partition("## Servers of the pool (modelled)")[2].strip().partition("\n\n")[0]
+    lines = first_table.splitlines()
     assert len(lines) == 2 + 3
     assert "| `wisp, 2 servers` | 8 | 2 |" in lines[-1]
     assert "1:4:6" in report
