@@ -1,4 +1,8 @@
-"""The target model's side of a round: one forward over the chosen nodes, then one of three acceptance rules."""
+"""The target model's side of a round: one forward over the chosen nodes, then a rule of acceptance.
+
+`walk` accepts drafted tokens that equal the target's own, `rules.py` has the rules for drawn ones, and `lossy.py` those
+that let outputs differ.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

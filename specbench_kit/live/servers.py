@@ -35,8 +35,9 @@ from specbench_kit.live.verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.methods.base import Method, SendsAhead
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ScoringCost
+from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge
 from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness
+from specbench_kit.metrics.run_summary import ScoringCost
 from specbench_kit.models.generation import end_tokens
 
 THREADS = 64
@@ -307,8 +308,8 @@ class VerifierSetup:
     ahead: SendsAhead | None = None
 
 
-class VerificationServer(Protocol):
-    """A server that verifies for a benchmark."""
+class ServerConnection(Protocol):
+    """The connection to a server that verifies for a benchmark."""
 
     target: TargetDescription
 
@@ -496,7 +497,7 @@ class EngineServer:
         self.engine.close()
 
 
-def connect(address: ServerAddress, drafts: DraftModels) -> VerificationServer:
+def connect(address: ServerAddress, drafts: DraftModels) -> ServerConnection:
     """Connect to a server whose target shares the draft models' tokenizer; raise SkitError if that is impossible."""
     scheme, is_engine, host = address.address.partition("://")
     if is_engine:

@@ -14,6 +14,7 @@ from torch import Tensor
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.metrics.losslessness import DivergenceJudge, Losslessness
+from specbench_kit.metrics.run_summary import ScoringCost
 from specbench_kit.metrics.shapes import RecomputedLogits
 
 
@@ -277,15 +278,6 @@ class ShapeJudge:
         choice = self._choose(record)
         evidence = gather_evidence(self._shapes, record, baseline, position, choice, self._exact)
         return evidence.verdict(record, self._exact)
-
-
-@dataclass(slots=True)
-class ScoringCost:
-    """What another process did to give evidence: the outputs that it scored, and its forwards and seconds for them."""
-
-    outputs: int = 0
-    forwards: int = 0
-    seconds: float = 0.0
 
 
 class RemoteJudge(DivergenceJudge, Protocol):

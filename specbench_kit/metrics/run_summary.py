@@ -36,8 +36,8 @@ class Divergence(Struct, kw_only=True):
 class ScoringCost(Struct):
     """What another process did to judge outputs; an engine does not say how many forwards it ran."""
 
-    outputs: int
-    seconds: float
+    outputs: int = 0
+    seconds: float = 0.0
     forwards: int = 0
 
 

@@ -1,8 +1,9 @@
 """Judges of a run's outputs: the checks that are possible with local models, with a server, and in a replay."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
@@ -101,7 +102,7 @@ class ServedOutputJudge:
             return {"lossless": None, "sampling": None}
         judge = self._make_judge(sampler, config.seed or 0) if self._make_judge else NoEvidence(self._bitwise)
         checks = summarise_checks(check_all(records, baseline, judge)) | {"bitwise": self._bitwise}
-        return _verdicts(sampler, checks | ({"scoring": asdict(judge.cost)} if judge.cost.outputs else {}))
+        return _verdicts(sampler, checks | ({"scoring": structs.asdict(judge.cost)} if judge.cost.outputs else {}))
 
 
 class ReplayOutputJudge:

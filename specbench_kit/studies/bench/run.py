@@ -121,7 +121,7 @@ class MachineMonitor:
         return self._watch.end(times)
 
 
-class OutputCounts(TypedDict):
+class EqualOutputs(TypedDict):
     """The number of requests that were decoded in both ways, and of those with the same output."""
 
     compared: int
@@ -136,7 +136,7 @@ class ServerOnly:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        self.counts: dict[str, OutputCounts] = defaultdict(lambda: {"compared": 0, "identical": 0})
+        self.counts: dict[str, EqualOutputs] = defaultdict(lambda: {"compared": 0, "identical": 0})
         """Counts by spec, for the methods that the server offers."""
         self._clocks_s: dict[str, float] = {}
 

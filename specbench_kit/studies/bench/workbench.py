@@ -39,7 +39,7 @@ from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
 from specbench_kit.studies.bench.settings import BenchSettings
 
 if TYPE_CHECKING:
-    from specbench_kit.live.servers import VerificationServer
+    from specbench_kit.live.servers import ServerConnection
 
 
 class Workbench:
@@ -166,11 +166,11 @@ class Workbench:
         offered = self.server.offered(parse_method(spec), draft_hash)
         return None if offered is None else self._streamed(self.server, offered, started_s)
 
-    def _streamed(self, server: "VerificationServer", method: str, started_s: float) -> Loop:
+    def _streamed(self, server: "ServerConnection", method: str, started_s: float) -> Loop:
         stream = server.stream(self.sampler, self.settings.seed, method)
         return streamed_engine(stream, self._setup(started_s).within(self._remote_capacity(server)))
 
-    def _remote_capacity(self, server: "VerificationServer") -> int:
+    def _remote_capacity(self, server: "ServerConnection") -> int:
         return min([server.target.context, *(runner.capacity for runner in self.runners.values())])
 
     def describe_hidden_states(self, method: Method) -> dict[str, object]:
@@ -258,7 +258,7 @@ def _method(spec: str, settings: BenchSettings) -> Method:
     return method if resolved == drafting else replace(method, drafter=resolved.spec)
 
 
-def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
+def _load(settings: BenchSettings) -> "tuple[ServerConnection | None, Pair]":
     """Load the target, or connect to its server, and load the models that the methods draft with.
 
     The draft model or head of a method that was not named itself may be missing; the method is then left out later.
