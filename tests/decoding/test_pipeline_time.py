@@ -14,6 +14,7 @@ from test_shares_of_a_batch import SCENE
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.pipeline.stream import RequestStream
+from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
 from specbench_kit.deployments.base import Deployment, HandOver, HiddenStates
 from specbench_kit.deployments.pipeline_time import PipelineTime
@@ -85,6 +86,35 @@ def test_a_hand_over_is_as_large_as_the_fullest_stage() -> None:
     enter_prompts(time, streams[1])
     time.step(streams)
     assert phases_ms(clock)["link"] == 10 + 13
+
+
+def test_the_picture_of_a_step_shows_every_stage_the_drafter_and_the_link() -> None:
+    """13 tokens are in the second stage and 2 in the first: 115 and 60 ms, drafts of 11, a hand-over of 10."""
+    clock = ModelledClock()
+    time, streams = PipelineTime(SERVER, clock), [stream(0, 13)]
+    enter_prompts(time, *streams)
+    time.step(streams)
+    streams[0].grow([])
+    streams[0].enter()
+    streams.append(stream(1, 2))
+    enter_prompts(time, streams[1])
+    clock.timeline, began_ms = Timeline(), 1000 * clock.now_s()
+    time.step(streams)
+    names = tuple(request_stream.session.request.id for request_stream in streams)
+    found = {
+        (span.resource, span.label): tuple(round(1000 * moment - began_ms, 6) for moment in (span.start_s, span.end_s))
+        for span in clock.timeline.spans
+    }
+    assert found == {
+        ("stage/1", "verify"): (0, 60),
+        ("stage/1", "stall"): (60, 115),
+        ("stage/1", "prune"): (115, 120),
+        ("stage/2", "verify"): (0, 115),
+        ("stage/2", "prune"): (115, 120),
+        ("drafter", "prefill"): (0, 11),
+        ("link", "transfer"): (120, 130),
+    }
+    assert {span.request_ids for span in clock.timeline.spans} == {names}
 
 
 @pytest.mark.parametrize(("drafts", "expected"), [(True, 10 + 11 + 200), (False, 0)])
