@@ -88,6 +88,16 @@ def test_a_hand_over_is_as_large_as_the_fullest_stage() -> None:
     assert phases_ms(clock)["link"] == 10 + 13
 
 
+def test_prompts_that_are_cached_take_no_time_of_the_stages() -> None:
+    """The last token of the prompt enters alone: 110 / 2 a stage, and 10 for a draft."""
+    clock, own = ModelledClock(), stream(0, 9)
+    time = PipelineTime(replace(SERVER, cached_prompts=True), clock)
+    enter_prompts(time, own)
+    time.step([own])
+    phases = phases_ms(clock)
+    assert (phases["verify"], phases["prefill"]) == (55, 10)
+
+
 def test_the_picture_of_a_step_shows_every_stage_the_drafter_and_the_link() -> None:
     """13 tokens are in the second stage and 2 in the first: 115 and 60 ms, drafts of 11, a hand-over of 10."""
     clock = ModelledClock()

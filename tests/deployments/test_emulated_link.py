@@ -1,9 +1,11 @@
 """When messages arrive over an emulated link, by a clock that stands still while they are sent."""
 
+from queue import Queue
 from types import SimpleNamespace
 
 import pytest
 
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments import emulated_link
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.emulated_link import LinkDirection
@@ -44,3 +46,21 @@ def test_no_message_overtakes_another(clock: SimpleNamespace) -> None:
     message_arrivals_s = arrivals_s(direction)
     assert message_arrivals_s == sorted(message_arrivals_s)
     assert 5 < len(set(message_arrivals_s)) < 50, "some wait for the one before them"
+
+
+def test_messages_are_delivered_in_order_when_their_time_has_come() -> None:
+    """By the real clock: none before its arrival, though the second is sent while the first is on its way."""
+    sent_s: dict[str, float] = {}
+    delivered: Queue[tuple[str, float]] = Queue()
+    link = Link(rtt_s=0.08)
+    direction: LinkDirection[str] = LinkDirection(
+        link, 1e6, "down", lambda message: delivered.put((message, monotonic_s()))
+    )
+    assert (direction.name, direction.daemon) == ("down", True)
+    for message, size in (("a", 20_000), ("b", 10_000)):
+        sent_s[message] = monotonic_s()
+        direction.put(message, size)
+    (first, first_s), (second, second_s) = (delivered.get(timeout=60) for _ in range(2))
+    assert (first, second) == ("a", "b")
+    assert first_s - sent_s["a"] >= 0.04 + 0.02
+    assert second_s - sent_s["a"] >= 0.04 + 0.03

@@ -1,6 +1,6 @@
 """A draft model that paused first forwards the tokens of the pause, and a deployment charges it for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,3 +67,19 @@ def test_the_clock_of_one_request_charges_the_same() -> None:
     latency, cached = DEPLOYMENT.drafter.latency, PROMPT + 1
     wanted_s = latency.seconds([(1 + PAUSE, cached)]) + latency.seconds([(1, cached + 1 + PAUSE)])
     assert after.draft_s == pytest.approx(wanted_s, rel=1e-12)
+
+
+def test_the_clock_of_one_request_charges_a_predictor_for_every_drafted_token() -> None:
+    """What it decides takes the drafting device's time; a prompt is read without it."""
+    deployment = replace(DEPLOYMENT, predictor_s=0.25)
+    learned, plain = (SingleRequestClock(deployment, on_edge=True, learned=learned) for learned in (True, False))
+    for clock in (learned, plain):
+        clock.begin("000", PROMPT)
+    first, without = (clock.round(PROMPT, 3, DRAFTED, 1, 2) for clock in (learned, plain))
+    assert (first.policy_s, without.policy_s) == (0.75, 0.0)
+    assert (first.prefill_s, first.draft_s, first.verify_s) == (without.prefill_s, without.draft_s, without.verify_s)
+    assert learned.drafting_s == pytest.approx(first.prefill_s + first.draft_s + 0.75, rel=1e-12)
+    assert plain.drafting_s == pytest.approx(without.prefill_s + without.draft_s, rel=1e-12)
+    assert first.end_s - without.end_s == pytest.approx(0.75, rel=1e-9)
+    learned.begin("001", PROMPT)
+    assert learned.drafting_s == 0.0
