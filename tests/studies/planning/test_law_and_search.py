@@ -9,9 +9,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers.devices import bundled_devices
+from specbench_kit.serving.native_core import load_core
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import Simulation
 from specbench_kit.studies.planning import run, search
 from specbench_kit.studies.planning.assumptions import assumptions
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
@@ -130,6 +132,24 @@ def test_pipelines_are_tried_for_models_that_no_card_holds() -> None:
     assert {server.stages for server in market.servers() if server.bits == 4} == {1}
     assert "4 x l40s in 2 stages, 16-bit weights" in {server.label for server in market.servers()}
     assert all(candidate.server.stages == 1 for candidate in market.candidates("server"))
+
+
+@pytest.mark.skipif(load_core() is None, reason="the event loop was not compiled")
+@pytest.mark.parametrize("placement", ["edge", "server", "none"])
+def test_what_a_plan_simulates_runs_in_compiled_code(placement: Placement) -> None:
+    """A plan makes hundreds of simulations, which take several times as long in Python; `chunked` runs there."""
+    market = Market(options("1", **PIPELINES))
+    first = {candidate.server.label: candidate for candidate in market.candidates(placement)}
+    assert len(first) == len(
+        {server.label for server in market.servers() if placement != "server" or server.stages == 1}
+    )
+    tried = [
+        replace(candidate, scheduler=name) for candidate in first.values() for name in market.schedulers(placement)
+    ]
+    cores = {candidate.label: Simulation(market.scenario(candidate), 0)._core for candidate in tried}
+    assert {label for label, core in cores.items() if core is None} == {
+        candidate.label for candidate in tried if candidate.scheduler == "chunked"
+    }
 
 
 @pytest.mark.parametrize("placement", ["edge", "none"])
