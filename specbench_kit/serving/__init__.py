@@ -2,6 +2,6 @@
 
 Requests arrive in `arrivals`, devices live in `devices` (their rounds are set up ahead in `round_table`), batches are
 formed by `schedulers/` with `schedulers.base.BatchBuilder`, `execution` says what a batch costs, `memory` who has KV,
-`verification_server` is one server, `pool` several of them behind one of the `routers/`, `simulation` is the event
+`simulated_server` is one server, `pool` several of them behind one of the `routers/`, `simulation` is the event
 loop, and `metrics` computes what reports show.
 """

@@ -32,7 +32,7 @@ from specbench_kit.serving.schedulers.prefill_first import PrefillFirst
 from specbench_kit.serving.schedulers.static import Static
 from specbench_kit.serving.schedulers.wisp_paper import WispPaper
 from specbench_kit.serving.schedulers.wisp_promise import WispPromise
-from specbench_kit.serving.verification_server import VerificationServer
+from specbench_kit.serving.simulated_server import SimulatedServer
 
 SCHEDULERS: tuple[type[Scheduler], ...] = (Fcfs, Edf, Static, PrefillFirst, WispPaper, WispPromise)
 """In the order of their numbers in core.cpp."""
@@ -130,7 +130,7 @@ def load_core() -> CoreLibrary | None:
 class NativeCore:
     """The compiled loop of one simulation; `run` goes on where it stopped."""
 
-    def __init__(self, library: CoreLibrary, scenario: Scenario, server: VerificationServer, devices: Devices) -> None:
+    def __init__(self, library: CoreLibrary, scenario: Scenario, server: SimulatedServer, devices: Devices) -> None:
         self._library = library
         self._server = server
         self._devices = devices
@@ -217,7 +217,7 @@ class NativeCore:
         return found
 
 
-def _settings(scenario: Scenario, server: VerificationServer, table: RoundTable) -> Settings:
+def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) -> Settings:
     scheduler = server.scheduler
     memory = scenario.pool[0].memory
     options = [getattr(scheduler, field.name) for field in fields(scheduler)]
@@ -245,7 +245,7 @@ def _settings(scenario: Scenario, server: VerificationServer, table: RoundTable)
     )
 
 
-def native_core(scenario: Scenario, server: VerificationServer, devices: Devices) -> NativeCore | None:
+def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -> NativeCore | None:
     """Return the compiled loop of a scenario, or None if it does not know all of it or was not compiled."""
     library = load_core()
     known = (

@@ -11,7 +11,7 @@ from math import inf
 from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
-from specbench_kit.serving.verification_server import VerificationServer
+from specbench_kit.serving.simulated_server import SimulatedServer
 
 
 class ServerPool:
@@ -21,7 +21,7 @@ class ServerPool:
     it lost when it failed.
     """
 
-    def __init__(self, scenario: Scenario, servers: Sequence[VerificationServer], devices: Devices) -> None:
+    def __init__(self, scenario: Scenario, servers: Sequence[SimulatedServer], devices: Devices) -> None:
         router = scenario.make_router()
         self.moved, self.lost = [0] * len(servers), [0] * len(servers)
         self.unrouted: list[WaitingRound] = []
@@ -31,7 +31,7 @@ class ServerPool:
         self._servers = servers
         self._devices = devices
         self._up = list(servers)
-        self._home: dict[int, VerificationServer] = {}
+        self._home: dict[int, SimulatedServer] = {}
         """The server of each response under way, by client."""
         self._to_decide: set[int] = set()
         """Indices of the servers about which something has changed since their schedulers were asked."""
@@ -74,7 +74,7 @@ class ServerPool:
             else:
                 self._fail(server, now_s)
 
-    def _fail(self, server: VerificationServer, now_s: float) -> None:
+    def _fail(self, server: SimulatedServer, now_s: float) -> None:
         """Take a server away: its sessions lose their KV, and its rounds go to the router again."""
         self._up.remove(server)
         for client in server.sessions:
@@ -104,7 +104,7 @@ class ServerPool:
             server.receive([request])
             self._to_decide.add(server.index)
 
-    def _leave(self, home: VerificationServer, request: WaitingRound) -> None:
+    def _leave(self, home: SimulatedServer, request: WaitingRound) -> None:
         """Drop a session's KV on the server that it leaves, so that all of it has to be computed on the next one."""
         self.moved[home.index] += request.cached > 0
         self._devices.evict(request.client)

@@ -11,7 +11,7 @@ from specbench_kit.serving.native_core import NativeCore, native_core
 from specbench_kit.serving.pool import ServerPool
 from specbench_kit.serving.result import PoolCounts, ResultRecorder, SimulationResult
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.verification_server import VerificationServer
+from specbench_kit.serving.simulated_server import SimulatedServer
 
 
 def simulate(scenario: Scenario, seed: int = 0, *, native: bool = True) -> SimulationResult:
@@ -36,7 +36,7 @@ class Simulation:
         self._devices = Devices(scenario, seed)
         self._recorder = ResultRecorder(self._devices)
         servers = [
-            VerificationServer(
+            SimulatedServer(
                 scenario,
                 server,
                 index,
@@ -69,7 +69,7 @@ class Simulation:
                 self._run_pool(self._pool, until_s)
             return self._result(until_s)
 
-    def _run_alone(self, server: VerificationServer, until_s: float) -> None:
+    def _run_alone(self, server: SimulatedServer, until_s: float) -> None:
         while (now_s := self._next_s(server)) <= until_s:
             if (batch := server.batch) is not None:
                 # Rounds that arrived during the batch were there before the memory that it frees, so they are admitted
@@ -82,14 +82,14 @@ class Simulation:
                 server.decide(now_s)
         self._receive(server, self._devices.arrived(until_s))
 
-    def _next_s(self, server: VerificationServer) -> float:
+    def _next_s(self, server: SimulatedServer) -> float:
         """Return when the server is free to decide and has something new to decide about."""
         if server.batch is not None:
             return server.batch.ended_s
         next_s = min(float(self._devices.arrives_s.min()), server.retry_s)
         return next_s if next_s >= server.overhead.free_s else server.overhead.free_s
 
-    def _receive(self, server: VerificationServer, devices: Integers) -> None:
+    def _receive(self, server: SimulatedServer, devices: Integers) -> None:
         if len(devices):
             self._events += len(devices)
             server.receive(self._devices.take_arrived(devices))

@@ -75,7 +75,7 @@ class Stages:
         self._free_s = [now_s] * self.count
 
 
-class VerificationServer:
+class SimulatedServer:
     """A server that verifies the rounds which it is given, in the batches that its scheduler forms.
 
     `index` is its place in the pool, `sessions` are the clients whose responses it was given and has not finished; the
