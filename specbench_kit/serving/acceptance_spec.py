@@ -14,7 +14,7 @@ from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.execution import levels_while_verified
-from specbench_kit.serving.free_running import RightTokens
+from specbench_kit.serving.free_devices import RightTokens
 from specbench_kit.serving.golden import GOLDEN, golden_length
 from specbench_kit.serving.round_sources import (
     PositionRates,

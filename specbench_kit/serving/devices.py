@@ -13,7 +13,7 @@ from specbench_kit.deployments.base import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.execution import Drafted
 from specbench_kit.serving.fleet import GOLDEN, Fleet
-from specbench_kit.serving.free_running import FreeRuns, free_running
+from specbench_kit.serving.free_devices import FreeRuns, free_running
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.round_table import RECORDED, RoundOutcomes, RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario

@@ -34,7 +34,7 @@ from specbench_kit.serving.acceptance_spec import (
 from specbench_kit.serving.arrival_traces import Levels, Waves, read_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
-from specbench_kit.serving.free_running import RightTokens
+from specbench_kit.serving.free_devices import RightTokens
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace

@@ -13,7 +13,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind
-from specbench_kit.serving.free_running import RightTokens
+from specbench_kit.serving.free_devices import RightTokens
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.network import LinkTrace, Network
 from specbench_kit.serving.round_sources import RecordedRounds, iid
