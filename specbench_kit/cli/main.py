@@ -1,11 +1,11 @@
 """The `skit` command, and the one place where errors become one line."""
 
 import sys
+from contextlib import suppress
 from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
-from typer._completion_shared import _completion_scripts
 
 from specbench_kit.cli.commands import Commands
 from specbench_kit.cli.interrupts import hear_interrupts
@@ -39,8 +39,13 @@ skit --help lists all commands, skit COMMAND --help what matters first of one, -
 --help=link those on a subject.
 """
 
-_completion_scripts["zsh"] += '[[ $zsh_eval_context[-1] == loadautofunc ]] && %(complete_func)s "$@"\n'
+FIRST_TAB = '[[ $zsh_eval_context[-1] == loadautofunc ]] && %(complete_func)s "$@"\n'
 """At the first tab in a terminal, zsh loads the script to complete a word; Typer's only defines the function then."""
+
+with suppress(ImportError, KeyError):  # the scripts are Typer's own, which may come to lie elsewhere
+    from typer._completion_shared import _completion_scripts
+
+    _completion_scripts["zsh"] += FIRST_TAB
 
 app = typer.Typer(
     name="skit",

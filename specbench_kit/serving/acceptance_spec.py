@@ -121,6 +121,7 @@ def parse_acceptance(text: str, spec: str, deployment: Deployment) -> RoundSourc
     """Return the source of rounds that a text names, for the method of a spec on a deployment."""
     rates = parse_rates(text)
     if rates is not None:
+        require_same_rounds(parse_method(spec), NAME_A_TRACE)
         return rates.source()
     path = Path(text).expanduser()
     if path.is_dir():
@@ -148,7 +149,8 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
 
 
 DEPENDS_ON_LOAD = "its server never waits, so that its rounds depend on how busy the server is"
-"""Why recorded rounds of a method that sends drafts ahead are not those among many devices."""
+"""Why stated or recorded rounds of a method that sends drafts ahead are not those among many devices."""
+NAME_A_TRACE = "name a trace as --acceptance"
 
 
 def require_same_rounds(method: Method, instead: str) -> None:
@@ -179,7 +181,7 @@ def run_source(folder: Path, deployment: Deployment) -> RoundSource:
 
 def recorded_source(records: Sequence[RequestRecord], method: Method, deployment: Deployment) -> RoundSource:
     """Return the rounds of a method's records, with as many proactive tree levels as fit into a verification."""
-    require_same_rounds(method, "name a trace as --acceptance")
+    require_same_rounds(method, NAME_A_TRACE)
     proactive: int | None = getattr(method, "proactive_depth", None)
     rounds = [entry for record in records for entry in record.rounds]
     if proactive is None or not (method.overlaps and rounds):

@@ -1,7 +1,7 @@
 """Devices that draft and send without waiting, beside a server that never waits for them (the method `decoupled`).
 
-A round's draft is what has reached the server when the last verification ended, so that rounds cannot be set up ahead
-as those of all other methods are: each one depends on when the one before was verified.
+A round's draft is what has reached the server when a batch begins, so that rounds cannot be set up ahead as those of
+all other methods are: each one depends on when the one before was verified.
 """
 
 from bisect import bisect_right
@@ -17,6 +17,7 @@ from specbench_kit.serving.execution import DraftTime
 from specbench_kit.serving.round_sources import RecordedRounds, ResponseStarts, RoundArrays
 from specbench_kit.serving.round_table import RoundOutcomes, RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.systems.base import DraftingPlace
 from specbench_kit.traces.trace import RequestTrace
 
 
@@ -88,11 +89,16 @@ def free_running(scenario: Scenario) -> Sequence[RightTokens]:
     if not free:
         return ()
     require(len(free) == len(sources), f"{DECOUPLED}: give no acceptance to a part of --fleet")
-    require(scenario.system.drafting != "server", f"{DECOUPLED}: it drafts on devices, and this system on the server")
+    require_on_devices(scenario.system.drafting)
     require(
         not scenario.network.delays_messages, f"{DECOUPLED}: leave out the trace of the link, and what is shared of it"
     )
     return free if scenario.system.drafting == "edge" else ()
+
+
+def require_on_devices(drafting: DraftingPlace) -> None:
+    """Raise SkitError for a system that drafts on its server, where nothing is sent."""
+    require(drafting != "server", f"{DECOUPLED}: it drafts on devices, and this system on the server")
 
 
 DECOUPLED = (

@@ -1,6 +1,7 @@
 """Devices that draft without waiting: one takes the rounds of the replayed benchmark, many lose and double nothing."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from trace_builders import MAX_DRAFT, made_requests
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.serving.acceptance_spec import parse_acceptance, recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind
 from specbench_kit.serving.free_devices import RightTokens
@@ -19,6 +21,9 @@ from specbench_kit.serving.network import LinkTrace, Network
 from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import Simulation, simulate
+from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.serving.serving_run import ServingRun
+from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
@@ -38,7 +43,13 @@ def source(method: str, deployment: Deployment = DEPLOYMENT, requests: int = 4) 
 
 
 def free_scene(method: str = METHODS[0], devices: int = 12, **changes: object) -> Scenario:
-    plain: dict[str, object] = {"prompt_tokens": None, "output_tokens": None, "slo": "1", "source": source(method)}
+    plain: dict[str, object] = {
+        "prompt_tokens": None,
+        "output_tokens": None,
+        "slo": "1",
+        "source": source(method),
+        "duration_s": 20.0,
+    }
     return scenario("wisp-cache", devices, **(plain | changes))
 
 
@@ -132,3 +143,25 @@ def test_scenes_that_such_devices_cannot_be_in_are_refused(changes: dict[str, ob
         scene = scenario(str(system), 3, source=scene.source, slo="1", prompt_tokens=None, output_tokens=None)
     with pytest.raises(SkitError, match=words):
         simulate(replace(scene, **changes))  # type: ignore[arg-type]
+
+
+def test_rounds_that_do_not_depend_on_the_server_are_refused() -> None:
+    """Rates say how long drafts are, and a run how long they were, however busy the server is."""
+    with pytest.raises(SkitError, match="depend on how busy the server is: name a trace as --acceptance"):
+        parse_acceptance("iid:alpha=0.8", METHODS[0], DEPLOYMENT)
+    with pytest.raises(SkitError, match="depend on how busy the server is: name a trace as --acceptance"):
+        recorded_source([], parse_method(METHODS[0]), DEPLOYMENT)
+
+
+def test_a_system_that_drafts_on_its_server_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    settings = ServingSettings(
+        recording=BenchSettings(methods=("autoregressive",)),
+        method=(METHODS[0],),
+        system=("adaspec",),
+        prompt_tokens="60",
+        output_tokens="20",
+        out=tmp_path,
+    )
+    with pytest.raises(SkitError, match="drafts on devices, and this system on the server"):
+        ServingRun(settings=settings, report=lambda *_: None).simulate()
+    assert not list(tmp_path.iterdir())

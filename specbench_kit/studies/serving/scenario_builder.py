@@ -34,7 +34,7 @@ from specbench_kit.serving.acceptance_spec import (
 from specbench_kit.serving.arrival_traces import Levels, Waves, read_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
-from specbench_kit.serving.free_devices import RightTokens
+from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
@@ -190,7 +190,11 @@ class ScenarioBuilder:
                 method = parse_method(fit_spec(series.method, self.trace.header))
                 self._sources[key] = trace_source(self.trace, method, deployment)
             else:
-                require_replayable(parse_method(series.method))
+                # Before anything is recorded for it.
+                method = parse_method(series.method)
+                require_replayable(method)
+                if method.ahead is not None:
+                    require_on_devices(series.serves.drafting)
                 self._sources[key] = PLACEHOLDER
         return self._sources[key]
 
