@@ -164,8 +164,10 @@ class FreeRuns:
             passed = tokens[index] - run.first
             ends = bool(rows["ends"][index])
             goes_on = passed <= min(run.right, drafted)
-            # A forward that is under way comes to its end.
-            done = drafted if goes_on or ends else min(drafted + 1, len(run.times_s))
+            # A forward that is under way comes to its end; a device may still be busy with one of the run before.
+            next_s = run.times_s[drafted] - run.work_s[drafted] if drafted < len(run.times_s) else at_s
+            under_way = next_s < at_s
+            done = drafted + (under_way and not (goes_on or ends))
             rows["drafted"][index], rows["draft_s"][index] = done - run.told, sum(run.work_s[run.told : done])
             run.told = done
             self._next[device] = np.inf, 0
@@ -174,8 +176,8 @@ class FreeRuns:
             if goes_on:
                 self._go_on(device, passed, at_s)
             else:
-                cached = run.first + min(run.right, passed, drafted - 1) if drafted else run.cached
-                free_s = max(at_s, run.times_s[done - 1]) if done else at_s
+                cached = run.first + min(run.right, passed, done - 1) if done else run.cached
+                free_s = run.times_s[drafted] if under_way else max(at_s, next_s)
                 self._begin_anew(device, tokens[index], min(cached, tokens[index] - 1), free_s)
             self.take_arrived(device, float(ended_s[index]))
 

@@ -10,6 +10,7 @@ from scenes import DEPLOYMENT, DRAFT, calm, scenario
 from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import parse_acceptance, recorded_source
@@ -73,6 +74,38 @@ def test_one_device_takes_the_rounds_of_a_replayed_benchmark(method: str, rtt_s:
     late_s = np.array([step.end_s for step in record.rounds]) - rounds["answered_s"][:count]
     assert (late_s > -1e-9).all()
     assert (late_s <= DRAFT.seconds([(2, 300)])).all()
+
+
+def test_a_device_that_is_slower_than_the_server_begins_anew_from_what_it_has_read() -> None:
+    """Its draft model reads the tokens that the server wrote meanwhile, and no others again."""
+    slow = replace(calm().drafter, latency=InteractionModel(0.002, 0, 0, 0.07))
+    deployment = replace(calm(), drafter=slow, link=replace(calm().link, rtt_s=0.001))
+    trace = made_requests(1)
+    (record,) = replay(parse_method(METHODS[1]), TraceHeader(MAX_DRAFT, 0.0, (), {}), trace, deployment=deployment)
+    own = source(METHODS[1], deployment, 1)
+    rounds = simulate(
+        free_scene(METHODS[1], 1, deployment=deployment, arrivals=ClosedLoop(ramp_s=0), source=own)
+    ).rounds
+    count = len(record.rounds) - 1
+    assert rounds["committed"][:count].tolist() == [step.committed for step in record.rounds[:-1]]
+    assert sum(rounds["drafted"][: count + 1]) == pytest.approx(sum(step.drafted for step in record.rounds), abs=1)
+    drafted_s = sum(step.draft_s for step in record.rounds)
+    assert sum(rounds["draft_s"][: count + 1]) == pytest.approx(drafted_s, abs=0.1)
+
+
+def test_answers_follow_each_other_and_each_is_drawn_as_often() -> None:
+    """Tokens 1 and 5 of two answers of three tokens are wrong; behind the last token the first answer comes again."""
+    traces = [replace(trace, output_ids=[1, 2, 3], drafted=np.array([[1], [2], [3]])) for trace in made_requests(2)]
+    traces[0].drafted[1, 0] = traces[1].drafted[2, 0] = 9
+    traces[1] = replace(traces[1], prompt_ids=[5] * 7)
+    ahead = parse_method(METHODS[0]).ahead
+    assert ahead is not None
+    answers = RightTokens(traces, ahead, replayed(METHODS[0], DEPLOYMENT, made_requests(2)))
+    assert [answers.right_from(place) for place in range(8)] == [1, 0, 3, 2, 1, 0, 1, 0]
+    starts = answers.begin(np.array([0.0, 0.49, 0.5, 0.99]))
+    assert starts.cursor.tolist() == [0, 0, 3, 3]
+    assert starts.prompt_tokens.tolist() == [len(traces[0].prompt_ids)] * 2 + [7] * 2
+    assert starts.output_tokens.tolist() == [3] * 4
 
 
 @pytest.mark.parametrize("memory", [KvCapacity(), KvCapacity(700, 4096), KvCapacity(700, 4096, lru=True)])
