@@ -225,8 +225,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         baseline_makespan_s=sum(makespan_s(source.baseline) for source in sources) if timed and baseline else None,
         cost=_cost(sources) if timed else None,
         deployment=run.deployment,
-        ties=_with_verdict("tie", by_dataset, has_prefixes=len(series.runs) > 1),
-        unjudged=_with_verdict("unjudged", by_dataset, has_prefixes=len(series.runs) > 1),
+        verdicts=_kept_verdicts(by_dataset, has_prefixes=len(series.runs) > 1),
         is_sampled=bool(run.config.temperature),
         is_lossy=bool(run.config.lossy),
         is_bound=series.is_bound,
@@ -251,15 +250,15 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _with_verdict(verdict: Verdict, by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, int]]:
-    """Return the requests, by id and repeat, to whose output the run's own check gave a verdict."""
-    requests = set()
+def _kept_verdicts(by_dataset: Sources, *, has_prefixes: bool) -> dict[tuple[str, int], Verdict]:
+    """Return what the run's own check found of the outputs that differ, by request id and repeat."""
+    verdicts = {}
     for name, source in by_dataset.items():
         lossless = source.run.summary.lossless
-        for entry in lossless.divergences if lossless else ():
-            if entry.verdict == verdict:
-                requests.add((f"{name}/{entry.request_id}" if has_prefixes else entry.request_id, entry.repeat))
-    return frozenset(requests)
+        for found in lossless.divergences if lossless else ():
+            request_id = f"{name}/{found.request_id}" if has_prefixes else found.request_id
+            verdicts[request_id, found.repeat] = found.verdict
+    return verdicts
 
 
 def _reference(against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries]) -> Reference:

@@ -1,7 +1,7 @@
 """The rows of one table: every method's metrics, and their comparison over the same prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import headroom
+from specbench_kit.metrics.losslessness import KeptVerdicts, Verdict, check_all, count_outputs
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, method_row
@@ -26,7 +27,7 @@ Rows = Mapping[str, Metrics]
 class TableEntry:
     """One method's side of a table.
 
-    Of the requests, by id and repeat, `ties` differ by rounding alone; whether `unjudged` ones do is not known.
+    `verdicts` are those of the run's own check on outputs that differ from the baseline's, by request id and repeat.
 
     Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
@@ -43,8 +44,7 @@ class TableEntry:
     baseline_makespan_s: float | None = None
     cost: float | None = None
     deployment: DeploymentDescription | None = None
-    ties: frozenset[tuple[str, int]] = frozenset()
-    unjudged: frozenset[tuple[str, int]] = frozenset()
+    verdicts: Mapping[tuple[str, int], Verdict] = field(default_factory=dict)
     is_sampled: bool = False
     is_lossy: bool = False
     is_bound: bool = False
@@ -147,24 +147,8 @@ def lossless_counts(entry: TableEntry) -> Metrics | None:
     """Return how many outputs equal the baseline's; None for sampled outputs and without a baseline."""
     if not entry.baseline or entry.is_sampled:
         return None
-    baseline = {record.key: record for record in RequestGroup(entry.baseline).finished}
-    pairs = [
-        (record, baseline[record.key]) for record in RequestGroup(entry.records).finished if record.key in baseline
-    ]
-    pairs = [
-        (record, plain) for record, plain in pairs if record.prompt_ids == plain.prompt_ids and record.has_token_ids
-    ]
-    different = [record.key for record, plain in pairs if record.output_ids != plain.output_ids]
-    ties = sum(key in entry.ties for key in different)
-    unjudged = sum(key in entry.unjudged for key in different)
-    return {
-        "compared": len(pairs),
-        "identical": len(pairs) - len(different),
-        "ties": ties,
-        "errors": len(different) - ties - unjudged,
-        "unjudged": unjudged,
-        "lossy": entry.is_lossy,
-    }
+    checks = check_all(entry.records, entry.baseline, KeptVerdicts(entry.verdicts))
+    return {**count_outputs(checks), "lossy": entry.is_lossy}
 
 
 def repeats(entry: TableEntry) -> Metrics:

@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.metrics.losslessness import SamplingTally, summarise_tally, tail
+from specbench_kit.metrics.distribution import SamplingTally, summarise_tally, tail
 
 VOCABULARY = 12
 

@@ -10,16 +10,9 @@ from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
+from specbench_kit.metrics.distribution import RESIDUAL, SamplingTally, summarise_match, summarise_tally
 from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ShapeJudge, TokenChoice, choice_of
-from specbench_kit.metrics.losslessness import (
-    RESIDUAL,
-    Losslessness,
-    SamplingTally,
-    check_all,
-    summarise_checks,
-    summarise_match,
-    summarise_tally,
-)
+from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.document import RunConfig, RunDocument
