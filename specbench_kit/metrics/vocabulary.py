@@ -4,7 +4,7 @@ A round is one verification by the target; it commits at least one token. Plain 
 the target alone, one token per round. A request's TTFT, TPOT and end-to-end time are measured from its arrival.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar, get_type_hints
 
@@ -16,11 +16,17 @@ BASELINE = "autoregressive"
 """The label of the baseline in every table."""
 
 
+TableKind = Literal["comparison", "paper", "terminal", "run", "run, folded", "categories of a run"]
+"""The tables whose columns are chosen: of methods side by side on a page, in a paper (as many as fit one column of it)
+and on a terminal; of one run, what opens below it on a click, and that run's categories."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heading:
     """The column of a metric in tables that compare methods: its title, its title in a paper, and a caption's words.
 
-    `part` names the one of a distribution's numbers that the column holds.
+    `part` names the one of a distribution's numbers that the column holds. Every table that compares methods can open
+    the column on a click; `leads` names those that show it at once.
     """
 
     title: str
@@ -28,6 +34,7 @@ class Heading:
     meaning: str = ""
     lower_is_better: bool = False
     part: str = ""
+    leads: Sequence[TableKind] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +148,12 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "number",
             "committed tokens per verification: committed tokens / rounds, over all requests together",
-            Heading("acceptance length", "τ", "committed tokens per verification"),
+            Heading(
+                "acceptance length",
+                "τ",
+                "committed tokens per verification",
+                leads=("comparison", "paper", "terminal", "run", "categories of a run"),
+            ),
             Traits(timeless=True, bounded=True, in_sweeps=True),
         ),
     ]
@@ -151,7 +163,7 @@ class MetricValues(Struct, kw_only=True):
             "number",
             "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or "
             "rate",
-            Heading("tokens per step", "Tok/step", "committed tokens per pipeline step"),
+            Heading("tokens per step", "Tok/step", "committed tokens per pipeline step", leads=("comparison", "paper")),
         ),
     ] = None
     hit_rate: Annotated[
@@ -179,7 +191,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "accepted tokens / submitted tokens",
-            Heading("acceptance rate", "Accept.", "accepted of submitted tokens"),
+            Heading("acceptance rate", "Accept.", "accepted of submitted tokens", leads=("run", "categories of a run")),
             Traits(timeless=True, bounded=True, in_sweeps=True),
         ),
     ]
@@ -192,7 +204,12 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "accepted tokens / drafted tokens",
-            Heading("draft efficiency", "Draft eff.", "accepted of drafted tokens"),
+            Heading(
+                "draft efficiency",
+                "Draft eff.",
+                "accepted of drafted tokens",
+                leads=("run, folded", "categories of a run"),
+            ),
             Traits(timeless=True, bounded=True, in_sweeps=True),
         ),
     ]
@@ -230,7 +247,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "wasted drafting time / all drafting time",
-            Heading("WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True),
+            Heading("WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True, leads=("run, folded",)),
             Traits(in_sweeps=True),
         ),
     ]
@@ -249,7 +266,12 @@ class MetricValues(Struct, kw_only=True):
     ] = None
     throughput: Annotated[
         float | None,
-        Metric("rate", "committed tokens / makespan", Heading("throughput", "Throughput"), Traits(in_sweeps=True)),
+        Metric(
+            "rate",
+            "committed tokens / makespan",
+            Heading("throughput", "Throughput", leads=("comparison", "terminal", "run")),
+            Traits(in_sweeps=True),
+        ),
     ] = None
     throughput_request_mean: Annotated[
         float | None, Metric("rate", "mean over requests of output tokens / end-to-end time")
@@ -384,7 +406,12 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "times",
             "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
-            Heading("speedup (95%)", "Speedup", "time of autoregressive decoding over the method's"),
+            Heading(
+                "speedup (95%)",
+                "Speedup",
+                "time of autoregressive decoding over the method's",
+                leads=("comparison", "paper", "terminal", "run", "categories of a run"),
+            ),
             Traits(bounded=True, in_sweeps=True),
         ),
     ] = None
@@ -395,7 +422,12 @@ class MetricValues(Struct, kw_only=True):
             "the speedup of a typical prompt, which verdicts go by: exp of the median of the means of all pairs of "
             "prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for more because it took "
             "long",
-            Heading("typical prompt (95%)", "Typical", "speedup of a typical prompt"),
+            Heading(
+                "typical prompt (95%)",
+                "Typical",
+                "speedup of a typical prompt",
+                leads=("comparison", "paper", "terminal"),
+            ),
             Traits(bounded=True),
         ),
     ] = None
@@ -490,14 +522,23 @@ class MetricValues(Struct, kw_only=True):
         DistributionValues,
         Distribution(
             "time to first token: from a request's arrival to its first committed token",
-            (Heading("TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean"),),
+            (Heading("TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean", leads=("run",)),),
         ),
     ]
     tpot: Annotated[
         DistributionValues,
         Distribution(
             "time per output token of a request: (last commit - first commit) / (output tokens - 1)",
-            (Heading("TPOT", "TPOT", "time per output token after the first", lower_is_better=True, part="mean"),),
+            (
+                Heading(
+                    "TPOT",
+                    "TPOT",
+                    "time per output token after the first",
+                    lower_is_better=True,
+                    part="mean",
+                    leads=("comparison", "paper", "run", "categories of a run"),
+                ),
+            ),
         ),
     ]
     itl: Annotated[

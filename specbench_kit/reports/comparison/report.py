@@ -4,7 +4,7 @@ Also here: the sections of the report on several runs; the user's choices on how
 look.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,7 @@ from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
+from specbench_kit.metrics.vocabulary import TableKind
 from specbench_kit.reports.comparison.wording import cautions, decision_words, power_words, process_words, reachable_gap
 from specbench_kit.reports.document import (
     Block,
@@ -41,6 +42,7 @@ from specbench_kit.reports.sections.columns import (
     MetricColumn,
     all_numbers,
     is_marked_even,
+    leading_columns,
     method_table,
 )
 from specbench_kit.reports.sections.machine import provenance
@@ -58,9 +60,11 @@ class Look:
     bare: bool = False
     size: Size = "screen"
 
-    def table_columns(self, usual: Iterable[str] = COLUMNS) -> list[MetricColumn]:
-        """Return the columns of a table that has the `usual` ones unless others are chosen."""
-        return [COLUMNS[title] for title in self.columns or usual]
+    def table_columns(self, leads: TableKind | None = None) -> list[MetricColumn]:
+        """Return the chosen columns; else those that lead this table, or all columns if none is named."""
+        if self.columns:
+            return [COLUMNS[title] for title in self.columns]
+        return leading_columns(leads) if leads else list(COLUMNS.values())
 
 
 USUAL = Look()
@@ -170,21 +174,9 @@ def results(part: ComparisonTable, look: Look) -> Blocks:
     return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, look)]
 
 
-FIRST_COLUMNS = (
-    "speedup (95%)",
-    "typical prompt (95%)",
-    "throughput",
-    "acceptance length",
-    "tokens per step",
-    "TPOT",
-    "lossless",
-)
-"""The columns of the table that a reader sees first, as many as a page holds; the others are opened on a click."""
-
-
 def _method_tables(rows: Mapping[str, MethodRow], look: Look) -> Blocks:
     """Return the table of methods, and the other columns to open on a click."""
-    first = look.table_columns(FIRST_COLUMNS)
+    first = look.table_columns("comparison")
     others = [] if look.columns else [column for column in look.table_columns() if column not in first]
     further = method_table(rows, others)
     more = [Folded("More columns", [further])] if further.columns[1:] else []

@@ -12,15 +12,13 @@ from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports import render_csv, render_latex
-from specbench_kit.reports.comparison.report import FIRST_COLUMNS, USUAL, Look
+from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.wording import options_note, short_labels, where
 from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, MetricColumn
 from specbench_kit.reports.writing.formatting import ABSENT
 
-PAPER_COLUMNS = tuple(title for title in FIRST_COLUMNS if title != "throughput")
-"""The columns of a paper's table, which fit the page of a paper in one column: throughput says little beside TPOT."""
 CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 
 
@@ -67,7 +65,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     rows = comparison.overall
     columns = [
         column
-        for column in look.table_columns(PAPER_COLUMNS)
+        for column in look.table_columns("paper")
         if any(column.text(column.cell(row)) != ABSENT for row in rows.values())
     ]
     labels = short_labels(comparison)

@@ -40,7 +40,6 @@ from specbench_kit.reports.writing.formatting import ABSENT, times
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = ("speedup (95%)", "typical prompt (95%)", "throughput", "acceptance length")
 UNCOUNTED = "!"
 MARKS = {
     NO_DIFFERENCE: EVEN,
@@ -96,7 +95,7 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
     blocks: list[Block] = [
         *caution(machine.warnings(*(run.fields for run in comparison.runs)), severe=True),
         Note(wording.where(comparison)),
-        _table(comparison, look.table_columns(SHOWN), winner),
+        _table(comparison, look.table_columns("terminal"), winner),
         Paragraph(headlines.of_comparison(comparison)),
         *(Note(note) for note in notes if note),
         *caution([*wording.cautions(comparison), *answer_cautions(judged)]),

@@ -50,7 +50,7 @@ from specbench_kit.reports.document import (
     with_more_columns,
 )
 from specbench_kit.reports.sections import cautions, wording
-from specbench_kit.reports.sections.columns import COLUMNS, value_with_interval
+from specbench_kit.reports.sections.columns import leading_columns, value_with_interval
 from specbench_kit.reports.writing.formatting import (
     ABSENT,
     count,
@@ -65,19 +65,6 @@ from specbench_kit.runs.document import NumberFormat, RunDocument
 
 Decode = Callable[[list[int]], str]
 
-RESULTS = (
-    "speedup (95%)",
-    "throughput",
-    "acceptance length",
-    "acceptance rate",
-    "draft efficiency",
-    "TTFT",
-    "TPOT",
-    "WDT",
-)
-LATER = ("draft efficiency", "WDT")
-"""Columns of results that open on a click."""
-BY_CATEGORY = ("speedup (95%)", "acceptance length", "acceptance rate", "draft efficiency", "TPOT")
 EXPORTS: Mapping[str, Block] = {
     "plots/timeline.png": Figure("Timeline of the first rounds of one request", "plots/timeline.png"),
     "timeline.json": Paragraph(
@@ -93,9 +80,9 @@ OUTPUT_CHARACTERS = 600
 
 def results(sides: Mapping[str, MetricValues]) -> Blocks:
     """Return the table of the method and its baseline, with seven columns before all others."""
-    columns = [COLUMNS[title] for title in RESULTS]
+    columns = leading_columns("run", "run, folded")
     rows = [[_name(label), *(column.cell(row) for column in columns)] for label, row in sides.items()]
-    first = ["method", *(title for title in RESULTS if title not in LATER)]
+    first = ["method", *(column.title for column in leading_columns("run"))]
     return with_more_columns(Table(("method", *columns), rows), first)
 
 
@@ -125,7 +112,7 @@ def latency(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
 
 def categories(summary: RunSummary) -> Blocks:
     """Return the table of the dataset's categories."""
-    columns = [COLUMNS[title] for title in BY_CATEGORY]
+    columns = leading_columns("categories of a run")
     rows = [
         (name, part.finished, part.tokens, *(column.cell(part) for column in columns))
         for name, part in summary.categories.items()

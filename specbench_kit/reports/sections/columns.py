@@ -1,6 +1,6 @@
 """The columns of the tables that compare methods: each metric's title, unit, cell and symbol in a paper, once."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import UNSET
@@ -8,7 +8,15 @@ from msgspec import UNSET
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
-from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, NEVER_MISSING, Heading, MetricValues, Unit
+from specbench_kit.metrics.vocabulary import (
+    DISTRIBUTIONS,
+    METRICS,
+    NEVER_MISSING,
+    Heading,
+    MetricValues,
+    TableKind,
+    Unit,
+)
 from specbench_kit.reports.document import Block, Cell, Column, Estimate, Folded, Table, code
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
@@ -34,6 +42,7 @@ class MetricColumn(Column):
     symbol: str = ""
     meaning: str = ""
     lower_is_better: bool = False
+    leads: Sequence[TableKind] = ()
     show: Callable[[MetricValues], Cell] | None = None
 
     def value(self, row: MetricValues) -> float | None:
@@ -104,6 +113,7 @@ def _column(metric: str, unit: Unit, heading: Heading) -> MetricColumn:
         heading.symbol,
         heading.meaning,
         heading.lower_is_better,
+        heading.leads,
         CELLS.get(metric),
     )
 
@@ -120,11 +130,16 @@ def _all_columns() -> Iterator[MetricColumn]:
     yield LOSSLESS
 
 
-LOSSLESS = MetricColumn("lossless", "count", "lossless", "Lossless", show=_lossless_cell)
+LOSSLESS = MetricColumn("lossless", "count", "lossless", "Lossless", leads=("comparison", "paper"), show=_lossless_cell)
 COLUMNS: Mapping[str, MetricColumn] = {column.title: column for column in _all_columns()}
 """Every column that a table of methods can have, by its title."""
 SPEEDUP = COLUMNS["speedup (95%)"]
 TYPICAL = COLUMNS["typical prompt (95%)"]
+
+
+def leading_columns(*tables: TableKind) -> list[MetricColumn]:
+    """Return the columns that one of these tables shows at once."""
+    return [column for column in COLUMNS.values() if not set(tables).isdisjoint(column.leads)]
 
 
 def method_table(rows: Mapping[str, MetricValues], columns: Iterable[MetricColumn]) -> Table:
