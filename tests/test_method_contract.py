@@ -129,11 +129,11 @@ KINDS_WITH_DRAFTERS = list(
 SAMPLED_WITH_DRAFTERS = [
     spec
     for spec in KINDS_WITH_DRAFTERS
-    if (spec.endswith("drafter=head") and not spec.startswith("ssd"))
+    if (spec.endswith("drafter=head") and spec.startswith(("pearl", "sampled-tree", "specinfer", "specpipe")))
     or (spec.startswith("block-verification") and parse_method(spec).drafting.models)
 ]
-"""One method of every kind with a head, and one rule with every drafter that forwards a model; `ssd`, whose guesses are
-slow to draw, is tested with a model above and with a head every night."""
+"""One rule with every drafter that forwards a model; with a head, methods of each proposal and of each loop. All others
+follow the same code with another policy."""
 
 
 KINDS = [spec for spec in SAMPLED if spec in EVERY]

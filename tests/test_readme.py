@@ -187,6 +187,7 @@ def require_unseen(folder: Path, trained: bool) -> None:
         assert read_object(run / "run.json")["uses"]["predictor"]["family"]
 
 
+@pytest.mark.nightly  # test_testing.py checks methods that others bring
 def test_the_example_method_is_found_as_one_file_of_the_package(tiny: TinyPair, folder: Path) -> None:
     inside = folder / "inside"
     inside.mkdir()

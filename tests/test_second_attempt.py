@@ -49,6 +49,7 @@ def make_test(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
+@pytest.mark.nightly  # the test below runs the same two attempts
 def test_what_passes_alone_is_told_with_its_first_traceback_and_fails_nothing(tmp_path: Path) -> None:
     done = make_test(tmp_path, flaky=FLAKY)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -191,6 +191,7 @@ def test_answers_are_kept_for_the_next_training_and_a_draft_is_made_of_them(
     assert [summary["lossless"]["identical"] for summary in summaries] == [2, 2]
 
 
+@pytest.mark.nightly  # test_interrupted_commands.py ends a training at any moment
 def test_a_killed_training_is_resumed_from_its_best_checkpoint(
     done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
 ) -> None:

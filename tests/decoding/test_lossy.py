@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import nightly_except
 from tiny_models import AUTOREGRESSIVE, disturbed, make_requests, make_runner, outputs, tiny_llama
 from torch import Tensor
 
@@ -165,7 +166,10 @@ def test_a_rule_that_accepts_nothing_leaves_the_distribution_of_sequences_as_it_
         assert share == pytest.approx(own)
 
 
-@pytest.mark.parametrize("rule", [TypicalAcceptance(), LooseAcceptance(window=1)])
+RULES: list[LossyRule] = [TypicalAcceptance(), LooseAcceptance(window=1)]
+
+
+@pytest.mark.parametrize("rule", nightly_except(RULES[:1], RULES))
 def test_the_distance_grows_with_the_number_of_tokens_as_the_docs_state(rule: LossyRule) -> None:
     distances_by_length = distances(rule)
     assert all(before < after for before, after in pairwise(distances_by_length))
@@ -173,7 +177,7 @@ def test_the_distance_grows_with_the_number_of_tokens_as_the_docs_state(rule: Lo
     assert row in (Path(__file__).parents[2] / "docs" / "methods.md").read_text(), row
 
 
-@pytest.mark.parametrize("rule", [TypicalAcceptance(), LooseAcceptance(window=1)])
+@pytest.mark.parametrize("rule", nightly_except(RULES[1:], RULES))
 def test_decoding_draws_sequences_as_often_as_enumeration_says(rule: LossyRule) -> None:
     """Real models of four tokens, two drafted per round, three tokens of 3000 requests."""
     model, sampler = tiny_llama(0, vocab_size=4), Sampler(temperature=0.5)

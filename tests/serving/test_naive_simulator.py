@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from naive_simulator import Latency, Scene, Simulator
+from nightly import nightly_except
 
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
@@ -22,6 +23,7 @@ SINGLE = 80
 """Scenes with one server; those with later seeds have two or three, and give them responses in turn."""
 POOLS = 40
 PIPELINES = 40
+SCENES = SINGLE + POOLS + PIPELINES
 """Scenes behind those of pools, with one or two servers that are pipelines of two to five stages."""
 SCHEDULERS = ("fcfs", "edf", "edf:by=promise", "static")
 
@@ -95,7 +97,7 @@ def kit_scenario(scene: Scene) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("seed", range(SINGLE + POOLS + PIPELINES))
+@pytest.mark.parametrize("seed", nightly_except(range(0, SCENES, 2), range(SCENES)))
 def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
     """Every batch holds the same devices at the same moments, and every response begins and ends when it should."""
     scene = random_scene(seed)
@@ -265,6 +267,7 @@ def test_the_least_work_is_one_line_for_all_servers(servers: int) -> None:
     assert waits_s(single_rounds(requests, servers, "least-work")) == pytest.approx(expected_s, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.nightly  # the scenes above go batch by batch as a second simulator says
 def test_requests_wait_as_long_as_erlang_says_or_longer_in_turn() -> None:
     """M/M/2 over five seeds: Erlang's C for the least work; each server in turn is worse, beyond what seeds scatter."""
     load = 0.7

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import nightly_except
 from rich.console import Console
 from scenes import DEPLOYMENT, equal_results, scenario
 
@@ -53,7 +54,7 @@ def finished_once(result: SimulationResult) -> None:
     assert responses["committed"].sum() == result.rounds["committed"].sum()
 
 
-@pytest.mark.parametrize("system", ["wisp", "sled", "centralized"])
+@pytest.mark.parametrize("system", nightly_except(["wisp"], ["wisp", "sled", "centralized"]))
 @pytest.mark.parametrize("router", ALL_ROUTERS)
 def test_every_request_ends_exactly_once_though_a_server_fails(system: str, router: str) -> None:
     """Requests come at a rate that leaves time to finish all of them before the end."""

@@ -308,6 +308,7 @@ def test_a_sweep_that_loses_a_node_has_every_point_once(
     assert summary_of(tmp_path / "here") == summary_of(tmp_path / "there")
 
 
+@pytest.mark.nightly  # the order of results, and a capacity on two processes, are tested too
 def test_points_side_by_side_come_to_the_same(tmp_path: Path) -> None:
     for jobs in (1, 2):
         assert skit_here(*SWEEP, "--jobs", jobs, "--out", tmp_path / str(jobs)).returncode == 0

@@ -1,6 +1,9 @@
 """Drafts by text: what the target's tokenizer makes of them, and that outputs stay the target's."""
 
+from itertools import product
+
 import pytest
+from nightly import nightly_except
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, tiny_llama
 from tiny_tokenizers import SPACED, TARGET
 
@@ -41,8 +44,9 @@ def runners() -> tuple[Runner, Runner]:
     return make_runner(target, 4, 64), TranslatingRunner(make_executor(draft, 4, 96, None), translation, 8)
 
 
-@pytest.mark.parametrize("settled", [0, 1, 2])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("settled", "temperature"), nightly_except([(0, 0.0), (1, 1.0), (2, 0.0)], product([0, 1, 2], [0.0, 1.0]))
+)
 def test_outputs_are_those_of_plain_decoding(settled: int, temperature: float, runners: tuple[Runner, Runner]) -> None:
     """Drawn tokens are matched, so that the same seed draws the same tokens; prompts begin in several ways."""
     requests = make_requests([[0, 1], [7, 3, 6], [4], [2, 2, 5, 0]], 40)

@@ -129,6 +129,7 @@ def with_breaking(dataset: LoadedDataset) -> LoadedDataset:
     return dataset
 
 
+@pytest.mark.nightly  # test_campaign.py has such a method in one process
 def test_a_method_whose_policy_fails_costs_no_process_its_work(
     tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

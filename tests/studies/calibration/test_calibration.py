@@ -33,6 +33,7 @@ def log() -> ServedLog:
     return ServedLog(requests, ENGINE)
 
 
+@pytest.mark.nightly  # the command below fits too
 def test_a_fit_to_the_first_requests_predicts_the_others(log: ServedLog) -> None:
     start = find_software(KERNELS).on("rtx4090")
     later_requests = slice(30, None)
