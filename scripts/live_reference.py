@@ -36,10 +36,12 @@ LOADS = (0.5, 1.0, 1.5)
 
 TITLE = """# The simulator beside a real server
 
-In percent or points, simulated less measured; bold is out of reach (10 % of throughput and median, 15 % of P95,
-3 points of violations). Simulated figures are means over several seeds. `withheld`: the share of the processors that
-the host gave to others during the load; above 2 % the times do not hold. Where the first table is out of reach and the
-second is not, the machine was faster or slower during the load than during the profile."""
+Each number is simulated less measured, in percent or, for violations, in points. **Bold** exceeds the tolerance: 10 %
+of throughput and median, 15 % of P95, 3 points of violations. Simulated numbers are means over several seeds.
+`withheld` is the share of the processors that the host gave to others during the load; above 2 % the times do not hold.
+Where the first table exceeds a tolerance and the second does not, the machine was faster or slower during the load than
+during the profile. `violations` is the share of responses below their promised token speed: a negative number means
+that the simulator promises too much."""
 
 LINKS = """# Methods over a shaped link
 
@@ -187,7 +189,10 @@ def validation(out: Path) -> None:
     for scheduler in SCHEDULERS:
         run = _loaded(scheduler, devices, slo)
         skit("validate", run)
-        shutil.copyfile(run / "validation.md", folder / f"{scheduler}.md")
+        picture = run / "plots" / "simulation_errors.svg"
+        shutil.copyfile(picture, _made(folder / "plots") / f"{scheduler}.svg")
+        page = (run / "validation.md").read_text().replace("plots/simulation_errors.png", f"plots/{scheduler}.svg")
+        (folder / f"{scheduler}.md").write_text(page)
         machine = json.loads((run / "run.json").read_text())["machine"]
         for row, block in zip(json.loads((run / "validation.json").read_text())["rows"], machine, strict=True):
             for name in SIMULATED:
@@ -195,7 +200,8 @@ def validation(out: Path) -> None:
                 cells = [scheduler, str(row["devices"]), *map(_shown, apart.values()), f"{block['steal']:.1%}"]
                 rows[name] += f"| {' | '.join(cells)} |\n"
     head = f"| scheduler | devices | {' | '.join(apart)} | withheld |\n|{' --- |' * (len(apart) + 3)}\n"
-    text = f"{TITLE}\n\nSLO {slo}, fixed-k:k={DRAFTED}, {1000 * DRAFT_S:g} ms a drafted token.\n"
+    promised = f"Promised: {slo.removesuffix('/s')} tokens/s"
+    text = f"{TITLE}\n\n{promised}; `fixed-k:k={DRAFTED}`; a drafted token takes {1000 * DRAFT_S:g} ms.\n"
     tables = [f"\n## {words[0].upper()}{words[1:]}\n\n{head}{rows[name]}" for name, words in SIMULATED.items()]
     (folder / "README.md").write_text("".join([text, *tables]))
 
