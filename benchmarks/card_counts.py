@@ -15,7 +15,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import Pair, load_pair
@@ -115,17 +115,17 @@ def _count(
         plain = decode(AUTOREGRESSIVE, runners, requests, batch_size=len(requests))
         requests = with_references(requests, plain)
     others = heads_beside(method, runners[0])
-    engine = live_engine(
+    loop = local_loop(
         method, *runners, setup=DecodingSetup(sampler=sampler, batch_size=len(requests)), others=others, deployment=None
     )
     for request in requests:
-        engine.submit(request)
-    records: list[RequestRecord] = list(engine.step())
+        loop.submit(request)
+    records: list[RequestRecord] = list(loop.step())
     rounds = 0
     with machine.counts.during() as counts:
-        while not engine.idle:
+        while not loop.idle:
             rounds += 1
-            records += engine.step()
+            records += loop.step()
     label = method.display_name + f", batch {len(requests)}" + ("" if sampler.greedy else f", {sampler.temperature:g}")
     drafted = sum(round_.drafted for record in records for round_ in record.rounds[1:])
     return (

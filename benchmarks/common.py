@@ -14,7 +14,7 @@ from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import executors
@@ -138,18 +138,18 @@ class Setting:
         deployment: Deployment | None = None,
     ) -> tuple[list[RequestRecord], float]:
         """Decode greedily; return the records in the order of the requests, and the engine's seconds."""
-        engine = live_engine(
+        loop = local_loop(
             parse_method(method),
             *runners,
             setup=DecodingSetup(eos_ids=self.pair.eos_ids if eos_ids is None else eos_ids, batch_size=batch_size),
             deployment=deployment,
         )
         for request in requests:
-            engine.submit(request)
+            loop.submit(request)
         records: dict[str, RequestRecord] = {}
-        while not engine.idle:
-            records |= {record.request_id: record for record in engine.step()}
-        return [records[request.id] for request in requests], engine.clock.now_s()
+        while not loop.idle:
+            records |= {record.request_id: record for record in loop.step()}
+        return [records[request.id] for request in requests], loop.clock.now_s()
 
 
 def take_turns(

@@ -13,7 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
@@ -84,12 +84,12 @@ def _decoder(pair: Pair, runners: tuple[Runner, Runner], method: str) -> Decode:
 def answer_all(pair: Pair, runners: tuple[Runner, Runner], method: str, requests: Sequence[Request]) -> int:
     """Answer some requests together and return the number of tokens."""
     setup = DecodingSetup(eos_ids=pair.eos_ids, batch_size=len(requests))
-    engine = live_engine(parse_method(method), *runners, setup=setup)
+    loop = local_loop(parse_method(method), *runners, setup=setup)
     for request in requests:
-        engine.submit(request)
+        loop.submit(request)
     records = []
-    while not engine.idle:
-        records += engine.step()
+    while not loop.idle:
+        records += loop.step()
     return sum(len(record.output_ids) for record in records)
 
 

@@ -12,7 +12,7 @@ from benchmarks.common import AUTOREGRESSIVE
 from benchmarks.llama_library import LlamaModel, quantise
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import Executor, executors, make_executor
 from specbench_kit.models.pair import SLACK, Pair
@@ -48,11 +48,11 @@ class Kit(Peer):
     def decode(self, request: Request) -> list[int]:
         self._release()
         setup = DecodingSetup(eos_ids=self._eos_ids)
-        engine = live_engine(parse_method(AUTOREGRESSIVE), self._runner, setup=setup)
-        engine.submit(request)
+        loop = local_loop(parse_method(AUTOREGRESSIVE), self._runner, setup=setup)
+        loop.submit(request)
         records = []
-        while not engine.idle:
-            records += engine.step()
+        while not loop.idle:
+            records += loop.step()
         return list(records[0].output_ids)
 
     def prefill(self, context: Sequence[int]) -> None:

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
@@ -102,12 +102,12 @@ def acceptance(target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Seque
     length = max(map(len, prompts)) + 128 + 8
     runners = [Runner(make_executor(model.eval(), 32, length, 4096)) for model in (target, rounded)]
     setup = DecodingSetup(eos_ids=frozenset({EOS_ID}), batch_size=32)
-    engine = live_engine(parse_method("fixed-k:k=4"), *runners, setup=setup)
+    loop = local_loop(parse_method("fixed-k:k=4"), *runners, setup=setup)
     for index, prompt in enumerate(prompts):
-        engine.submit(Request(str(index), "held out", tuple(prompt), 128))
+        loop.submit(Request(str(index), "held out", tuple(prompt), 128))
     rounds = []
-    while not engine.idle:
-        rounds += [round_ for record in engine.step() for round_ in record.rounds]
+    while not loop.idle:
+        rounds += [round_ for record in loop.step() for round_ in record.rounds]
     return sum(round_.accepted for round_ in rounds) / sum(round_.submitted for round_ in rounds)
 
 

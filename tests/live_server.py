@@ -16,7 +16,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.verification import RemoteVerifier
-from specbench_kit.live.assembly import remote_engine, streamed_engine
+from specbench_kit.live.assembly import remote_loop, streamed_loop
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.free_running import FreeRunningVerifier
 from specbench_kit.live.protocol import verification_pb2 as messages
@@ -96,7 +96,7 @@ def decode_remotely(
 ) -> dict[str, RequestRecord]:
     """Return the records of requests that the server verified, by request id; `models` are the device's, by name."""
     runners = {"draft": draft_runner(batch_size)} if models is None else models
-    engine = remote_engine(
+    engine = remote_loop(
         method,
         runners,
         lambda clock: remote_verifier(method, connection, sampler, clock, runners),
@@ -128,7 +128,7 @@ def generating_loop(
     method: str = "",
 ) -> Loop:
     stream = WireStream(connection, sampler, 0, method)
-    return streamed_engine(stream, DecodingSetup(eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY))
+    return streamed_loop(stream, DecodingSetup(eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY))
 
 
 def run(loop: Loop, requests: list[Request]) -> dict[str, RequestRecord]:

@@ -13,7 +13,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method
@@ -85,7 +85,7 @@ def decode(
     """Every request's record by id, in the order in which they finished."""
     setup = DecodingSetup(sampler=sampler, seed=seed, eos_ids=eos_ids, batch_size=batch_size)
     other_runners = heads_beside(method, runners[0])
-    engine = live_engine(method, *runners, setup=setup, deployment=deployment, ends=ends, others=other_runners)
+    engine = local_loop(method, *runners, setup=setup, deployment=deployment, ends=ends, others=other_runners)
     for request in requests:
         engine.submit(request)
     records: dict[str, RequestRecord] = {}

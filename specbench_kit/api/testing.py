@@ -24,7 +24,7 @@ from specbench_kit.decoding.drafting.base import parse_drafter
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method, with_option
@@ -103,17 +103,17 @@ class _Pair:
     def outputs(self, method: Method, batch_size: int, sampler: Sampler | None = None) -> Outputs:
         """Return the tokens of every answer."""
         heads: Mapping[str, Runner] = {name: self._head for name in method.drafting.models if name.startswith(HEAD)}
-        engine = live_engine(
+        loop = local_loop(
             method,
             *self._runners,
             others=heads,
             setup=DecodingSetup(sampler=sampler or Sampler(), batch_size=batch_size),
         )
         for request in _requests():
-            engine.submit(request)
+            loop.submit(request)
         found: Outputs = {}
-        while not engine.idle:
-            found |= {record.request_id: record.output_ids for record in engine.step()}
+        while not loop.idle:
+            found |= {record.request_id: record.output_ids for record in loop.step()}
         return found
 
 

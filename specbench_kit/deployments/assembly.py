@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Target
 
 
-def live_engine(
+def local_loop(
     method: Method,
     target: Runner,
     draft: Runner | None = None,

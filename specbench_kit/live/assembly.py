@@ -18,7 +18,7 @@ from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 
 
-def remote_engine(
+def remote_loop(
     method: Method,
     models: Mapping[str, Runner],
     make_verifier: Callable[[MeasuringClock], RemoteVerifier],
@@ -61,6 +61,6 @@ def require_rounds(method: Method) -> None:
         )
 
 
-def streamed_engine(stream: TokenStream, setup: DecodingSetup) -> Loop:
+def streamed_loop(stream: TokenStream, setup: DecodingSetup) -> Loop:
     """Return the engine of a server that decodes by itself, timed by this machine's clock."""
     return StreamedLoop(stream, MeasuringClock(torch.device("cpu"), setup.started_s), setup)

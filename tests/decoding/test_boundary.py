@@ -14,7 +14,7 @@ from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.base import Child, LevelPolicy, Method, Policy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
@@ -199,7 +199,7 @@ def test_a_request_may_come_again_under_its_id(spec: str, runners: Runners) -> N
     """The engine's policy has seen the request before: the second time is like the first."""
     target = tiny_llama(0)
     agreeing = make_runner(target, 1, 60), make_runner(disturbed(target, 0.001), 1, 60)
-    engine = live_engine(parse_method(spec), *agreeing, setup=DecodingSetup())
+    engine = local_loop(parse_method(spec), *agreeing, setup=DecodingSetup())
     counts = []
     for length in (3, 4, 5, 14, 14):
         (request,) = make_requests([[1, 2, 3]], length)

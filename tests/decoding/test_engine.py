@@ -25,7 +25,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
@@ -74,7 +74,7 @@ def runners(target: PreTrainedModel) -> Runners:
 
 
 def make_engine(method: Method, runners: Runners, *, batch_size: int = 1, started_s: float = 0.0) -> Engine:
-    return live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size, started_s=started_s))
+    return local_loop(method, *runners, setup=DecodingSetup(batch_size=batch_size, started_s=started_s))
 
 
 def drain(engine: Engine) -> list[RequestRecord]:
@@ -88,7 +88,7 @@ def drain(engine: Engine) -> list[RequestRecord]:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_records_add_up(method: Method, sampler: Sampler, batch_size: int, runners: Runners) -> None:
-    engine = live_engine(
+    engine = local_loop(
         method,
         *runners,
         setup=DecodingSetup(sampler=sampler, eos_ids=frozenset({3, 4}), batch_size=batch_size, started_s=7.0),
@@ -236,7 +236,7 @@ def test_engines_take_turns_on_the_same_runners(target: PreTrainedModel, runners
 def test_a_request_reaches_what_both_the_setup_and_the_runners_allow(
     capacity: int, longest: int, runners: Runners
 ) -> None:
-    engine = live_engine(parse_method("fixed-k"), *runners, setup=DecodingSetup(capacity=capacity))
+    engine = local_loop(parse_method("fixed-k"), *runners, setup=DecodingSetup(capacity=capacity))
     engine.submit(Request("long", "test", (1, 2, 3), 500))
     (record,) = drain(engine)
     assert (len(record.prompt_ids) + len(record.output_ids), record.finish_reason) == (longest, "length")

@@ -21,7 +21,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.lossy import LooseAcceptance, LossyRule, TypicalAcceptance, lossy_verdict, parse_lossy
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 
@@ -197,7 +197,7 @@ def test_decoding_draws_sequences_as_often_as_enumeration_says(rule: LossyRule) 
     exact = sequences(distribution(noisy), distribution(model), Nothing(), 3, 1)
     runners = make_runner(model, 50, 32), make_runner(noisy, 50, 32)
     setup = DecodingSetup(lossy=rule, batch_size=50, sampler=sampler)
-    engine = live_engine(parse_method("fixed-k:k=2"), *runners, setup=setup)
+    engine = local_loop(parse_method("fixed-k:k=2"), *runners, setup=setup)
     for request in make_requests([[1, 2]] * 3000, 3):
         engine.submit(request)
     counts: Counter[Prefix] = Counter()
@@ -214,7 +214,7 @@ def run(method: Method, rule: LossyRule | None) -> tuple[dict[str, list[int]], i
     """Decode greedily with a draft model that resembles the target, and count the rounds."""
     model = tiny_llama(0)
     runners = make_runner(model, 3, 96), make_runner(disturbed(model, 0.05), 3, 96)
-    engine = live_engine(method, *runners, setup=DecodingSetup(lossy=rule, batch_size=2))
+    engine = local_loop(method, *runners, setup=DecodingSetup(lossy=rule, batch_size=2))
     for request in make_requests([[1, 2], [3], [4, 5, 6]], 40):
         engine.submit(request)
     records = {}

@@ -36,7 +36,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.timeline import Timeline
-from specbench_kit.deployments.assembly import live_engine, pipeline_engine
+from specbench_kit.deployments.assembly import local_loop, pipeline_engine
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
 from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
@@ -465,7 +465,7 @@ def modelled(
     deployment: Deployment,
     timeline: Timeline | None = None,
 ) -> RequestRecord:
-    engine = live_engine(parse_method(spec), *runners, setup=DecodingSetup(), deployment=deployment)
+    engine = local_loop(parse_method(spec), *runners, setup=DecodingSetup(), deployment=deployment)
     engine.clock.timeline = timeline
     (request,) = make_requests([prompt], length)
     engine.submit(request)

@@ -35,7 +35,7 @@ from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.executors.stage import require_cuttable
@@ -84,7 +84,7 @@ def run(
 ) -> Any:
     method = parse_method(spec)
     setup = DecodingSetup(sampler=sampler, seed=3, batch_size=batch)
-    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
+    engine = local_loop(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
     assert isinstance(engine, PipelineEngine)
     engine.trace = []
     for request in requests:
@@ -138,7 +138,7 @@ def test_rounds_pass_through_the_processes(
 ) -> None:
     method = parse_method(spec)
     setup = DecodingSetup(seed=3, batch_size=2)
-    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
+    engine = local_loop(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
     for request in requests_:
         engine.submit(request)
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
@@ -195,7 +195,7 @@ def test_drafting_goes_on_between_sending_and_hearing_the_answer(
     noting(stages, "receive_output")
     noting(runners[1], "forward")
     method = parse_method("specedge:depth=3,proactive_depth=2")
-    engine = live_engine(method, *runners, setup=DecodingSetup(seed=3), stages=stages)
+    engine = local_loop(method, *runners, setup=DecodingSetup(seed=3), stages=stages)
     engine.submit(requests_[0])
     (record,) = drain(engine).values()
     monkeypatch.undo()
@@ -211,7 +211,7 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
 ) -> None:
     """Last of those that use the stages."""
     first, second = stage_processes()
-    engine = live_engine(parse_method(SPEC), *runners, setup=DecodingSetup(seed=3), stages=stages)
+    engine = local_loop(parse_method(SPEC), *runners, setup=DecodingSetup(seed=3), stages=stages)
     engine.submit(requests_[0])
     engine.step()
     first.send_signal(signal.SIGKILL)

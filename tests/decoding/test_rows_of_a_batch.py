@@ -23,7 +23,7 @@ from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import HandOver
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.spec import parse_method
@@ -139,7 +139,7 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
     hand_over = HandOver(0.01, prune_s=0.002, batching_s=0.003)
     deployment = replace(SCENE, verifier=replace(SCENE.verifier, stages=2, hand_over=hand_over))
     runners = make_runner(target, 3, CAPACITY), make_runner(tiny_llama(1), 3, CAPACITY)
-    engine = live_engine(
+    engine = local_loop(
         parse_method("specpipe:stages=2,width=2,children=2"),
         *runners,
         deployment=deployment,
@@ -174,7 +174,7 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
 
 def test_a_policy_forgets_each_request_when_it_ends() -> None:
     runners = make_runner(tiny_llama(0), 2, CAPACITY), make_runner(tiny_llama(1), 2, CAPACITY)
-    engine = live_engine(parse_method("fixed-k:k=2"), *runners, setup=DecodingSetup(batch_size=2))
+    engine = local_loop(parse_method("fixed-k:k=2"), *runners, setup=DecodingSetup(batch_size=2))
     assert isinstance(engine, Engine)
     forgotten: list[str] = []
     engine.policy._policy.forget = forgotten.append  # type: ignore[method-assign]

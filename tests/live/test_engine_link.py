@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.assembly import remote_engine, streamed_engine
+from specbench_kit.live.assembly import remote_loop, streamed_loop
 from specbench_kit.live.engines import base as base_module
 from specbench_kit.live.engines.base import engines
 from specbench_kit.live.engines.http import ShapedTransport
@@ -36,7 +36,7 @@ def served(base: str, engine: str, link: Link = LINK) -> EngineServer:
 
 
 def decode_over(server: EngineServer, spec: str, batch_size: int = 1) -> dict[str, RequestRecord]:
-    loop = remote_engine(
+    loop = remote_loop(
         parse_method(spec),
         {"draft": draft_runner(batch_size)},
         lambda clock: server.verifier(VerifierSetup(GREEDY, 0, clock)),
@@ -88,7 +88,7 @@ def test_a_streamed_response_crosses_the_link_once(monkeypatch: pytest.MonkeyPat
     with engine_server() as base:
         server = served(base, "sglang")
         stream = server.stream(GREEDY, 0)
-        records = run(streamed_engine(stream, DecodingSetup(batch_size=2, capacity=CAPACITY)), REQUESTS)
+        records = run(streamed_loop(stream, DecodingSetup(batch_size=2, capacity=CAPACITY)), REQUESTS)
         assert isinstance(server.engine.link, CountingTransport)
         assert server.engine.link.count == len(REQUESTS)
     assert outputs(records) == outputs(decode_here(parse_method("autoregressive"), REQUESTS))

@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.assembly import remote_engine, streamed_engine
+from specbench_kit.live.assembly import remote_loop, streamed_loop
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.engines.llama_cpp import LlamaCpp
 from specbench_kit.live.pair import DraftModels, ServedHeads
@@ -27,7 +27,7 @@ def decode_with(engine: str, spec: str, sampler: Sampler = GREEDY) -> dict[str, 
     with engine_server() as base:
         adapter = engines.get(engine)(base)
         assert adapter.model()[0] == "tiny"
-        loop = remote_engine(
+        loop = remote_loop(
             method,
             {"draft": draft_runner(2)},
             lambda _: EngineVerifier(adapter, sampler, 0),
@@ -58,7 +58,7 @@ def test_what_the_engine_draws_is_what_it_draws_in_plain_decoding(engine: str) -
 def generate_with(engine: str, sampler: Sampler = GREEDY, eos_ids: frozenset[int] = frozenset()) -> Records:
     with engine_server() as base:
         stream = EngineStream(engines.get(engine)(base), sampler, 0)
-        return run(streamed_engine(stream, DecodingSetup(eos_ids=eos_ids, batch_size=2, capacity=CAPACITY)), REQUESTS)
+        return run(streamed_loop(stream, DecodingSetup(eos_ids=eos_ids, batch_size=2, capacity=CAPACITY)), REQUESTS)
 
 
 @pytest.mark.parametrize("engine", list(engines.all()))
@@ -87,7 +87,7 @@ def test_an_engine_that_is_away_is_one_line_and_no_endless_wait() -> None:
     adapter = engines.get("completions")("http://127.0.0.1:9")
     adapter.__dict__["_model"] = "tiny"
     stream = EngineStream(adapter, GREEDY, 0)
-    loop = streamed_engine(stream, DecodingSetup(capacity=CAPACITY))
+    loop = streamed_loop(stream, DecodingSetup(capacity=CAPACITY))
     with pytest.raises(SkitError, match=r"http://127.0.0.1:9/v1/completions broke off: "):
         run(loop, REQUESTS)
 

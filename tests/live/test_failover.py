@@ -22,7 +22,7 @@ from tiny_models import GREEDY, make_requests, outputs, random_prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.assembly import remote_engine
+from specbench_kit.live.assembly import remote_loop
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.connection_options import ConnectionOptions
 from specbench_kit.live.protocol import verification_pb2 as messages
@@ -91,7 +91,7 @@ def test_a_server_goes_on_while_a_device_is_silent(sampler: Sampler, tmp_path: P
     metrics = service.handler.metrics.registry
     with serving(service) as (_, address):
         connection = Connection(address, CALLER)
-        loop = remote_engine(
+        loop = remote_loop(
             CHAIN,
             {"draft": draft_runner(1)},
             lambda clock: WireVerifier(connection, sampler, 0, clock, silence_s=0.2),

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.live.assembly import remote_engine
+from specbench_kit.live.assembly import remote_loop
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import Down, Status, Up
@@ -70,7 +70,7 @@ def decode_behind(
     server: AheadServer, drafter: PreTrainedModel, spec: str, batch_size: int = 1
 ) -> dict[str, RequestRecord]:
     """Return the records of the requests of a device with this draft model."""
-    engine = remote_engine(
+    engine = remote_loop(
         parse_method(spec),
         {"draft": make_runner(drafter, batch_size, CAPACITY)},
         lambda clock: WireVerifier(server, GREEDY, 0, clock),  # type: ignore[arg-type]

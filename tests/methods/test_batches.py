@@ -19,7 +19,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.banditspec import BanditSpec, Ucb, _BanditSpecPolicy
 from specbench_kit.methods.base import Latencies, Policy
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
@@ -268,7 +268,7 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
 
     def records(batch_size: int) -> dict[str, RequestRecord]:
         target, draft, smaller = (make_runner(model, batch_size, 80) for model in MODELS)
-        engine = live_engine(
+        engine = local_loop(
             method,
             target,
             draft,
@@ -291,7 +291,7 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
 def test_forwards_of_a_drafter_with_two_models_take_time_at_the_ends_of_a_range_too() -> None:
     """Ends that are the deployment itself take as long as the run."""
     target, draft, smaller = (make_runner(model, 2, 80) for model in MODELS)
-    engine = live_engine(
+    engine = local_loop(
         parse_method("fixed-k:k=4,drafter=cascade.second=smaller+k2=2+second_s=0.002"),
         target,
         draft,

@@ -15,7 +15,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
@@ -40,10 +40,10 @@ def answer_dataset(
     Requests that are in `finished` are not answered again. The `limit` ends this after the first answer or later.
     """
     setup = DecodingSetup(sampler=sampler, seed=settings.seed, eos_ids=pair.eos_ids, batch_size=settings.batch_size)
-    engine = live_engine(Autoregressive(), runner, setup=setup)
+    loop = local_loop(Autoregressive(), runner, setup=setup)
     lane = MethodLane(
         name="one model alone",
-        engine=engine,
+        loop=loop,
         script=ConversationScript(
             [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts],
             finished or {},

@@ -99,14 +99,14 @@ def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
     for method in bench.lanes.values():
         if method.needs_reference:
             continue
-        engine = bench.engine(method)
+        loop = bench.loop(method)
         started = read_processor_time()
-        engine.submit(request)
+        loop.submit(request)
         # The first step holds the prompt, which a request has once and not once per TRIAL_TOKENS.
-        records = list(engine.step())
+        records = list(loop.step())
         first = read_processor_time()
-        while not engine.idle:
-            records += engine.step()
+        while not loop.idle:
+            records += loop.step()
         first_s = first.since(started).wall_s
         rest_s = read_processor_time().since(first).wall_s
         per_request_s += first_s

@@ -34,7 +34,7 @@ class MethodLane:
     """
 
     name: str
-    engine: Loop
+    loop: Loop
     script: ConversationScript
     decode: Callable[[list[int]], str]
     sinks: Sequence[Sink]
@@ -47,12 +47,12 @@ class MethodLane:
         self._waiting = list(self.script.take())
         self._tokens = 0
         self._worker_s = 0.0
-        self._started_s = self.engine.clock.now_s()
+        self._started_s = self.loop.clock.now_s()
 
     @property
     def done(self) -> bool:
         """Return True after every request was answered."""
-        return self.engine.idle and not self._waiting
+        return self.loop.idle and not self._waiting
 
     @property
     def worker_s(self) -> float | None:
@@ -62,19 +62,19 @@ class MethodLane:
     @property
     def tokens_per_s(self) -> float:
         """Return the speed of this method since it was started or resumed."""
-        elapsed_s = self.engine.clock.now_s() - self._started_s
+        elapsed_s = self.loop.clock.now_s() - self._started_s
         return self._tokens / elapsed_s if elapsed_s else 0.0
 
     def turn(self, requests: int) -> Iterator[RequestRecord]:
         """Decode until `requests` more requests have finished, or no request can be submitted yet."""
         self._submit_ready()
         finished = 0
-        if self.engine.runs_on:
-            self.engine.admissions = requests
+        if self.loop.runs_on:
+            self.loop.admissions = requests
         read_worker_s = self.worker_clock or (lambda: 0.0)
-        while finished < requests and not self.engine.idle:
+        while finished < requests and not self.loop.idle:
             before_s = read_worker_s()
-            records = self.engine.step()
+            records = self.loop.step()
             self._worker_s += read_worker_s() - before_s
             for record in records:
                 finished += 1
@@ -96,10 +96,10 @@ class MethodLane:
             if self.after is not None and request.id not in self.after:
                 self._waiting.append(request)
             elif self.references is None:
-                self.engine.submit(request, first=first)
+                self.loop.submit(request, first=first)
             elif request.id in self.references:
                 answer = tuple(self.references[request.id].output_ids)
-                self.engine.submit(replace(request, reference=answer), first=first)
+                self.loop.submit(replace(request, reference=answer), first=first)
             else:
                 self._waiting.append(request)
 

@@ -42,7 +42,7 @@ def open_runs(
     """
     described: list[dict[str, object]] = []
     config = _describe_config(settings, bench)
-    sizes = {spec: bench.engine(method).effective_batch_size for spec, method in bench.methods.items()}
+    sizes = {spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()}
     for dataset in datasets:
         shared = _describe(settings, bench, dataset, config)
         for spec, method in bench.methods.items():

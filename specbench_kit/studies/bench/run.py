@@ -46,7 +46,7 @@ PROMPTS = 12
 class Control:
     """Collects the times of plain decoding and of its control, request by request."""
 
-    make_engine: Callable[[float], Loop]
+    make_loop: Callable[[float], Loop]
     """Makes a decoding loop of plain decoding whose clock starts at a time."""
     _plain_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _again_s: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Control:
             _note(self._again_s, record)
             self._clock_s = record.finished_s or 0.0
 
-        return MethodLane(CONTROL, self.make_engine(self._clock_s), script, plain.decode, [keep], repeat=plain.repeat)
+        return MethodLane(CONTROL, self.make_loop(self._clock_s), script, plain.decode, [keep], repeat=plain.repeat)
 
     def reading(self) -> Mapping[str, object] | None:
         """Return the control's speed over plain decoding on a typical prompt; None without enough prompts.
@@ -111,12 +111,12 @@ class MachineMonitor:
         """Return the readings up to now, ready for JSON; a lane's times are summed over its repeats."""
         times = {}
         for name, lanes in self._lanes.items():
-            clocks = (lane.engine.clock.processor_time or () for lane in lanes)
+            clocks = (lane.loop.clock.processor_time or () for lane in lanes)
             spent = ProcessorTime(*(sum(parts) for parts in zip(*clocks, strict=True)))
             worker_s = [lane.worker_s for lane in lanes if lane.worker_s is not None]
             observed = len(worker_s) == len(lanes)
             steps = same_steps(self._records.get(name, ()))
-            uncounted_s = sum(lane.engine.clock.uncounted_s for lane in lanes)
+            uncounted_s = sum(lane.loop.clock.uncounted_s for lane in lanes)
             times[name] = LaneTimes(spent, steps, sum(worker_s) if observed else None, uncounted_s)
         return self._watch.end(times)
 
@@ -142,8 +142,8 @@ class ServerOnly:
 
     def lanes(self, lane: MethodLane, script: ConversationScript) -> list[MethodLane]:
         """Return a method's lane, after the one of the server if there is one; `script` is for the server's."""
-        engine = self._bench.server_only_engine(lane.name, self._clocks_s.get(lane.name, 0.0))
-        if engine is None:
+        loop = self._bench.server_only_loop(lane.name, self._clocks_s.get(lane.name, 0.0))
+        if loop is None:
             return [lane]
         records: dict[str, RequestRecord] = {}
 
@@ -160,18 +160,18 @@ class ServerOnly:
             counts["identical"] += server.output_ids == record.output_ids
 
         name = f"{lane.name}, server-only"
-        server_lane = MethodLane(name, engine, script, lane.decode, [keep], repeat=lane.repeat)
+        server_lane = MethodLane(name, loop, script, lane.decode, [keep], repeat=lane.repeat)
         lane.after = records
         lane.sinks = [complete, *lane.sinks]
         return [server_lane, lane]
 
     def warm_up(self, spec: str, request: Request) -> None:
         """Decode a request whose time does not count."""
-        engine = self._bench.server_only_engine(spec)
-        if engine is not None:
-            engine.submit(request)
-            while not engine.idle:
-                engine.step()
+        loop = self._bench.server_only_loop(spec)
+        if loop is not None:
+            loop.submit(request)
+            while not loop.idle:
+                loop.step()
 
 
 WARM_UP_TOKENS = 16
@@ -281,7 +281,7 @@ class Benchmark:
                         limit.start()
                     done += lane.name in self._stores
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
-                self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
+                self._clocks_s = {lane.name: lane.loop.clock.now_s() for lane in lanes}
                 if decision is not None and decision.was_made:
                     self._end_decided(decision.share)
             for spec, counts in server_only.counts.items():
@@ -348,7 +348,7 @@ class Benchmark:
         if not self.bench.has_control:
             return None
         plain = self.bench.lanes[BASELINE]
-        return Control(lambda started_s: self.bench.engine(plain, started_s))
+        return Control(lambda started_s: self.bench.loop(plain, started_s))
 
     def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> MethodLane:
         """Return one method's lane in a repeat; the baseline fills `references`, which some methods read."""
@@ -358,13 +358,13 @@ class Benchmark:
         if spec == BASELINE:
             references.update(self._finished_in(spec, repeat))
             sinks.append(lambda record: references.update({record.request_id: record}))
-        engine = bench.engine(method, self._clocks_s[spec])
+        loop = bench.loop(method, self._clocks_s[spec])
         if spec in self.exports:
-            self.exports[spec].watch(engine)
+            self.exports[spec].watch(loop)
             sinks.append(self.exports[spec].keep)
         return MethodLane(
             name=spec,
-            engine=engine,
+            loop=loop,
             script=self._script(spec, repeat),
             decode=lambda ids: str(bench.pair.tokenizer.decode(ids, skip_special_tokens=True)),
             sinks=sinks,
@@ -456,11 +456,11 @@ class Benchmark:
         assert request is not None
         for spec, method in self.bench.lanes.items():
             server_only.warm_up(spec, request)
-            engine = self.bench.engine(method)
+            loop = self.bench.loop(method)
             rounds = 0
-            engine.submit(request)
-            while not engine.idle:
-                rounds += sum(len(record.rounds) for record in engine.step())
+            loop.submit(request)
+            while not loop.idle:
+                rounds += sum(len(record.rounds) for record in loop.step())
             if spec in self.runs:
                 run = self.runs[spec]
                 # One entry for each process that worked on the run, since a resumed run warms up again.

@@ -16,9 +16,9 @@ from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
+from specbench_kit.deployments.assembly import hidden_states, local_loop, require_stages
 from specbench_kit.deployments.description import corners
-from specbench_kit.live.assembly import remote_engine, streamed_engine
+from specbench_kit.live.assembly import remote_loop, streamed_loop
 from specbench_kit.live.pair import load_draft_models
 from specbench_kit.live.states import NUMBER_BYTES
 from specbench_kit.methods.base import Method
@@ -116,7 +116,7 @@ class Workbench:
         is_measured = self.settings.deployment is None
         return is_measured and self.settings.baseline and BASELINE in self.lanes and len(self.lanes) > 1
 
-    def engine(self, method: Method, started_s: float = 0.0) -> Loop:
+    def loop(self, method: Method, started_s: float = 0.0) -> Loop:
         """Return a decoding loop of the method whose clock starts at `started_s`."""
         settings = self.settings
         server = self.server
@@ -125,7 +125,7 @@ class Workbench:
         if server is not None:
             from specbench_kit.live.servers import VerifierSetup
 
-            return remote_engine(
+            return remote_loop(
                 method,
                 self.runners,
                 lambda clock: server.verifier(
@@ -135,7 +135,7 @@ class Workbench:
                 ),
                 self._setup(started_s).within(self._remote_capacity(server)),
             )
-        return live_engine(
+        return local_loop(
             method,
             self.runners["target"],
             self.runners.get("draft"),
@@ -158,7 +158,7 @@ class Workbench:
             lossy=settings.lossy,
         )
 
-    def server_only_engine(self, spec: str, started_s: float = 0.0) -> Loop | None:
+    def server_only_loop(self, spec: str, started_s: float = 0.0) -> Loop | None:
         """Return the loop over responses that the server decodes by itself with a method; None if it does not."""
         if self.server is None:
             return None
@@ -168,7 +168,7 @@ class Workbench:
 
     def _streamed(self, server: "ServerConnection", method: str, started_s: float) -> Loop:
         stream = server.stream(self.sampler, self.settings.seed, method)
-        return streamed_engine(stream, self._setup(started_s).within(self._remote_capacity(server)))
+        return streamed_loop(stream, self._setup(started_s).within(self._remote_capacity(server)))
 
     def _remote_capacity(self, server: "ServerConnection") -> int:
         return min([server.target.context, *(runner.capacity for runner in self.runners.values())])

@@ -23,7 +23,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.time_limit import TimeLimit
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Method
@@ -98,10 +98,10 @@ def measure_drafting(
     others = {name: runner for name, runner in models.items() if name != DRAFT}
     for turn in range(TURNS):
         for method, seconds in per_token_s.items():
-            engine = live_engine(method, target, draft, others=others, setup=DecodingSetup())
-            engine.submit(replace(prompt, id=f"{method.display_name}/{turn}", max_new_tokens=OUTPUT_TOKENS))
-            while not engine.idle:
-                rounds = [round for record in engine.step() for round in record.rounds]
+            loop = local_loop(method, target, draft, others=others, setup=DecodingSetup())
+            loop.submit(replace(prompt, id=f"{method.display_name}/{turn}", max_new_tokens=OUTPUT_TOKENS))
+            while not loop.idle:
+                rounds = [round for record in loop.step() for round in record.rounds]
                 drafted = [round for round in rounds if round.drafted]
                 seconds += [round.policy_s / round.drafted for round in drafted]
                 steps_s += [round.draft_s / round.drafted for round in drafted if round.drafter in counted]

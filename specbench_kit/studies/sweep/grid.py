@@ -19,7 +19,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
@@ -79,7 +79,7 @@ class SyntheticPrompts:
         models = SyntheticModel("synthetic", None, VOCABULARY), SyntheticModel(draft, agreement, VOCABULARY)
         size = self.prompt_tokens + self.output_tokens + IN_FLIGHT_TOKENS
         target, drafter = (Runner(make_executor(model, self.batch_size, size, VOCABULARY)) for model in models)
-        engine = live_engine(
+        loop = local_loop(
             method,
             target,
             drafter,
@@ -90,11 +90,11 @@ class SyntheticPrompts:
         prompts = torch.randint(VOCABULARY, (self.requests, self.prompt_tokens), generator=generator).tolist()
         for number, prompt in enumerate(prompts):
             name = f"{number:03}"
-            engine.submit(Request(name, "synthetic", tuple(prompt), self.output_tokens, tuple(answers.get(name, ()))))
+            loop.submit(Request(name, "synthetic", tuple(prompt), self.output_tokens, tuple(answers.get(name, ()))))
         records: list[RequestRecord] = []
         with torch.inference_mode():
-            while not engine.idle:
-                records += engine.step()
+            while not loop.idle:
+                records += loop.step()
         return sorted(records, key=lambda record: record.request_id)
 
 

@@ -13,7 +13,7 @@ from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.spec import parse_method
@@ -29,7 +29,7 @@ def decoded(spec: str, sampler: Sampler = GREEDY) -> tuple[list[RequestRecord], 
     target, draft, smaller = (make_runner(model, 3, 200) for model in MODELS)
     counts = [_count(draft), _count(smaller)]
     setup = DecodingSetup(sampler=sampler, batch_size=3)
-    engine = live_engine(parse_method(spec), target, draft, setup=setup, others={"smaller": smaller})
+    engine = local_loop(parse_method(spec), target, draft, setup=setup, others={"smaller": smaller})
     for request in make_requests(PROMPTS, LONG):
         engine.submit(request)
     records: list[RequestRecord] = []
@@ -90,7 +90,7 @@ def recorded(
     first.forward = lambda rows, layers=(): (tokens.append(len(rows[0].tokens)), forward(rows, layers))[1]  # type: ignore[method-assign]
     other_runners = {"same": second} if guessing else {}
     setup = DecodingSetup()
-    engine = live_engine(
+    engine = local_loop(
         parse_method(spec), target, first, setup=setup, deployment=place, others=other_runners, ends=ends
     )
     engine.submit(make_requests([prompt], 27)[0])

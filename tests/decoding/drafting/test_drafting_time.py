@@ -6,7 +6,7 @@ from tiny_models import decode, make_requests, make_runner, tiny_llama
 
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RoundRecord
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 
 LOOPING = [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
@@ -30,7 +30,7 @@ def test_a_look_up_costs_nothing_unless_a_constant_is_stated() -> None:
 
 def test_a_target_alone_is_enough() -> None:
     target = make_runner(tiny_llama(0), 1, 200)
-    engine = live_engine(parse_method("suffix"), target, setup=DecodingSetup())
+    engine = local_loop(parse_method("suffix"), target, setup=DecodingSetup())
     (request,) = make_requests([LOOPING], 8)
     engine.submit(request)
     records = []

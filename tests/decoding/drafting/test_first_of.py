@@ -36,7 +36,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Endpoint, Link
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.fixed_k import FixedK
@@ -92,7 +92,7 @@ def pair() -> tuple[Runner, Runner]:
 def rounds_of(method: Method, requests: Sequence[Request], batch_size: int) -> dict[str, list[RoundDetail]]:
     runners, collector = pair(), DetailCollector()
     other_runners: Mapping[str, Runner] = heads_beside(method, runners[0])
-    engine = live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size), others=other_runners)
+    engine = local_loop(method, *runners, setup=DecodingSetup(batch_size=batch_size), others=other_runners)
     engine.on_round = collector.note
     for request in requests:
         engine.submit(request)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.head import expand_logits
@@ -68,7 +68,7 @@ def test_every_level_stands_on_what_the_target_made_of_all_before_the_root(
 ) -> None:
     method = parse_method("specpipe:stages=3,width=4,children=2,drafter=head")
     other_runners = heads_beside(method, pair[0])
-    engine = live_engine(method, *pair, others=other_runners, setup=DecodingSetup(batch_size=2))
+    engine = local_loop(method, *pair, others=other_runners, setup=DecodingSetup(batch_size=2))
     assert isinstance(engine, PipelineEngine)
     assert engine.drafter is not None
     step, observations = engine.drafter.step, []

@@ -19,7 +19,7 @@ from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Span, Timeline
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.setting import method_label
@@ -38,9 +38,7 @@ def runners() -> tuple[Runner, Runner]:
 
 
 def start(spec: str, runners: tuple[Runner, Runner], deployment: Deployment | None, batch_size: int) -> Loop:
-    engine = live_engine(
-        parse_method(spec), *runners, setup=DecodingSetup(batch_size=batch_size), deployment=deployment
-    )
+    engine = local_loop(parse_method(spec), *runners, setup=DecodingSetup(batch_size=batch_size), deployment=deployment)
     for request in make_requests(random_prompts([5, 1, 30, 12], 64), 16):
         engine.submit(request)
     return engine

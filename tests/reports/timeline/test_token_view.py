@@ -18,7 +18,7 @@ from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import DetailCollector, RequestDetail, RoundDetail
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.timeline.token_view import pages, render_index, render_page, token_text, visible
 from specbench_kit.studies.bench.conclusion import MAX_PAGES
@@ -36,7 +36,7 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     target = tiny_llama(0)
     runners = make_runner(target, 4, 128), make_runner(disturbed(target, 0.002), 4, 128)
     setup = DecodingSetup(eos_ids=frozenset({5}), batch_size=2)
-    engine = live_engine(parse_method(request.param), *runners, deployment=DEPLOYMENT, setup=setup)
+    engine = local_loop(parse_method(request.param), *runners, deployment=DEPLOYMENT, setup=setup)
     details = DetailCollector()
     engine.on_round = details.note
     for request in make_requests(random_prompts([5, 1, 30, 12], 64), 25):

@@ -14,7 +14,7 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import TimeLimit
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
@@ -45,7 +45,7 @@ def make_lane(
 ) -> tuple[MethodLane, dict[str, RequestRecord]]:
     """A lane and the place that its records go to."""
     method, stored = parse_method(spec), dict(finished or {})
-    engine = live_engine(method, *runners, setup=DecodingSetup(batch_size=batch_size))
+    engine = local_loop(method, *runners, setup=DecodingSetup(batch_size=batch_size))
     script = ConversationScript([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], stored)
     sink = lambda record: stored.update({record.request_id: record})  # noqa: E731
     return MethodLane(spec, engine, script, tokenizer.decode, [sink], references), stored
@@ -89,10 +89,10 @@ def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(
     first, _ = make_lane("autoregressive", runners, tokenizer, PROMPTS)
     second, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
     list(first.turn(1))
-    before_s = first.engine.clock.now_s()
+    before_s = first.loop.clock.now_s()
     assert before_s > 0
     list(second.turn(5))
-    assert first.engine.clock.now_s() == before_s
+    assert first.loop.clock.now_s() == before_s
 
 
 def test_the_next_turn_of_a_dialogue_goes_before_other_dialogues(

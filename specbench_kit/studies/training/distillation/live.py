@@ -7,7 +7,7 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method
 from specbench_kit.models.pair import Pair
@@ -44,17 +44,17 @@ def evaluate_live(
 
     def decode(chosen: Method, number: int) -> RequestRecord | None:
         uses_models = chosen is method
-        engine = live_engine(
+        loop = local_loop(
             chosen,
             target,
             draft if uses_models else None,
             setup=DecodingSetup(eos_ids=pair.eos_ids),
             others=runners if uses_models else {},
         )
-        engine.submit(requests[number])
+        loop.submit(requests[number])
         finished: list[RequestRecord] = []
-        while not engine.idle:
-            finished += engine.step()
+        while not loop.idle:
+            finished += loop.step()
         return finished[0] if finished and finished[0].error is None else None
 
     counts = list[int]()
