@@ -13,11 +13,8 @@ from specbench_kit.decoding.detail import FinishedRound
 from specbench_kit.decoding.lossy import LossyRule
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
-from specbench_kit.decoding.session import Request, Session
+from specbench_kit.decoding.session import UNLIMITED, Request, Session
 from specbench_kit.decoding.timeline import REQUESTS
-
-UNLIMITED = 1 << 40
-"""More tokens than any request has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,8 +172,13 @@ class ModelVerifier:
     ) -> list[Verdict]:
         best = likeliest_tokens(forward) if self._sampler.greedy else []
         verdicts = [
-            verdict_of_row(
-                draft, nodes, len(row.tokens), forward, number, self._sampler, self._layers, best, self._lossy
+            verdict_on(
+                draft,
+                nodes,
+                VerifiedRow(forward, number, len(row.tokens), best[number] if best else ()),
+                self._sampler,
+                self._layers,
+                self._lossy,
             )
             for number, (draft, nodes, row) in enumerate(zip(drafts, chosen, rows, strict=True))
         ]
@@ -198,36 +203,53 @@ def likeliest_tokens(forward: Forward) -> list[list[int]]:
     return forward.argmax()
 
 
-def verdict_of_row(
+@dataclass(frozen=True, slots=True)
+class VerifiedRow:
+    """One draft's row of a forward: its number, the tokens that it appended, and the likeliest token after each.
+
+    Greedy decoding takes the likeliest tokens; `best` is empty where tokens are drawn.
+    """
+
+    forward: Forward
+    number: int
+    appended: int
+    best: Sequence[int]
+
+    def logits(self, nodes: Sequence[int]) -> Tensor:
+        """Return the logits after the root and each of the nodes, which are the last that the row appended."""
+        return self.forward[self.number][-1 - len(nodes) :]
+
+    @property
+    def padding(self) -> Sequence[int]:
+        """The `Padding` of the row in a batch of several rows; empty where there is none."""
+        padding = self.forward.padding[self.number] if self.forward.padding else None
+        return padding if padding is not None and padding.rows > 1 else ()
+
+
+def verdict_on(
     draft: Draft,
     nodes: list[int],
-    appended: int,
-    forward: Forward,
-    number: int,
+    row: VerifiedRow,
     sampler: Sampler,
     layers: Sequence[int],
-    best: Sequence[Sequence[int]],
     lossy: LossyRule | None = None,
 ) -> Verdict:
     """Return the verdict on a draft's chosen nodes, by the rule for how its tokens were drafted.
 
-    They are in row `number` of a forward, which appended so many tokens to it; `best` are the likeliest tokens of all
-    rows, which greedy decoding takes. The verdict carries the hidden states of `layers`, if there are any. A `lossy`
-    rule takes the place of the rule for how the tokens were drafted.
+    It carries the hidden states of `layers`, if there are any. A `lossy` rule takes the place of the rule for how the
+    tokens were drafted.
     """
     if lossy is not None and nodes:
-        target = sampler.probabilities(forward[number][-1 - len(nodes) :])
+        target = sampler.probabilities(row.logits(nodes))
         refuse_nan_in(target)
         random = None if sampler.greedy else draft.session.random.from_position(draft.session.produced)
         path, bonus = lossy_verdict(lossy, draft.tree, nodes, target, random)
     elif sampler.greedy:
-        path, bonus = walk(draft.tree, nodes, best[number][-1 - len(nodes) :].__getitem__)
+        path, bonus = walk(draft.tree, nodes, row.best[-1 - len(nodes) :].__getitem__)
     else:
-        path, bonus = judge_sampled(sampler, draft, nodes, forward[number])
-    states = committed_states(forward, number, layers, nodes, path) if layers else None
-    padding = forward.padding[number] if forward.padding else None
-    padded = padding if padding is not None and padding.rows > 1 else ()
-    return Verdict(draft, nodes, path, bonus, appended, states, padded)
+        path, bonus = judge_sampled(sampler, draft, nodes, row.forward[row.number])
+    states = committed_states(row.forward, row.number, layers, nodes, path) if layers else None
+    return Verdict(draft, nodes, path, bonus, row.appended, states, row.padding)
 
 
 def appended_row(target: Target, slot: int, draft: Draft, nodes: Sequence[int], with_states: bool) -> Append:

@@ -6,6 +6,7 @@ from math import exp, inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from specbench_kit.decoding.session import UNLIMITED
 from specbench_kit.methods.base import Capability, Latencies, Policy, methods
 from specbench_kit.methods.growth import GrowingTree, expand
 from specbench_kit.methods.latency_aware import LatencyAware
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
     from specbench_kit.decoding.verification import Verdict
 
-UNLIMITED = 1 << 40
 LEAST_LEVELS = 3
 """Levels that are grown before one has to lower the objective."""
 

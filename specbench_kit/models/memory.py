@@ -12,7 +12,7 @@ from specbench_kit.models.executors.base import executors, held_bytes
 
 GROUPS = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
-UNLIMITED = 1 << 60
+NO_LIMIT = 1 << 60
 NARROW = "native-int8"
 BESIDE_BYTES = 300e6
 """Bytes beside a pair's weights that are gone before it answers a short prompt: buffers and a little KV."""
@@ -61,7 +61,7 @@ def _left(group: Path, files: _Files) -> int | None:
         pages = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    return limit - usage + int(pages.get(files.file_pages, 0)) if limit < UNLIMITED else None
+    return limit - usage + int(pages.get(files.file_pages, 0)) if limit < NO_LIMIT else None
 
 
 def require_free_memory(models: Mapping[str, tuple[Any, str | None]], device: torch.device) -> None:

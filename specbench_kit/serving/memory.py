@@ -26,7 +26,7 @@ class KvCapacity:
     lru: bool = False
 
 
-UNLIMITED = KvCapacity()
+UNLIMITED_KV = KvCapacity()
 
 
 def verifier_profile(definition: Definition) -> Profile | None:

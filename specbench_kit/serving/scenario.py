@@ -9,7 +9,7 @@ from specbench_kit.methods.base import Method
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop
 from specbench_kit.serving.fleet import DeviceKind
 from specbench_kit.serving.lengths import Lengths, longest, shortest
-from specbench_kit.serving.memory import UNLIMITED, KvCapacity
+from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity
 from specbench_kit.serving.network import NO_DELAYS, Network
 from specbench_kit.serving.options import DEFAULT_ROUTER, Objective
 from specbench_kit.serving.pool_spec import Outage, PoolServer, check_outages
@@ -45,7 +45,7 @@ class Scenario:
     arrivals: ArrivalProcess = field(default_factory=ClosedLoop)
     prompt_tokens: Lengths | None = None
     output_tokens: Lengths | None = None
-    memory: KvCapacity = UNLIMITED
+    memory: KvCapacity = UNLIMITED_KV
     scheduler: str | None = None
     estimator: EstimatorError = EXACT
     max_batch: int = 64

@@ -17,7 +17,7 @@ from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
-from specbench_kit.decoding.session import Request, Session
+from specbench_kit.decoding.session import UNLIMITED, Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.traces.chain_replay import correct_tokens
@@ -121,7 +121,6 @@ def slot_length(prompt: int, output: int, max_draft: int) -> int:
 
 TOKENS_AT_ONCE = 64
 """Tokens of a text whose hidden states are computed in one forward, which bounds the memory for their logits."""
-NO_LIMIT = 1 << 40
 
 
 class DrafterTraceRecorder(TraceRecorder):
@@ -139,7 +138,7 @@ class DrafterTraceRecorder(TraceRecorder):
         self._target = target
         self._max_draft = max_draft
         self._behind = max_draft + 1
-        capacity = min((runner.capacity for runner in models.values()), default=NO_LIMIT)
+        capacity = min((runner.capacity for runner in models.values()), default=UNLIMITED)
         self._drafter = drafting.source(DrafterParts(models, Sampler(), ModelledClock(), False, capacity))
         self._layers = drafting.layers(models)
         self._capability = drafting.capability

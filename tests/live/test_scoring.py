@@ -14,7 +14,7 @@ from benchmarks.faults import Fault, accept_second, swap_extra
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import Verdict
+from specbench_kit.decoding.verification import Verdict, VerifiedRow
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import score_frame
@@ -24,7 +24,6 @@ from specbench_kit.live.verifier import ScoringJudge
 from specbench_kit.live.wire import Status, Up
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
-from specbench_kit.models.executors.base import Forward
 
 TARGET = tiny_llama(vocab_size=256).to(torch.bfloat16)
 DEVICE_MODEL = disturbed(TARGET, 0.03)
@@ -88,14 +87,14 @@ def test_rounding_of_drawn_tokens_on_a_server_is_no_error() -> None:
 @contextmanager
 def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the fault into every verification of a server."""
-    right = verifiers.verdict_of_row
+    right = verifiers.verdict_on
 
-    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: object) -> Verdict:
-        path, bonus = fault(draft.tree, nodes, forward[number][-1 - len(nodes) :].float())
-        return replace(right(draft, nodes, appended, forward, number, *rule), path=path, bonus=bonus)
+    def faulty(draft: Draft, nodes: list[int], row: VerifiedRow, *rule: object) -> Verdict:
+        path, bonus = fault(draft.tree, nodes, row.logits(nodes).float())
+        return replace(right(draft, nodes, row, *rule), path=path, bonus=bonus)
 
     with monkeypatch.context() as patch:
-        patch.setattr(verifiers, "verdict_of_row", faulty)
+        patch.setattr(verifiers, "verdict_on", faulty)
         yield
 
 

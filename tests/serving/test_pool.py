@@ -22,7 +22,7 @@ from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.subject import find_subject
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.arrivals import NextRequests, Poisson, ReplayedArrivals, RequestArrival
-from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity
+from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.pool import ServerPool
@@ -161,7 +161,7 @@ def test_two_servers_serve_what_one_cannot() -> None:
 def test_an_unequal_pool_gives_the_faster_server_more() -> None:
     """Both get as many responses in turn, and the slow server's take longer; by work the fast one gets more of them."""
     slow = replace(DEPLOYMENT, verifier=Endpoint("slow", InteractionModel(1.6e-4, 8e-8, 1.6e-5, 60e-3)))
-    pool = (PoolServer("1 (fast)", DEPLOYMENT, UNLIMITED), PoolServer("2 (slow)", slow, UNLIMITED))
+    pool = (PoolServer("1 (fast)", DEPLOYMENT, UNLIMITED_KV), PoolServer("2 (slow)", slow, UNLIMITED_KV))
     figures_by_router = {}
     for router in ("round-robin", "least-work", "shortest-expected-time"):
         scene = scenario("wisp", 60, servers=pool, router=router)

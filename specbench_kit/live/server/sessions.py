@@ -7,7 +7,7 @@ from typing import Protocol
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
-from specbench_kit.decoding.session import Request, Session
+from specbench_kit.decoding.session import UNLIMITED, Request, Session
 from specbench_kit.live.connection_options import TEMPERATURES
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import LONGEST_NAME, Account, Caller, ServerLimits
@@ -18,8 +18,6 @@ from specbench_kit.live.wire import Down, Refusal, Status
 MOST_LAYERS = 8
 """Layers whose hidden states a session may ask for; an EAGLE head reads three."""
 LEAST_TOP_P = 1e-4
-UNLIMITED = 1 << 40
-"""The length limit of a response here: the device decides where its response ends."""
 
 
 class AnswerStream(Protocol):
@@ -176,6 +174,7 @@ class SessionTable:
         self._opened += 1
         text = Session(
             # The device's name for it may be that of another owner's session.
+            # The device decides where its response ends.
             Request(f"{self._opened}", "", tuple(frame.prompt), UNLIMITED),
             RequestRandom(frame.sampling.seed, frame.sampling.request),
             frozenset(),

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from specbench_kit.decoding.verification import (
     Verdict,
+    VerifiedRow,
     appended_row,
     commit_verdict,
     likeliest_tokens,
-    verdict_of_row,
+    verdict_on,
 )
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.sessions import ServerSession
@@ -68,17 +69,9 @@ class BatchVerifier:
             return
         for number, (pending, row) in enumerate(zip(rounds, rows, strict=True)):
             try:
+                verified = VerifiedRow(forward, number, len(row.tokens), best[number] if best else ())
                 session = pending.session
-                verdicts[pending] = verdict_of_row(
-                    pending.draft,
-                    pending.nodes,
-                    len(row.tokens),
-                    forward,
-                    number,
-                    session.sampler,
-                    session.layers,
-                    best,
-                )
+                verdicts[pending] = verdict_on(pending.draft, pending.nodes, verified, session.sampler, session.layers)
             except Exception as error:
                 self._drop_provisional(pending.session)
                 faults[pending] = fault_of(error)

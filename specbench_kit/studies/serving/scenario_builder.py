@@ -36,7 +36,7 @@ from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
-from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
+from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
 from specbench_kit.serving.pool_spec import NamedCards, PoolServer, named_cards, parse_outage, parse_servers
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
@@ -289,7 +289,7 @@ class ScenarioBuilder:
     def _memory_beside(self, profile: Profile | None, stages: int = 1) -> tuple[KvCapacity, str]:
         text = self.settings.kv_tokens
         roofline = None if profile is None else roofline_of(profile)
-        context = UNLIMITED.context
+        context = UNLIMITED_KV.context
         if roofline is not None and not isinstance(roofline, str):
             context = roofline.architecture.max_positions
         if text == "unlimited":
@@ -299,9 +299,9 @@ class ScenarioBuilder:
                 raise SkitError(f"--kv-tokens takes a number of tokens, auto or unlimited, not '{text}'")
             return KvCapacity(int(text), context), "as --kv-tokens says"
         if profile is None or roofline is None:
-            return UNLIMITED, "unlimited: the deployment names no profile of its verifier"
+            return UNLIMITED_KV, "unlimited: the deployment names no profile of its verifier"
         if isinstance(roofline, str):
-            return UNLIMITED, f"unlimited: {roofline}"
+            return UNLIMITED_KV, f"unlimited: {roofline}"
         device = f"{stages} stages of {profile.device}" if stages > 1 else f"a {profile.device}"
         origin = f"what {profile.model} in {profile.dtype} leaves free on {device}, less 10%"
         return kv_capacity(profile, stages=stages), origin
