@@ -3,7 +3,7 @@
 Also here: arrival times of messages over links that change with time, or that devices share.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -109,14 +109,20 @@ class Devices:
         _, _, new, cached = self.at_server[device]
         self.at_server[device, 2:] = new + cached, 0
 
-    def add_drafts(self, requests: Sequence[WaitingRound], now_s: float, room: float) -> list[WaitingRound]:
-        """Add drafts that have reached the server meanwhile to rounds that are about to be verified; return these.
+    def add_drafts(
+        self, requests: Sequence[WaitingRound], chunks: Mapping[int, int], now_s: float, most_tokens: float
+    ) -> list[WaitingRound]:
+        """Add drafts that have reached the server meanwhile to the rounds of a batch that begins; return these.
 
-        There is room for so many tokens.
+        The batch holds `most_tokens` at most; rounds of which `chunks` are computed take no drafts.
         """
+        if self._runs is None:
+            return []
         grown = []
-        for request in requests if self._runs is not None else ():
-            assert self._runs is not None
+        room = most_tokens - self.at_server[[request.client for request in requests], 2:].sum()
+        for request in requests:
+            if request.client in chunks:
+                continue
             tokens = self._runs.take_arrived(request.client, now_s, room)
             if tokens:
                 room -= tokens

@@ -14,14 +14,14 @@ from specbench_kit.core.errors import require
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.execution import DraftTime
-from specbench_kit.serving.round_sources import RecordedRounds, ResponseStarts, RoundArrays
+from specbench_kit.serving.round_sources import RecordedAnswers, RecordedRounds, RoundArrays
 from specbench_kit.serving.round_table import RoundOutcomes, RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.systems.base import DraftingPlace
 from specbench_kit.traces.trace import RequestTrace
 
 
-class RightTokens:
+class RightTokens(RecordedAnswers):
     """Recorded answers, of which it is known for every token whether the draft model drafts it.
 
     Averages are those of the rounds of one request `alone`. A response that is longer than its record goes on with the
@@ -34,18 +34,10 @@ class RightTokens:
         self.ahead = ahead
         self.typical = alone.typical
         self.colocated_ratio = alone.colocated_ratio
-        self._lengths = np.array([(len(trace.prompt_ids), len(trace.output_ids)) for trace in answers]).T
-        self._first = np.cumsum(self._lengths[1]) - self._lengths[1]
+        lengths = [(len(trace.prompt_ids), len(trace.output_ids)) for trace in answers]
+        ends = np.cumsum([output for _, output in lengths])
+        super().__init__(lengths, ends - [output for _, output in lengths])
         self._wrong = np.flatnonzero(~np.concatenate(right))
-
-    @property
-    def shortest_output(self) -> int:
-        return int(self._lengths[1].min())
-
-    def begin(self, uniform: Floats) -> ResponseStarts:
-        records = (uniform * len(self._first)).astype(np.int64)
-        prompts, outputs = self._lengths[:, records]
-        return ResponseStarts(prompts, outputs, self._first[records])
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
         """Return rounds without drafts, and where the answers began; `FreeRuns` says what has reached the server."""
@@ -179,6 +171,7 @@ class FreeRuns:
                 cached = run.first + min(run.right, passed, done - 1) if done else run.cached
                 free_s = run.times_s[drafted] if under_way else max(at_s, next_s)
                 self._begin_anew(device, tokens[index], min(cached, tokens[index] - 1), free_s)
+            # A scheduler chooses by what the server has by now; what arrives until its batch begins comes on top.
             self.take_arrived(device, float(ended_s[index]))
 
     def _go_on(self, device: int, passed: int, answered_s: float) -> None:

@@ -279,7 +279,27 @@ def iid(
     return PositionRates((alpha,) * length, stop_rule, spread, overconfidence)
 
 
-class RecordedRounds:
+class RecordedAnswers:
+    """Recorded requests, one of which is drawn at random for each response.
+
+    `lengths` are the tokens of their prompts and answers, and `first` the places where their own records begin.
+    """
+
+    def __init__(self, lengths: Sequence[tuple[int, int]], first: Integers) -> None:
+        self._lengths = np.array(lengths).T
+        self._first = first
+
+    @property
+    def shortest_output(self) -> int:
+        return int(self._lengths[1].min())
+
+    def begin(self, uniform: Floats) -> ResponseStarts:
+        records = (uniform * len(self._first)).astype(np.int64)
+        prompts, outputs = self._lengths[:, records]
+        return ResponseStarts(prompts, outputs, self._first[records])
+
+
+class RecordedRounds(RecordedAnswers):
     """Recorded rounds; each response replays the rounds of one recorded request, drawn at random.
 
     A response that is longer than its record continues with another one. A chain takes one draft forward per token,
@@ -292,7 +312,9 @@ class RecordedRounds:
         records = [record for record in records if record.rounds]
         if not records:
             raise SkitError("the records hold no finished request: record a trace or a run with at least one")
-        self._lengths = np.array([(len(record.prompt_ids), len(record.output_ids)) for record in records]).T
+        lengths = [(len(record.prompt_ids), len(record.output_ids)) for record in records]
+        ends = np.cumsum([len(record.rounds) for record in records])
+        super().__init__(lengths, ends - [len(record.rounds) for record in records])
         rounds = []
         for entry in (entry for record in records for entry in record.rounds):
             steps, ahead = levels, proactive
@@ -304,8 +326,6 @@ class RecordedRounds:
                     ahead = ahead or entry.proactive
             rounds.append(SimulatedRound(steps or 0, entry.submitted, entry.accepted, ahead))
         self._rounds = np.array(rounds).T
-        ends = np.cumsum([len(record.rounds) for record in records])
-        self._first = ends - [len(record.rounds) for record in records]
         self._next = np.arange(1, self._rounds.shape[1] + 1)
         self._next[ends - 1] = _DRAW_RECORD
         steps, submitted, accepted, _ = self._rounds.sum(axis=1).tolist()
@@ -316,15 +336,6 @@ class RecordedRounds:
         edge_s = sum(record.e2e_s for record in records if record.e2e_s and record.colocated_s)
         self.colocated_ratio = sum(beside) / edge_s if beside else None
         """Speed of one request alone, relative to the same with the draft model on the server; None if not known."""
-
-    @property
-    def shortest_output(self) -> int:
-        return int(self._lengths[1].min())
-
-    def begin(self, uniform: Floats) -> ResponseStarts:
-        records = (uniform * len(self._first)).astype(np.int64)
-        prompts, outputs = self._lengths[:, records]
-        return ResponseStarts(prompts, outputs, self._first[records])
 
     def tables(self) -> tuple[Integers | Floats, ...]:
         """Return the same as `PositionRates.tables`; there are no probabilities."""

@@ -188,9 +188,7 @@ class SimulatedServer:
             if self.waiting.pop(request.client, None) is not request:
                 raise SkitError("the scheduler put a request into a batch that does not wait: it is broken")
         clients = np.fromiter(map(_client, requests), np.int64, len(requests))
-        room = self.limits.kv_tokens - self._devices.at_server[clients, 2:].sum()
-        whole = [request for request in requests if request.client not in chunks]
-        self.estimator.estimate(*self._devices.add_drafts(whole, now_s, room))
+        self.estimator.estimate(*self._devices.add_drafts(requests, chunks, now_s, self.limits.kv_tokens))
         kv_tokens = self._devices.at_server[clients, 2:]
         if chunks:
             for index, request in enumerate(requests):

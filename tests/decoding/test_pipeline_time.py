@@ -38,6 +38,18 @@ def enter_prompts(time: PipelineTime | PipelineTimes, *streams: RequestStream) -
         request_stream.enter()
 
 
+def one_behind_another(time: PipelineTime | PipelineTimes, prompt: int) -> list[RequestStream]:
+    """Return a request with a prompt of so many tokens, in the second stage by now, and one of two about to enter."""
+    streams = [stream(0, prompt)]
+    enter_prompts(time, *streams)
+    time.step(streams)
+    streams[0].grow([])
+    streams[0].enter()
+    streams.append(stream(1, 2))
+    enter_prompts(time, streams[1])
+    return streams
+
+
 def phases_ms(clock: ModelledClock) -> dict[str, float]:
     return {phase: pytest.approx(1000 * seconds) for phase, seconds in clock.take().items() if seconds}
 
@@ -76,14 +88,9 @@ def test_a_hand_over_is_as_large_as_the_fullest_stage() -> None:
     """13 tokens leave the second stage while 2 leave the first: 1000 bytes each, at 1 MB/s, take 13 ms."""
     wide = replace(SERVER.verifier, hand_over=replace(HAND_OVER, bytes_per_token=1000, bytes_per_s=1e6))
     clock = ModelledClock()
-    time, streams = PipelineTime(replace(SERVER, verifier=wide), clock), [stream(0, 13)]
-    enter_prompts(time, *streams)
-    time.step(streams)
+    time = PipelineTime(replace(SERVER, verifier=wide), clock)
+    streams = one_behind_another(time, 13)
     clock.take()
-    streams[0].grow([])
-    streams[0].enter()
-    streams.append(stream(1, 2))
-    enter_prompts(time, streams[1])
     time.step(streams)
     assert phases_ms(clock)["link"] == 10 + 13
 
@@ -101,13 +108,8 @@ def test_prompts_that_are_cached_take_no_time_of_the_stages() -> None:
 def test_the_picture_of_a_step_shows_every_stage_the_drafter_and_the_link() -> None:
     """13 tokens are in the second stage and 2 in the first: 115 and 60 ms, drafts of 11, a hand-over of 10."""
     clock = ModelledClock()
-    time, streams = PipelineTime(SERVER, clock), [stream(0, 13)]
-    enter_prompts(time, *streams)
-    time.step(streams)
-    streams[0].grow([])
-    streams[0].enter()
-    streams.append(stream(1, 2))
-    enter_prompts(time, streams[1])
+    time = PipelineTime(SERVER, clock)
+    streams = one_behind_another(time, 13)
     clock.timeline, began_ms = Timeline(), 1000 * clock.now_s()
     time.step(streams)
     names = tuple(request_stream.session.request.id for request_stream in streams)
@@ -147,13 +149,7 @@ def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> No
     slow = replace(SERVER, verifier=replace(SERVER.verifier, latency=replace(latency, a_s=0.020, c_s=0.200)))  # type: ignore[type-var]
     ends = [PipelineTimeAtEnd(end) for end in (SERVER, slow)]
     time = PipelineTimes(PipelineTime(SERVER, ModelledClock()), ends)
-    streams = [stream(0, 4)]
-    enter_prompts(time, *streams)
-    time.step(streams)
-    streams[0].grow([])
-    streams[0].enter()
-    streams.append(stream(1, 2))
-    enter_prompts(time, streams[1])
+    streams = one_behind_another(time, 4)
     time.step(streams)
     for request_stream in streams:
         time.release(request_stream.session)
