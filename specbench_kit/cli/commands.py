@@ -73,7 +73,7 @@ COMMANDS = {
     "train-predictor": CommandEntry(
         "train_predictor:train_predictor",
         "Train rejection predictors for `--method wisp` and report if they pay off.",
-        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
+        "Prompts come from the dataset's train split or, if it has none, from the 30% of its prompts that a hash "
         "reserves for training; benchmarks with the predictor leave these prompts out.",
         example="skit train-predictor --limit 200",
         first="target draft dataset limit trace deployment families name save-to out",
@@ -81,7 +81,7 @@ COMMANDS = {
     "train-head": CommandEntry(
         "train_head:train_head",
         "Train an EAGLE head for `--method eagle` and `drafter=head` on the target's own answers.",
-        "Prompts come from each dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
+        "Prompts come from each dataset's train split or, if it has none, from the 30% of its prompts that a hash "
         "reserves for training. The answers are kept for later trainings.",
         example="skit train-head --target models/large --minutes 30",
         first="target dataset limit trace minutes vocabulary layers save-to resume json",
@@ -90,7 +90,7 @@ COMMANDS = {
         "train_draft:train_draft",
         "Train a small draft model out of some of a target's layers, on the target's own answers.",
         "It drafts the most frequent tokens only and reads the target's embedding. Prompts come from each dataset's "
-        "train split or, if it has none, from the 30 % of its prompts that a hash reserves for training.",
+        "train split or, if it has none, from the 30% of its prompts that a hash reserves for training.",
         example="skit train-draft --target models/large --minutes 30",
         first="target dataset limit trace minutes vocabulary layers save-to resume json",
     ),

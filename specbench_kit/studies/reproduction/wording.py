@@ -282,5 +282,6 @@ def series_and_point(pair: Published) -> str:
 
 
 def percent(share: float) -> str:
-    """Return 0.1234 as 12.3 %."""
-    return f"{significant(100 * share)} %"
+    """Return 0.1234 as 12.3% and 0.1 as 10%: a goal is a round number, not one that was measured to a decimal."""
+    number = significant(100 * share)
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number}%"
