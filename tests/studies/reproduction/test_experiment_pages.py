@@ -81,7 +81,9 @@ def outcome(against: str, ours: dict[str, float]) -> ReproducedExperiment:
 def test_a_sentence_says_what_a_papers_main_claim_comes_to(ours: dict[str, float], words: str) -> None:
     claim = MainClaim("it is fast", "wisp/x", ("a", "c"))
     assert main_claim(claim, [outcome("", ours)]) == f"The main claim is that it is fast. {words}"
-    assert main_claim(claim._replace(experiment="wisp/y"), [outcome("", ours)]) == ""
+    assert main_claim(claim._replace(experiment="wisp/y"), [outcome("", ours)]) == (
+        "The main claim is that it is fast; it is not among these experiments: `skit reproduce wisp/y` tries it."
+    )
     assert main_claim(claim._replace(series=("d",)), [outcome("", ours)]) == ""
 
 
