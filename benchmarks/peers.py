@@ -102,7 +102,7 @@ class Results:
             cells = [
                 f"{median(self.tokens_per_s(name)):.1f}",
                 f"{median(round_ratios(self.decoding, REFERENCE, name)):.2f}",
-                f"{100 * equal:.0f} %",
+                f"{equal:.0%}",
                 "" if position is None else f"token {position:g}",
                 *(f"{value:.1f}" for value in times.values()),
                 *(f"{times[width] / times[1]:.2f}" for width in WIDTHS[1:]),

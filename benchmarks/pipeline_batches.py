@@ -132,7 +132,7 @@ def _report(title: str, published: str, points: Points) -> str:
 def _cells(point: Metrics) -> list[str]:
     rate = point["hit_rate"]
     times = [f"{1e3 * point[key]:.1f} ms" for key in ("mean", "p95", "p99")]
-    return [*times, "" if not rate else f"{100 * rate:.1f} %"]
+    return [*times, "" if not rate else f"{rate:.1%}"]
 
 
 def _picture(points: Points) -> Picture:

@@ -36,9 +36,9 @@ LOADS = (0.5, 1.0, 1.5)
 
 TITLE = """# The simulator beside a real server
 
-Each number is simulated less measured, in percent or, for violations, in points. **Bold** exceeds the tolerance: 10 %
-of throughput and median, 15 % of P95, 3 points of violations. Simulated numbers are means over several seeds.
-`withheld` is the share of the processors that the host gave to others during the load; above 2 % the times do not hold.
+Each number is simulated less measured, in percent or, for violations, in points. **Bold** exceeds the tolerance: 10%
+of throughput and median, 15% of P95, 3 points of violations. Simulated numbers are means over several seeds.
+`withheld` is the share of the processors that the host gave to others during the load; above 2% the times do not hold.
 Where the first table exceeds a tolerance and the second does not, the machine was faster or slower during the load than
 during the profile. `violations` is the share of responses below their promised token speed: a negative number means
 that the simulator promises too much."""
@@ -50,7 +50,7 @@ of the server, its wire's own time beside the round trip, and a profile of the d
 {pair}; the reports say where the machine was disturbed.
 Speedups are over *AR at the server, streamed*: the target decodes by itself and pays the link once. `server-only` is
 the speedup of the same method with draft and target both at the server, streamed. Bold: measured and modelled speedup
-are more than 15 % apart.
+are more than 15% apart.
 
 | round trip | method | ms per token, measured | modelled | apart in % | speedup, measured | modelled | apart in % \
 | server-only, measured | modelled |

@@ -4,7 +4,7 @@
     python scripts/mutants.py '*__mutmut_*7'      about a tenth of them; several patterns may be given
 
 A mutant that no test notices must be listed in tests/mutants.toml with the reason. Exit code 1 if one is not and, after
-a run over all mutants, if an entry matches none, or if less than 90 % of a module's mutants were noticed.
+a run over all mutants, if an entry matches none, or if less than 90% of a module's mutants were noticed.
 """
 
 import os

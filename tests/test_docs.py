@@ -44,6 +44,12 @@ def test_every_page_is_in_the_navigation() -> None:
     assert written <= set(re.findall(r"'([\w/.]+\.md)'", nav))
 
 
+def test_percentages_are_written_as_the_tables_of_reports_write_them() -> None:
+    pages = [*PAGES, *(ROOT / "results" / "reference").rglob("*.md")]
+    spaced = re.compile(r"\d %(?=[\s.,;:)*|]|$)", re.MULTILINE)
+    assert [page for page in pages if spaced.search(page.read_text(encoding="utf-8"))] == []
+
+
 @pytest.mark.skipif(not find_spec("mkdocs"), reason="the extra docs is not installed here")
 def test_every_method_and_metric_has_its_page() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))

@@ -73,7 +73,7 @@ COMMANDS = {
     "train-predictor": CommandEntry(
         "train_predictor:train_predictor",
         "Train rejection predictors for `--method wisp` and report if they pay off.",
-        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
+        "Prompts come from the dataset's train split or, if it has none, from the 30% of its prompts that a hash "
         "reserves for training; benchmarks with the predictor leave these prompts out.",
         example="skit train-predictor --limit 200",
         first="target draft dataset limit trace deployment families name save-to out",
@@ -81,7 +81,7 @@ COMMANDS = {
     "train-head": CommandEntry(
         "train_head:train_head",
         "Train an EAGLE head for `--method eagle` and `drafter=head` on the target's own answers.",
-        "Prompts come from each dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
+        "Prompts come from each dataset's train split or, if it has none, from the 30% of its prompts that a hash "
         "reserves for training. The answers are kept for later trainings.",
         example="skit train-head --target models/large --minutes 30",
         first="target dataset limit trace minutes vocabulary layers save-to resume json",
@@ -90,7 +90,7 @@ COMMANDS = {
         "train_draft:train_draft",
         "Train a small draft model out of some of a target's layers, on the target's own answers.",
         "It drafts the most frequent tokens only and reads the target's embedding. Prompts come from each dataset's "
-        "train split or, if it has none, from the 30 % of its prompts that a hash reserves for training.",
+        "train split or, if it has none, from the 30% of its prompts that a hash reserves for training.",
         example="skit train-draft --target models/large --minutes 30",
         first="target dataset limit trace minutes vocabulary layers save-to resume json",
     ),
@@ -166,7 +166,8 @@ COMMANDS = {
         "plan:plan",
         "Find the cheapest fleet of GPUs that keeps a promise to many devices, and what else it would cost.",
         "Cards, how many of them hold a copy of the model, bits per weight, method, scheduler and batch limit are "
-        "chosen by the law of step times first and by simulation then; the verdict takes at least five seeds.",
+        "chosen by the analytic model of step times first and by simulation then; the verdict takes at least five "
+        "seeds.",
         example="skit plan --devices 5000 --class 4:0.5,8:0.5 --link 40ms --gpus a100,h100,l40s",
         first="devices class link gpus cards bits target acceptance prices out",
     ),

@@ -65,7 +65,7 @@ def tell_training(
         say(
             console,
             f"live, on {live['prompts']} held-out prompts: {live['acceptance_length']:.2f} tokens per verification, "
-            f"{live['speedup']:.2f} times autoregressive decoding; accepted by position: {rates} %",
+            f"{live['speedup']:.2f} times autoregressive decoding; accepted by position: {rates}%",
         )
     else:
         say(console, f"on held-out answers: {held_out['acceptance_length']} tokens per verification")

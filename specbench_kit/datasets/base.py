@@ -44,7 +44,7 @@ class Prompt:
 
     @property
     def is_reserved(self) -> bool:
-        """Return True for the 30 % of the prompts that training takes from a dataset without a train split."""
+        """Return True for the 30% of the prompts that training takes from a dataset without a train split."""
         return int(self.fingerprint, 16) / 16.0**FINGERPRINT_DIGITS < RESERVED_SHARE
 
 

@@ -125,8 +125,8 @@ def _check_chosen(drafts: Sequence[Draft], chosen: Sequence[Sequence[int]]) -> N
         if withheld <= min(tree.revealed, tree.last):
             raise PolicyError(
                 f"token {withheld} of a draft was left out after its probability or what follows it was read: this "
-                "would change the output's distribution. Decide by distribution_stats, or take the likeliest tokens "
-                "with proposal = 'top'"
+                "would change the output's distribution. Decide by distribution_stats, or take the most probable "
+                "tokens with proposal = 'top'"
             )
 
 

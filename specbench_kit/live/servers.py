@@ -268,7 +268,7 @@ class EngineJudge:
     def _values(self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False) -> dict[int, float]:
         values = self.engine.log_probabilities(text, tokens, fresh=fresh)
         if values is None or len(values) < 2:
-            raise SkitError("the engine gives no log-probabilities of its likeliest tokens")
+            raise SkitError("the engine gives no log-probabilities of its most probable tokens")
         _require_probabilities(values, tokens)
         return values
 
@@ -459,7 +459,7 @@ class EngineServer:
         if method.draws_tokens and not sampler.greedy:
             raise SkitError(
                 f"{name}: {server} does not return the probabilities that tokens drawn at random need: name a method "
-                "that drafts the likeliest tokens, such as prompt-lookup, or leave out --temperature"
+                "that drafts the most probable tokens, such as prompt-lookup, or leave out --temperature"
             )
 
     def verifier(self, setup: VerifierSetup) -> RemoteVerifier:

@@ -272,7 +272,7 @@ def add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Iterable[in
         if len(tokens) > max_entries:
             raise SkitError(
                 f"a drafted token's distribution has {len(tokens)} entries and the server takes {max_entries}: "
-                f"draft from the likeliest alone, with --draft-top-n {max_entries} or less"
+                f"draft from the most probable alone, with --draft-top-n {max_entries} or less"
             )
         frame.counts.append(len(tokens))
         frame.ids.extend(tokens.tolist())

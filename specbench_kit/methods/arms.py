@@ -63,7 +63,8 @@ class ArmsMethod(Method):
         drawing = {rule.proposal for rule in self.rules if rule.uses_drafter}
         if len(drawing) > 1:
             raise SkitError(
-                f"{self.display_name}: some of its arms draw tokens and some take the likeliest: name arms of one kind"
+                f"{self.display_name}: some of its arms draw tokens and some take the most probable: "
+                "name arms of one kind"
             )
         object.__setattr__(self, "proposal", next(iter(drawing), "sample"))
 

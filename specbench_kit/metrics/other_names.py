@@ -105,7 +105,7 @@ OTHER_NAMES = (
     OtherNames(
         ours="`speedup`: time of autoregressive decoding / time of the method",
         specedge="speedup",
-        adaspec="speedup; a gain of 55 % is .55 more of it, and no ratio",
+        adaspec="speedup; a gain of 55% is .55 more of it, and no ratio",
         specpipe="speedup of the time between tokens",
     ),
     OtherNames(

@@ -61,6 +61,10 @@ class DeploymentKey(NamedTuple):
 LOCAL_DEPLOYMENT = DeploymentKey()
 
 
+OTHER_VALUES = " with other values"
+"""What follows the name of a deployment of which some number was another one when a threshold was tuned."""
+
+
 class TunedThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The threshold and the longest draft, in tokens, that were tuned for a rule in a deployment.
 
@@ -82,7 +86,7 @@ class TunedThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def deployment_label(self, current: DeploymentKey) -> str:
         """Return the deployment's name, with a remark if its numbers differ from those of `current`."""
         changed = self.deployment == current.name and self.digest not in ("", current.digest)
-        return f"{self.deployment} with other values" if changed else self.deployment
+        return f"{self.deployment}{OTHER_VALUES}" if changed else self.deployment
 
 
 def closest_threshold(

@@ -90,7 +90,9 @@ class ProfileSettings:
         if self.cards < 1 or (self.cards > 1) != (self.interconnect is not None):
             raise SkitError("--cards above 1 needs the --interconnect between the cards, and a single card has none")
         if self.expert_parallel and (self.cards < 2 or self.origin == SILICON):
-            raise SkitError("--expert-parallel needs several --cards, and goes by the law: leave out --from silicon")
+            raise SkitError(
+                "--expert-parallel needs several --cards, and goes by the analytic model: leave out --from silicon"
+            )
         given = [
             option.shown_name(field.name)
             for field, _, option in options_in(type(self))

@@ -80,7 +80,7 @@ class RunConfig(Struct):
     temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
     top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None
     top_k: Annotated[int | None, doc("top-k sampling; 0 disables it")] = None
-    draft_top_n: Annotated[int, doc("likeliest tokens that a draft is drawn from; 0 is all")] = 0
+    draft_top_n: Annotated[int, doc("most probable tokens that a draft is drawn from; 0 is all")] = 0
     baseline: Annotated[bool | None, doc("whether the target also decoded alone")] = None
     lossy: Annotated[str | None, doc("rule of lossy verification, if the run had one")] = None
     launch: Annotated[str, doc("how the stages of a pipeline ran")] = "virtual"
@@ -271,7 +271,7 @@ class RunDescription(Struct, kw_only=True):
     command: Annotated[str | None, doc("command of skit, if it was not bench")] = None
     method: Annotated[str | None, doc("spec of the method, such as fixed-k:k=4")] = None
     options: Annotated[JsonObject | None, doc("every option of the method with its value")] = None
-    proposal: Annotated[str | None, doc("which tokens are drafted: drawn at random, or the likeliest")] = None
+    proposal: Annotated[str | None, doc("which tokens are drafted: drawn at random, or the most probable")] = None
     uses: Annotated[JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")] = field(
         default_factory=dict
     )

@@ -29,7 +29,8 @@ class RecordedForward(DraftForward):
     def __getattr__(self, name: str) -> NoReturn:
         if name in ("forward", "logits", "probabilities"):
             raise SkitError(
-                f"a trace holds the likeliest tokens of a draft model and no whole distributions ({name}): run it live"
+                f"a trace holds the most probable tokens of a draft model and no whole distributions ({name}): run it "
+                "live"
             )
         raise AttributeError(name)
 

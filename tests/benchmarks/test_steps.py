@@ -6,7 +6,7 @@ from benchmarks.steps import spread_on_new_card
 
 
 def test_nine_of_ten_times_on_a_further_card_lie_in_the_range() -> None:
-    """Six cards that are off by 6 % each, and steps by 7 % around that; the quantiles of all steps cover too little."""
+    """Six cards that are off by 6% each, and steps by 7% around that; the quantiles of all steps cover too little."""
     random = np.random.default_rng(0)
     covered, by_quantiles = [], []
     for _ in range(200):

@@ -54,7 +54,7 @@ def test_one_capacity_is_explained_by_the_loads_that_were_tried(tmp_path: Path) 
     odds = ["--system", "sled", "--acceptance", "iid:alpha=0.8,length=4"]
     folder, _, _ = searched(*odds, *LENGTHS, *SHORT, "--seeds", 1, "--epsilon", 0.1, "--out", tmp_path)
     assert {path.name for path in (folder / "plots").iterdir()} == {"tried.png", "tried.svg"}
-    assert "Below the dotted line, at 10 %, a load counts as served" in (folder / "report.md").read_text()
+    assert "Below the dotted line, at 10%, a load counts as served" in (folder / "report.md").read_text()
 
 
 def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, JsonObject, str]) -> None:

@@ -229,7 +229,10 @@ def test_arms_that_take_the_likeliest_tokens_go_together() -> None:
         ("svip+svip", "tapout: the arm svip is named twice"),
         ("svip+specinfer", "tapout: 'specinfer' cannot be an arm: arms are methods that draft chains"),
         ("svip+oracle", "tapout: 'oracle' cannot be an arm"),
-        ("svip+tetris", "tapout: some of its arms draw tokens and some take the likeliest: name arms of one kind"),
+        (
+            "svip+tetris",
+            "tapout: some of its arms draw tokens and some take the most probable: name arms of one kind",
+        ),
         ("svip+fixed-k.k=0", "fixed-k: k must be at least 1, not 0"),
         ("svip+nothing", "unknown method 'nothing'"),
         ("svip+fixed-k.q=1", "fixed-k: unknown option 'q'; known: k, drafter"),

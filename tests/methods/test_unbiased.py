@@ -141,7 +141,8 @@ def test_a_biased_combination_is_refused_in_one_line(policy: Policy) -> None:
         exact_outputs(policy, plan_checked, drafter, _even)
     assert str(refused.value) == (
         "tried: token 1 of a draft was left out after its probability or what follows it was read: this would change "
-        "the output's distribution. Decide by distribution_stats, or take the likeliest tokens with proposal = 'top'"
+        "the output's distribution. Decide by distribution_stats, or take the most probable tokens with proposal "
+        "= 'top'"
     )
 
 

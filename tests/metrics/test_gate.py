@@ -44,7 +44,7 @@ def drawn(seed: int, prompts: int, loss: float, noise: float = 0.05) -> Comparis
 
 
 def test_equal_versions_seldom_fail_and_a_loss_is_found() -> None:
-    """If 5 % of equal versions failed, more than 12 of 100 would have p < .002."""
+    """If 5% of equal versions failed, more than 12 of 100 would have p < .002."""
     equal = [gate("slower by 5%").judge(drawn(seed, 40, 0.0)) for seed in range(100)]
     assert sum(bool(result.failed) for result in equal) <= 12
     slower = [gate("slower by 5%").judge(drawn(seed, 40, 0.05)) for seed in range(100)]
@@ -77,7 +77,7 @@ def test_modelled_time_tells_at_once() -> None:
 
 
 def test_a_small_loss_that_is_sure_passes() -> None:
-    """A loss of 1 % that many prompts show is nearer to none than to 5 %."""
+    """A loss of 1% that many prompts show is nearer to none than to 5%."""
     result = gate("slower by 5%").judge(drawn(0, 400, 0.01, noise=0.02))
     assert (result.failed, result.too_small) == ([], [])
 

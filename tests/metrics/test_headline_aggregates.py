@@ -69,7 +69,7 @@ def test_an_interval_has_the_width_of_95_per_cent() -> None:
     """Half of 400 requests have a rate of 1 and half of 3 tokens: 1.96 standard errors of 1 / sqrt(400) either way."""
     records = [record(str(n), round_of(2, accepted=2 * (n % 2))) for n in range(400)]
     low, high = overall(records)["intervals"]["acceptance_length"]
-    assert (high - low) / 2 == pytest.approx(1.96 * 1 / 20, rel=0.06)  # 90 % would be 0.084 of it less, 99 % 0.31 more
+    assert (high - low) / 2 == pytest.approx(1.96 * 1 / 20, rel=0.06)  # 90% would be 0.084 of it less, 99% 0.31 more
     assert (high + low) / 2 == pytest.approx(2.0, abs=0.01)
 
 

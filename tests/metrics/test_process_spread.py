@@ -119,7 +119,7 @@ def test_prompts_that_all_agree_are_widened_too() -> None:
 
 
 def test_the_fastest_of_many_methods_has_to_be_faster_by_more() -> None:
-    """A printed table of Tukey's range says 4.60 at 5 % for eight methods and 30 degrees of freedom."""
+    """A printed table of Tukey's range says 4.60 at 5% for eight methods and 30 degrees of freedom."""
     assert range_of_equals(0.95, 2, 4) == pytest.approx(students_t.ppf(0.975, 4))
     assert range_of_equals(0.95, 8, 30) * np.sqrt(2) == pytest.approx(4.60, abs=0.005)
     logs = np.random.default_rng(3).normal(0, 0.01, (9, 5, 1)) + np.zeros((9, 5, 8))
@@ -165,7 +165,7 @@ def test_processes_are_averaged_and_repeats_in_one_are_not() -> None:
 
 
 def test_verdicts_hold_their_level_under_offsets_that_last_as_long_as_a_process() -> None:
-    """If 5 % of verdicts are false, more than 15 of 120 are false in one case of a thousand."""
+    """If 5% of verdicts are false, more than 15 of 120 are false in one case of a thousand."""
     false, _, hold = Scene("log-normal", 2, 10, lasting=Lasting(0.03, 3, 0.03)).rates(120)
     assert false <= 15 / 120
     assert hold >= 0.9

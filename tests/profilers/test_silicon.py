@@ -44,9 +44,9 @@ def test_models_and_cards_that_are_often_deployed_come_with_the_kit(model: str, 
 
 @pytest.mark.parametrize(("model", "card"), DENSE)
 def test_steps_are_those_of_the_database(model: str, card: str) -> None:
-    """A plain step is within 1 % of the database's from 16 requests on and within 8 % below, a prompt within 2 %.
+    """A plain step is within 1% of the database's from 16 requests on and within 8% below, a prompt within 2%.
 
-    Steps with several new tokens, whose shapes the tables interpolate, are within 2 % on average and 10 % each.
+    Steps with several new tokens, whose shapes the tables interpolate, are within 2% on average and 10% each.
     """
     kernels = find_kernels(model, card, "vllm")
     assert kernels is not None

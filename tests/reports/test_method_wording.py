@@ -126,7 +126,7 @@ def test_a_report_says_which_methods_counted_the_link() -> None:
 def test_a_report_names_the_methods_that_take_the_likeliest_tokens_under_sampling() -> None:
     adaspec = run_document({"method": "adaspec", "proposal": "top", "config": {"temperature": 0.7}})
     (line,) = methods.proposal_notes([adaspec, run_document({"method": "fixed-k"})])
-    assert line.startswith("Drafted tokens: `adaspec` takes the likeliest ones")
+    assert line.startswith("Drafted tokens: `adaspec` takes the most probable ones")
     assert methods.proposal_notes([replace(adaspec, config=RunConfig(temperature=0.0))]) == []
 
 

@@ -265,8 +265,8 @@ def _comparison(lossless: LosslessCounts) -> Blocks:
         text = (
             "A divergence is a tie if the engine's log-probabilities of the two tokens differ by less than twice the "
             f"noise, and an error if by more than {2 * CLEARLY_ABOVE:g} times the noise. Noise: how far the distance "
-            "between the two likeliest tokens moves, where outputs agree, when a text is computed as a whole, behind "
-            f"the engine's prefix cache, and beside others; at most {lossless.noise:.2g}."
+            "between the two most probable tokens moves, where outputs agree, when a text is computed as a whole, "
+            f"behind the engine's prefix cache, and beside others; at most {lossless.noise:.2g}."
         )
         blocks.append(Paragraph(text))
     elif lossless.noise is not None:

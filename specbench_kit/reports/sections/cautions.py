@@ -10,7 +10,7 @@ from specbench_kit.deployments.restoring import restore
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.models.catalogue import shape_of
-from specbench_kit.predictors.thresholds import LOCAL
+from specbench_kit.predictors.thresholds import LOCAL, OTHER_VALUES
 from specbench_kit.reports.document import Table
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span
@@ -186,10 +186,10 @@ def predictor_cautions(run: RunDescription) -> list[str]:
     tuned_for = predictor.deployment
     deployment = run.deployment_name or LOCAL
     if tuned_for and tuned_for != deployment and not (tuned_for == LOCAL and deployment == RECORDED):
-        lines.append(
-            f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned_for}', but time is that of "
-            f"'{deployment}'."
-        )
+        where = f"'{tuned_for}', but time is that of '{deployment}'"
+        if tuned_for == f"{deployment}{OTHER_VALUES}":
+            where = f"'{deployment}' with other values than here"
+        lines.append(f"OTHER DEPLOYMENT: the predictor of {method} was tuned for {where}.")
     if rule := predictor.rule:
         lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} only; train it again.")
     return lines

@@ -46,14 +46,15 @@ def link_notes(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> 
 
 
 def proposal_notes(runs: Sequence[RunDocument]) -> list[str]:
-    """Return one line on the methods that take the likeliest tokens where others draw theirs at random."""
+    """Return one line on the methods that take the most probable tokens where others draw theirs at random."""
     sampled = [run for run in runs if run.config.temperature]
     likeliest = list(dict.fromkeys(_name(run) for run in sampled if run.proposal == "top"))
     if not likeliest:
         return []
     return [
-        f"Drafted tokens: {_listed(likeliest)} {_verb('take', likeliest)} the likeliest ones, which are accepted less "
-        f"often under sampling than tokens drawn at random; {code('fixed-k:proposal=top')} is the control for them."
+        f"Drafted tokens: {_listed(likeliest)} {_verb('take', likeliest)} the most probable ones, which are accepted "
+        f"less often under sampling than tokens drawn at random; {code('fixed-k:proposal=top')} is the control for "
+        "them."
     ]
 
 

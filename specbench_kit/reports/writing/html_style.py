@@ -77,7 +77,7 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
 .facts th {{ width: 9rem; color: var(--faint); }}
 .facts td {{ overflow-wrap: anywhere; }}
 @media (max-width: 40rem) {{
-  h1 {{ font-size: 1.25rem; }} h2 {{ font-size: 1.1rem; margin-top: 1rem; }} figcaption {{ line-height: 1.3; }}
+  h1 {{ font-size: 1.25rem; }} h2 {{ font-size: 1.1rem; margin-top: 1rem; }}
   .facts th {{ width: 6.5rem; }} .words:not(.stacked) td:last-child {{ min-width: 16rem; }}
   .words:not(.stacked) td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
   .numbers td.text {{ min-width: 8rem; }}
@@ -100,6 +100,11 @@ figure svg text {{ fill: var(--text); }}
 figcaption {{ color: var(--faint); font-size: .88rem; }}
 figure[class*="timeline"] {{ grid-column: 1 / -1; overflow-x: auto; }}
 figure[class*="timeline"] svg {{ min-width: 44rem; }}
+@media (max-width: 40rem) {{
+  .figures {{ margin: 0 -1rem; }}
+  figure {{ border-width: 1px 0; border-radius: 0; padding: .25rem 0; }}
+  figcaption {{ line-height: 1.3; padding: 0 1rem; }}
+}}
 @media print {{
   .warning .line > summary {{ white-space: normal; }}
   .figures {{ display: block; }}

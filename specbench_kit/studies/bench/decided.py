@@ -1,7 +1,7 @@
 """Stop a benchmark once its comparison is decided, by a sequential rule whose verdicts hold their level.
 
 The table is looked at after 10, 20, 40 and so many more requests of every method, and at the end. Each look has its
-share of the 5 % of tables of equal methods that may contain a false verdict.
+share of the 5% of tables of equal methods that may contain a false verdict.
 """
 
 from collections import defaultdict

@@ -169,7 +169,7 @@ COLUMNS = (
 POINT = ("devices", "arrivals")
 """Columns that name a load: the devices, and how many requests arrive."""
 SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, with the measured batch times"}
-TOLERANCES = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
+TOLERANCES = "throughput and median within 10%, P95 within 15%, violations within 3 points"
 
 
 def values_of(row: LoadFigures) -> Values:
@@ -307,7 +307,7 @@ class JudgedError:
     @property
     def text(self) -> str:
         """The error with its unit."""
-        return f"{100 * self.error:+.1f} {'points' if self.column.in_points else '%'}"
+        return f"{100 * self.error:+.1f}{' points' if self.column.in_points else '%'}"
 
 
 def judged_errors(result: Validation) -> list[JudgedError]:
@@ -386,7 +386,7 @@ def _error(error: Deviation, column: ComparedColumn) -> str:
     """Return an error, in bold if it exceeds the tolerance."""
     if error.off is None:
         return ABSENT
-    text = f"{100 * error.off:+.1f} {'points' if column.in_points else '%'}"
+    text = f"{100 * error.off:+.1f}{' points' if column.in_points else '%'}"
     return f"**{text}**" if error.within is False else text
 
 

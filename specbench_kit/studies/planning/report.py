@@ -57,8 +57,8 @@ STYLES: Mapping[str, Style] = {
 }
 NOTE = (
     "Dollars of rent per million tokens of full replicas, with one seed: at the plan's promise the best replica, at "
-    "other promises that which the law prefers; a line ends where it keeps the promise no longer. The ring is the "
-    "plan. Down and to the right is better."
+    "other promises that which the analytic model prefers; a line ends where it keeps the promise no longer. The "
+    "ring is the plan. Down and to the right is better."
 )
 
 
@@ -288,14 +288,14 @@ def _range(summary: PlanSummary) -> Blocks:
 
 def _search(summary: PlanSummary) -> Blocks:
     lines = [
-        f"{WAYS[way]}: {counts.candidates:,} ranked by the law, {counts.simulated} simulated; of the "
-        f"kinds of replicas that were not, {counts.ruled_out} cannot be cheaper by the law's bound, and "
+        f"{WAYS[way]}: {counts.candidates:,} ranked by the analytic model, {counts.simulated} simulated; of the "
+        f"kinds of replicas that were not, {counts.ruled_out} cannot be cheaper by its bound, and "
         f"{counts.unlikely} are too dear by its estimate"
         for way, counts in summary.searched.items()
     ]
     columns = (
         *("cards", "weights", "drafting", "method", "scheduler", Column("largest batch", "count")),
-        *(Column("devices", "count"), Column("by the law", "count"), "$ per hour and 1,000 devices"),
+        *(Column("devices", "count"), Column("by the analytic model", "count"), "$ per hour and 1,000 devices"),
     )
     rows = [
         (
@@ -366,7 +366,7 @@ def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
     if plan.weight_bits < 16:
         lines.append(
             f"OTHER OUTPUTS: with weights in {plan.weight_bits} bits the target answers otherwise than in 16; their "
-            "step times go by the law from the data sheet, computed in 16 bits. --bits 16 leaves them out."
+            "step times go by the analytic model from the data sheet, computed in 16 bits. --bits 16 leaves them out."
         )
     dates = sorted({price.date for price in summary.prices.values()})
     lines.append(f"PRICES READ {' AND '.join(dates)}: give yours with --prices.")

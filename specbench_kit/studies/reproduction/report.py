@@ -68,8 +68,9 @@ EXPERIMENT_COLUMNS = ("experiment", "subject", "predicted within the goal", "ver
 INTRODUCTION = (
     "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
     "measured on the paper's machines. Each paper's page lists all unspecified inputs, with the effect "
-    "of other values. Only predictions count: numbers that were put in, that an unknown was fitted to, or that follow "
-    "from other numbers of the same paper are shown and left out of every count, and so is a prediction that a result "
+    "of other values. A number is within the goal if it is off by no more than the share that stands beside its "
+    "experiment. Only predictions count: numbers that were put in, that an unknown was fitted to, or that follow from "
+    "other numbers of the same paper are shown and left out of every count, and so is a prediction that a result "
     "without any effect would meet. Of a gain, the gain is compared: 1.07x published and 1.00x simulated is no gain "
     "found."
 )
@@ -85,7 +86,7 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
     rows = [
         (
             link(result.name, f"{paper}.md"),
-            *(result.summary, f"{result.within} / {result.compared}", result.verdict),
+            *(result.summary, _within_the_goal(result), result.verdict),
         )
         for paper, members in by_paper.items()
         for result in members
@@ -236,9 +237,16 @@ def _experiment_row(result: ReproducedExperiment) -> tuple[Cell, ...]:
     return (
         result.name.partition("/")[2],
         result.summary,
-        f"{result.within} / {result.compared}" if result.compared else "nothing predicted",
+        _within_the_goal(result),
         result.verdict,
     )
+
+
+def _within_the_goal(result: ReproducedExperiment) -> str:
+    """Return how many predictions are within the goal, with the goal: the largest distance that counts as met."""
+    if not result.compared:
+        return "nothing predicted"
+    return f"{result.within} of {result.compared} within {percent(result.goal)}"
 
 
 def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cell, ...]:

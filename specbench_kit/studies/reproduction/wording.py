@@ -7,6 +7,7 @@ from msgspec import Struct
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.papers.experiment import Assumed, MainClaim, Published
+from specbench_kit.reports.document import code
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import ABSENT, significant, times
 
@@ -104,7 +105,8 @@ def verdict(result: ReproducedExperiment) -> str:
     also = f" Not counted: {others}." if others else ""
     if all(reached for reached, _ in parts):
         return f"Predicted: {sentence}.{also}"
-    return f"Not predicted: {sentence}. {result.prevented}".strip() + also
+    reached_by = "Predicted in part" if result.within else "Not predicted"
+    return f"{reached_by}: {sentence}. {result.prevented}".strip() + also
 
 
 def _not_predicted(result: ReproducedExperiment) -> str:
@@ -174,10 +176,14 @@ def role(pair: ComparedNumber) -> str:
 
 
 def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment]) -> str:
-    """Return in a sentence what a paper claims above all, and what it comes to here; empty without its numbers."""
+    """Return in a sentence what a paper claims above all, and what it comes to here or which command tells.
+
+    It is empty where the experiment has no number to compare.
+    """
     result = next((result for result in results if result.name == claim.experiment), None)
     if result is None:
-        return ""
+        command = code(f"skit reproduce {claim.experiment}")
+        return f"The main claim is that {claim.words}; it is not among these experiments: {command} tries it."
     pairs = [pair for pair in result.published if pair.series in claim.series and pair.value is not None]
     printed, found, holds = [], [], []
     for pair in pairs:
@@ -282,5 +288,6 @@ def series_and_point(pair: Published) -> str:
 
 
 def percent(share: float) -> str:
-    """Return 0.1234 as 12.3 %."""
-    return f"{significant(100 * share)} %"
+    """Return 0.1234 as 12.3% and 0.1 as 10%: a goal is a round number, not one that was measured to a decimal."""
+    number = significant(100 * share)
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number}%"

@@ -498,11 +498,11 @@ def _text(profile: Profile) -> str:
     most, busy_s = max(fit["busy_by_sessions"])
     parts = [
         ", ".join(f"{name} {1e6 * value:.1f} us" for name, value in profile.coefficients.items()),
-        f"{100 * fit['test']['mape']:.1f} % error on loads that were not fitted (R² {score(profile.test_r2)})",
+        f"{fit['test']['mape']:.1%} error on loads that were not fitted (R² {score(profile.test_r2)})",
         f"besides that {us['wire_s']} per round, and {1e6 * busy_s:.0f} us more with {most:.0f} devices",
         f"{us['frame_s']} between two answers, each of which delays the next verification by {us['answer_s']}",
         f"gap between verifications {us['turn_s']}, and {us['turn_answer_s']} per answer",
-        f"verifications of equal batches scatter by {100 * fit['verify_cv']:.0f} %",
+        f"verifications of equal batches scatter by {fit['verify_cv']:.0%}",
     ]
     return "; ".join(parts)
 

@@ -403,7 +403,7 @@ def _tried_loads(lines: Searched, summary: CapacitySummary) -> Picture:
                         alpha=0.7,
                     )
         axes.axhline(
-            100 * epsilon, color=BLACK, linewidth=1, linestyle=":", label=f"promise: at most {100 * epsilon:g} %"
+            100 * epsilon, color=BLACK, linewidth=1, linestyle=":", label=f"promise: at most {100 * epsilon:g}%"
         )
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -413,7 +413,7 @@ def _tried_loads(lines: Searched, summary: CapacitySummary) -> Picture:
         legend(axes, lines)
 
     note = (
-        f"Every load that was tried, under every SLO. Below the dotted line, at {100 * epsilon:g} %, a load counts as "
+        f"Every load that was tried, under every SLO. Below the dotted line, at {100 * epsilon:g}%, a load counts as "
         "served; runs whose result was clear early were stopped early."
     )
     return Picture("tried", "Violation rates of all tried loads", note, height(lines), paint)

@@ -26,7 +26,7 @@ def test_the_present_end_of_the_text_counts_as_a_place() -> None:
     """3/5, then 3/5 x 1: the shares of ArcticInference's suffix tree, whose counts include the suffix itself.
 
     Its tree, built from the authors' sources and run beside on 18,628 look-ups of one to four running requests, drafts
-    the same in 99.0 %; elsewhere equally frequent tokens differ, which it orders by the history of their counts.
+    the same in 99.0%; elsewhere equally frequent tokens differ, which it orders by the history of their counts.
     """
     index = SuffixDrafting().index()
     index.learn("own", FIXTURE)

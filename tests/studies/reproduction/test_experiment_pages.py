@@ -70,27 +70,28 @@ def outcome(against: str, ours: dict[str, float]) -> ReproducedExperiment:
         ({"a": 2.1, "b": 1.0, "c": 3.5}, "It comes out: 2.00, at least 3.00 are printed, and 2.10, 3.50 found."),
         (
             {"a": 2.1, "b": 1.0, "c": 2.5},
-            "It comes out in part, 1 of 2 numbers within 10.0 %: 2.00, at least 3.00 are printed, and "
-            "2.10, 2.50 found.",
+            "It comes out in part, 1 of 2 numbers within 10%: 2.00, at least 3.00 are printed, and 2.10, 2.50 found.",
         ),
         (
             {"a": 1.0, "b": 1.0, "c": 2.5},
-            "It does not come out within 10.0 %: 2.00, at least 3.00 are printed, and 1.00, 2.50 found.",
+            "It does not come out within 10%: 2.00, at least 3.00 are printed, and 1.00, 2.50 found.",
         ),
     ],
 )
 def test_a_sentence_says_what_a_papers_main_claim_comes_to(ours: dict[str, float], words: str) -> None:
     claim = MainClaim("it is fast", "wisp/x", ("a", "c"))
     assert main_claim(claim, [outcome("", ours)]) == f"The main claim is that it is fast. {words}"
-    assert main_claim(claim._replace(experiment="wisp/y"), [outcome("", ours)]) == ""
+    assert main_claim(claim._replace(experiment="wisp/y"), [outcome("", ours)]) == (
+        "The main claim is that it is fast; it is not among these experiments: `skit reproduce wisp/y` tries it."
+    )
     assert main_claim(claim._replace(series=("d",)), [outcome("", ours)]) == ""
 
 
 def test_a_claim_may_be_by_how_much_one_series_leads() -> None:
-    """Each number is right to 20 %, and the lead is half of what is printed."""
+    """Each number is right to 20%, and the lead is half of what is printed."""
     claim = MainClaim("it leads", "wisp/x", ("b",), is_lead=True)
     words = main_claim(claim, [outcome("a", {"a": 1.2, "b": 1.2, "c": 3.0})])
-    assert words.endswith("It does not come out within 10.0 %: 2.00 are printed, and 1.00 found for a.")
+    assert words.endswith("It does not come out within 10%: 2.00 are printed, and 1.00 found for a.")
 
 
 def test_every_paper_has_a_main_claim_whose_numbers_are_predictions() -> None:

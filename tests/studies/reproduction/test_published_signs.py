@@ -80,7 +80,7 @@ def slow_edge() -> Deployment:
 
 
 def test_drafting_ahead_costs_on_a_slow_device(trees: TraceFile, slow_edge: Deployment) -> None:
-    """One public edge-cloud system lost 25 % by prefetching: what was drafted ahead in vain delays the next draft."""
+    """One public edge-cloud system lost 25% by prefetching: what was drafted ahead in vain delays the next draft."""
     requests = list(trees)
     ahead, waiting = (
         tokens_per_s(spec, slow_edge, trees, requests) for spec in ("specedge", "specedge:proactive=false")
@@ -89,7 +89,7 @@ def test_drafting_ahead_costs_on_a_slow_device(trees: TraceFile, slow_edge: Depl
 
 
 def test_a_stop_rule_by_entropy_costs_on_a_slow_device(trace: TraceFile, slow_edge: Deployment) -> None:
-    """It lost 4 % by an entropy rule: AdaEDL's drafts one token more than it sends, which such a device feels."""
+    """It lost 4% by an entropy rule: AdaEDL's drafts one token more than it sends, which such a device feels."""
     requests = list(trace)
     rule, fixed = (tokens_per_s(spec, slow_edge, trace, requests) for spec in ("adaedl:max_draft=12", "fixed-k:k=4"))
     assert rule < fixed

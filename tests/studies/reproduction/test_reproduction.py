@@ -135,11 +135,14 @@ def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) ->
     return outcome_of(experiment, compare_published(experiment, rows))
 
 
-def test_the_verdict_is_one_of_three_sentences() -> None:
+def test_the_verdict_is_one_of_four_sentences() -> None:
     near_numbers = {"a": ({"value": 1.0}, 0.95), "b": ({"value": 1.0}, 1.02), "c": ({}, 3.0)}
-    assert verdict(compared(**near_numbers)) == "Predicted: all 2 numbers within 5.00 %."
+    assert verdict(compared(**near_numbers)) == "Predicted: all 2 numbers within 5%."
     assert verdict(compared(**{**near_numbers, "a": ({"value": 1.0}, 1.4)})) == (
-        "Not predicted: 1 of 2 numbers lie within 10.0 %; the farthest, a, is 1.40x the published one. No lengths."
+        "Predicted in part: 1 of 2 numbers lie within 10%; the farthest, a, is 1.40x the published one. No lengths."
+    )
+    assert verdict(compared(a=({"value": 1.0}, 1.4))) == (
+        "Not predicted: 0 of 1 numbers lie within 10%; the farthest, a, is 1.40x the published one. No lengths."
     )
     assert verdict(compared(a=({}, 1.0))) == "Nothing is predicted here, and the text of the paper has no number."
 
@@ -163,7 +166,7 @@ def test_only_predictions_count() -> None:
 
 
 def test_a_gain_is_scored_on_the_gain() -> None:
-    """A gain of 50 % of which nothing is found is not within 10 % of 1.5x; one of 7 % is compared in points."""
+    """A gain of 50% of which nothing is found is not within 10% of 1.5x; one of 7% is compared in points."""
     half, nothing = ({"value": 1.5, "null": 1}, 1.46), ({"value": 1.5, "null": 1}, 1.0)
     result = compared(half=half, nothing=nothing)
     assert [pair.score for pair in result.published] == pytest.approx([0.92, 0.0])
@@ -222,7 +225,7 @@ def test_a_stated_bound_holds_or_does_not() -> None:
     result = compared(above=({"at_most": 2}, 3.0), near=({"value": 1.0}, 1.02))
     assert (result.published[0].holds, result.published[0].simulated_over_published) == (False, None)
     assert verdict(result) == (
-        "Not predicted: the one number within 2.00 %; 0 of 1 statements hold, not above. No lengths."
+        "Predicted in part: the one number within 2%; 0 of 1 statements hold, not above. No lengths."
     )
 
 

@@ -138,7 +138,11 @@ def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
     assert setting_cautions(RunDescription(method="w", uses={"predictor": {"threshold": 0.5}})) == []
 
 
-def test_the_machine_that_recorded_a_trace_is_no_other_deployment_than_this_one() -> None:
+def test_a_deployment_is_another_one_by_its_name_or_values_and_not_because_a_trace_was_recorded_here() -> None:
+    changed = {"method": "w", "uses": {"predictor": {"threshold": 0.5, "deployment": "wan with other values"}}}
+    assert setting_cautions(
+        structs.replace(RunDescription.read(changed), deployment=deployment_description(name="wan"))
+    ) == ["OTHER DEPLOYMENT: the predictor of w was tuned for 'wan' with other values than here."]
     run = {"method": "w", "uses": {"predictor": {"threshold": 0.5, "deployment": "local"}}}
     replayed, wan = (
         structs.replace(RunDescription.read(run), deployment=deployment_description(name=name))

@@ -342,6 +342,6 @@ def require_fresh(store: AnswerStore, runner: Runner, layers: Sequence[int]) -> 
     difference = (fresh.float() - kept.states.float()).norm() / fresh.float().norm()
     require(
         float(difference) <= TOLERATED,
-        f"the states kept in '{store.folder}' differ from the target's by {100 * float(difference):.1f} %: they are "
+        f"the states kept in '{store.folder}' differ from the target's by {float(difference):.1%}: they are "
         "another model's, or were computed in another number format; delete the folder",
     )
