@@ -40,6 +40,7 @@ class Scripted:
     sent: list[Up] = field(default_factory=list)
     welcome: messages.Welcome = field(default_factory=lambda: messages.Welcome(generates=True))
     answer_arrived: bool = False
+    address: str = "host:1"
     reconnections: int = 0
 
     def send(self, frame: Up) -> None:
@@ -150,6 +151,21 @@ def test_a_round_that_is_refused_for_the_time_being_is_sent_again() -> None:
     assert [frame.session for frame in sent] == [*device.names, *[device.names[1]] * MAX_TRIES]
     assert all(frame == sent[1] for frame in sent[3:])
     assert len(device.connection.frames("open")) == 3
+
+
+def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s: list[float] = []
+    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    device, streaming = Device(), Streaming()
+    for number, (sender, name) in enumerate(((device, device.names[0]), (streaming, streaming.names[0])), 1):
+        refused = {"session": name, "status": Status.OVERLOADED, "retry_ms": 250 * number}
+        sender.connection.answers.append((0.0, Down(refused=refused)))
+    pending = device.verifier.send(device.drafts[:1], [[1, 2]])
+    device.answer(0, bonus=10)
+    streaming.answer(0, number=2, tokens=[5])
+    assert [verdict.bonus for verdict in pending()] == [10]
+    assert [list(streamed.tokens) for streamed in streaming.receive()] == [[5]]
+    assert waits_s == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.BROKEN_TREE, 1)])

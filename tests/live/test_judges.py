@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
 from math import log
+from types import SimpleNamespace
 
 import pytest
 from report_builders import make_record, make_round
@@ -55,7 +56,8 @@ class ScoringServer(Scripted):
         self.answers.append((0.0, Down(scored={"session": "other"})))
         self.answers.append((0.0, Down(refused={"session": "other", "status": Status.FAILED})))
         if isinstance(says, Status):
-            self.answers.append((0.0, Down(refused={"session": name, "status": says, "reason": "why"})))
+            refused = {"session": name, "status": says, "reason": "why", "retry_ms": 250}
+            self.answers.append((0.0, Down(refused=refused)))
         else:
             self.answers.append((0.0, Down(scored={"session": name, **says})))  # type: ignore[dict-item]
 
@@ -81,12 +83,17 @@ def test_scores_of_a_server_judge_an_output_and_are_counted() -> None:
 
 
 @pytest.mark.parametrize("says", [Status.OVERLOADED, Status.IN_FLIGHT, LOST])
-def test_a_server_that_is_busy_or_gone_for_a_moment_is_asked_again(says: Status | ConnectionLostError) -> None:
+def test_a_server_that_is_busy_or_gone_for_a_moment_is_asked_again(
+    says: Status | ConnectionLostError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that refuses says after how many milliseconds."""
+    waits_s: list[float] = []
+    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
     server = ScoringServer(says, says, says, SCORES)
     assert server.judge().judge(OTHER, PLAIN, 1).verdict == "tie"
     frames = server.frames("score")
     assert [frame == frames[0] for frame in frames] == [True] * 4
-    assert server.reconnections == (3 if says is LOST else 0)
+    assert (server.reconnections, waits_s) == ((3, []) if says is LOST else (0, [0.25] * 3))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,6 @@ TARGET = TargetDescription(
 
 def skit_server(link: Link | None = None, silence_s: float = 0.0, **welcome: object) -> SkitServer:
     connection: Any = Scripted(welcome=messages.Welcome(**(WELCOME | welcome)), reconnections=7)
-    connection.address = "host:1"
     return SkitServer(ServerAddress("host:1", link=link, silence_s=silence_s), connection)
 
 
