@@ -14,7 +14,7 @@ from tiny_models import make_requests, make_runner, plain_greedy, random_prompts
 from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.model import ModelDrafter
-from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.engine import Engine, RoundOutcome
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.flight import Flight, Level
@@ -88,6 +88,25 @@ def test_the_verdicts_of_a_batch_have_the_rows_and_states_of_their_own_requests(
         assert len(verdict.states) == len(text) + len(verdict.path)
         torch.testing.assert_close(verdict.states, alone.states, atol=1e-4, rtol=1e-4)
     assert [Padding(*verdict.padded).row for verdict in together] == [0, 1, 2]
+
+
+def test_a_view_of_a_round_shows_its_whole_tree_and_what_came_of_it() -> None:
+    """Nodes 1 to 3 below 0, 0 and 1, the last of them drafted after the others were sent; sent are 1 and 2."""
+    (draft,) = KnownDrafter([[SURE]], context=4).drafts
+    tree = draft.tree
+    tree.drafter = "suffix"
+    for token, parent, probability in ((5, 0, 0.5), (6, 0, 0.123456), (7, 1, 0.25)):
+        if token == 7:
+            tree.mark_sent()
+        tree.add(token, parent, Known(replace(SURE, probability=probability)), 0)
+    detail = RoundOutcome(Verdict(draft, [1, 2], [1], 9, 3), committed=2, aligned=True).detail()
+    assert (detail.tokens, detail.parents, detail.probabilities) == (
+        [1, 5, 6, 7],
+        [-1, 0, 0, 1],
+        [1.0, 0.5, 0.1235, 0.25],
+    )
+    assert (detail.submitted, detail.path, detail.bonus, detail.committed) == ([1, 2], [1], 9, 2)
+    assert (detail.inherited, detail.proactive, detail.drafter) == (0, 1, "suffix")
 
 
 def stream(name: int, prompt: int = 1) -> RequestStream:

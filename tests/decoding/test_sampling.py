@@ -39,6 +39,13 @@ def test_greedy_leaves_the_distribution_as_it_is() -> None:
     torch.testing.assert_close(sampler.probabilities(logits), logits.softmax(-1))
 
 
+@pytest.mark.parametrize(
+    ("top_k", "most", "expected"), [(0, 0, 0), (5, 0, 5), (0, 8, 8), (5, 8, 5), (8, 5, 5), (5, 5, 5)]
+)
+def test_of_the_likeliest_there_are_no_more_than_either_bound_allows(top_k: int, most: int, expected: int) -> None:
+    assert Sampler(0.7, 0.9, top_k).of_likeliest(most) == Sampler(0.7, 0.9, expected)
+
+
 def test_half_precision_logits_are_processed_in_float32() -> None:
     probabilities = Sampler(0.7, 0.9, 8).probabilities(random_logits().to(torch.bfloat16))
     assert probabilities.dtype == torch.float32

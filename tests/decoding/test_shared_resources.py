@@ -243,9 +243,23 @@ def test_a_device_that_drafts_past_the_answer_begins_its_next_round_when_it_is_d
     assert 1000 * clock.now_s() == pytest.approx(400)
 
 
+@dataclass(frozen=True)
+class Judged(FixedK):
+    """Looks at every token with a predictor, which takes 3 ms unless the deployment says how long."""
+
+    learned = True
+
+    @property
+    def decision_s(self) -> float:
+        return 0.003
+
+
+@pytest.mark.parametrize("kind", [FixedK, Judged])
 @pytest.mark.parametrize("placement", ["edge", "server"])
 @pytest.mark.parametrize("drafter", ["model", "head"])
-def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(drafter: str, placement: Placement) -> None:
+def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(
+    drafter: str, placement: Placement, kind: type[FixedK]
+) -> None:
     """A timeline makes a replay go through the loop; without one, arrays of draft lengths and a clock of their own do.
 
     A head reads hidden states, 16 bytes per token here, which come down with every answer, and forwards accepted tokens
@@ -257,11 +271,59 @@ def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(drafter:
         replace(where, placement=placement, link=replace(where.link, jitter_s=0.04)) for where in (WITH_BYTES, SCENE)
     )
     traces = [trace(name, 4 + 5 * number, [3, 0, 1, 2, 0, 3, 1, 0, 0], [3] * 9) for number, name in enumerate("abc")]
-    method = FixedK(3, drafter=drafter)
+    method = kind(3, drafter=drafter)
     fast = list(replay(method, header, traces, deployment=deployment, ends=[end]))
     looped = list(replay(method, header, traces, deployment=deployment, ends=[end], timeline=Timeline()))
     assert fast == looped
     assert {record.request_id for record in fast} == {"a", "b", "c"}
+
+
+def test_a_decision_takes_what_the_deployment_says_or_else_the_method() -> None:
+    """The prompt of 4 tokens takes 12 ms, two steps 20 and two decisions 2 x 5 or 2 x 3: so long it drafts."""
+    for predictor_s, decision_ms in ((0.005, 5), (None, 3)):
+        deployment = replace(SCENE, predictor_s=predictor_s)
+        (record,) = replay(Judged(2), HEADER, [trace("a", 4, [0], [3])], deployment=deployment)
+        assert total_ms([record], "policy") == pytest.approx(2 * decision_ms)
+        assert 1000 * (record.colocated_draft_s or 0.0) == pytest.approx(12 + 20 + 2 * decision_ms)
+
+
+@pytest.mark.parametrize(("on_edge", "reached"), [(True, [1]), (False, [1, 2])])
+def test_a_token_has_reached_the_server_when_it_has_crossed_the_link(on_edge: bool, reached: list[int]) -> None:
+    """Tokens are known at 22 and 100 ms; up takes 50 ms and 10 more per token; a verification ends at 110 ms.
+
+    Beside the target there is no link to cross. A third token is not drafted yet.
+    """
+    timelines = Timelines(SCENE, ModelledClock(), on_edge=on_edge, learned=False)
+    (draft,) = KnownDrafter([[SURE]], context=4).drafts
+    timelines.admit(draft.session)
+    for node in range(3):
+        draft.tree.add(7, node, Known(SURE), 0)
+    timelines._requests["0"].forwarded_s = {0: 0.022, 1: 0.100}
+    timelines._verified_s = 0.110
+    assert [node for node in (1, 2, 3) if timelines.has_reached_server(draft, node)] == reached
+
+
+def test_prompts_that_are_cached_are_not_forwarded_by_any_model() -> None:
+    """A drafter that reports its forwards reports those of prompts too."""
+    timelines = Timelines(replace(SCENE, cached_prompts=True), ModelledClock(), on_edge=True, learned=False)
+    (draft,) = KnownDrafter([[SURE]], context=4).drafts
+    timelines.admit(draft.session)
+    for phase in ("prefill", "draft"):
+        timelines.forward(phase, {"0": (1, 3)}, SCENE.drafter.latency)  # type: ignore[arg-type]
+    assert {phase: 1000 * seconds for phase, seconds in timelines.clock.take().items()} == {"draft": pytest.approx(10)}
+
+
+def test_what_is_drafted_while_the_target_verifies_is_shown_as_proactive() -> None:
+    timelines, timeline = Timelines(SCENE, ModelledClock(), on_edge=True, learned=True), Timeline()
+    timelines.clock.timeline = timeline
+    (draft,) = KnownDrafter([[SURE]], context=4).drafts
+    timelines.admit(draft.session)
+    timelines.begin([draft])
+    timelines.draft([(draft, [0])])
+    with timelines.clock.overlap():
+        timelines.forward("draft", {"0": (1, 4)}, SCENE.drafter.latency)
+    found = [(span.resource, span.label) for span in timeline.spans]
+    assert found == [("edge/0", label) for label in ("prefill", "draft", "policy", "proactive")]
 
 
 @dataclass(frozen=True)

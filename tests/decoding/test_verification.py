@@ -1,6 +1,8 @@
 """The three rules, on trees and distributions built by hand."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +18,10 @@ from specbench_kit.decoding.rules import match, residual, walk
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import ModelVerifier
-from specbench_kit.models.executors.base import Forward
+from specbench_kit.decoding.verification import ModelVerifier, appended_row, verdict_of_row
+from specbench_kit.models.executors.base import Forward, Padding
+from specbench_kit.models.executors.pending import PendingTokens
+from specbench_kit.models.runner import Runner
 
 SAMPLER = Sampler(temperature=1.0)
 NOWHERE = DraftForward(Forward([]), SAMPLER)
@@ -165,3 +169,72 @@ def test_candidates_are_those_after_the_root_and_the_nodes_where_states_are_read
         (verdict,) = verifier.send([draft], [[1, 2]])()
     expected = plain_logits(model, [*prompt, *chain]).topk(2).indices.tolist()
     assert [list(after) for after in verdict.candidates] == expected[len(prompt) - 1 :]
+
+
+@pytest.mark.parametrize("takes_pending", [False, True])
+@pytest.mark.parametrize("with_states", [False, True])
+def test_a_row_appends_what_is_not_in_kv_and_the_chosen_nodes_below_it(takes_pending: bool, with_states: bool) -> None:
+    """Two of five tokens are in KV; nodes 2, 1 and 5 stand below the root, the root and node 2."""
+    record = RequestRecord("one", "test", [])
+    session = Session(Request("one", "test", (1, 2, 3, 4, 9), 8), RequestRandom(0, "one"), frozenset(), 0.0, record)
+    target: Any = SimpleNamespace(takes_pending=takes_pending, length={3: 2}.__getitem__)
+    draft = Draft(session, family_tree())
+    row = appended_row(target, 3, draft, [2, 1, 5], with_states)
+    assert (row.slot, list(row.tokens), list(row.parents)) == (3, [3, 4, 9, 6, 5, 5], [-1, 0, 1, 2, 2, 3])
+    assert row.keep == (6 if with_states else 4)
+    assert not isinstance(row.tokens, PendingTokens)
+
+
+def test_tokens_that_a_card_has_not_told_yet_are_appended_without_waiting_for_them() -> None:
+    """Where the target is on the same card; any other one needs the numbers."""
+    record = RequestRecord("one", "test", [])
+    session = Session(Request("one", "test", (1, 2, 9), 8), RequestRandom(0, "one"), frozenset(), 0.0, record)
+    pending = PendingTokens([5, 6])
+    for takes_pending in (True, False):
+        target: Any = SimpleNamespace(takes_pending=takes_pending, length=lambda _: 1)
+        draft: Any = SimpleNamespace(
+            session=session, tree=SimpleNamespace(parents=[-1, 0, 1], tokens_of=lambda _: pending)
+        )
+        row = appended_row(target, 0, draft, [1, 2], with_states=False)
+        assert isinstance(row.tokens, PendingTokens) == takes_pending
+        assert (row.slot, [*row.tokens], list(row.parents), row.keep) == (0, [2, 9, 5, 6], [-1, 0, 1, 2], 3)
+
+
+def test_a_target_in_another_process_is_waited_for_when_its_verdicts_are() -> None:
+    """Until then the drafter may go on; a target in this process has worked already."""
+    model = tiny_llama()
+    expected = [int(plain_logits(model, prompt)[-1].argmax()) for prompt in ([1, 9, 7], [4, 2])]
+    for asynchronous in (True, False):
+        runner = make_runner(model, 2, 32)
+        waited: list[bool] = []
+
+        def begin(rows: Any, layers: Any, runner: Any = runner, waited: list[bool] = waited) -> Any:
+            forward = Runner.begin(runner, rows, layers)
+            return lambda: (waited.append(True), forward())[1]
+
+        runner.asynchronous, runner.begin = asynchronous, begin  # type: ignore[method-assign]
+        verifier = ModelVerifier(runner, Sampler())
+        drafts = []
+        for name, prompt in (("a", (1, 9, 7)), ("b", (4, 2))):
+            record = RequestRecord(name, "test", [])
+            session = Session(Request(name, "test", prompt, 8), RequestRandom(0, name), frozenset(), 0.0, record)
+            drafts.append(Draft(session, TokenTree(prompt[-1])))
+            verifier.admit(session)
+        with torch.inference_mode():
+            pending = verifier.send(drafts, [[], []])
+            assert waited == ([] if asynchronous else [True])
+            assert [(verdict.draft, verdict.bonus) for verdict in pending()] == list(zip(drafts, expected, strict=True))
+        assert waited == [True]
+
+
+def test_only_rows_of_a_batch_of_several_say_how_they_were_padded() -> None:
+    """And greedy decoding needs no more than the likeliest tokens, those of its own row."""
+    tree, record = family_tree(), RequestRecord("one", "test", [])
+    session = Session(Request("one", "test", (9,), 8), RequestRandom(0, "one"), frozenset(), 0.0, record)
+    draft, best = Draft(session, tree), [[0, 0], [2, 5, 4]]
+    for rows, padded in ((1, ()), (2, Padding(2, 1, 3, 3, 0))):
+        forward: Any = SimpleNamespace(padding=[None, Padding(rows, 1, 3, 3, 0)])
+        verdict = verdict_of_row(draft, [1], 6, forward, 1, Sampler(), (), best)
+        assert (verdict.path, verdict.bonus, verdict.computed, verdict.padded) == ([1], 4, 6, padded)
+    unpadded: Any = SimpleNamespace(padding=[])
+    assert verdict_of_row(draft, [1], 6, unpadded, 1, Sampler(), (), best).padded == ()

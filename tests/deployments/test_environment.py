@@ -7,10 +7,12 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, Link
+from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import load
 from specbench_kit.deployments.placing import environment
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 
 FORM = ContextModel(1e-7, 2e-6, 3e-3)
 PAIR = PairHashes(target="a" * 64, draft="b" * 64)
@@ -72,6 +74,26 @@ def test_of_a_deployment_are_its_own() -> None:
     assert latencies[:2] == (deployment.drafter.latency, deployment.verifier.latency)
     assert latencies.link is not None
     assert latencies.link.seconds(4, 2) == pytest.approx(0.02)  # its bandwidth is unlimited
+
+
+def test_the_latency_of_the_target_is_known_where_it_was_measured_or_modelled(home: Path) -> None:
+    assert environment(PAIR, None, "cpu").verification() is None
+    put(home, "verifier", PAIR.target, 1e-6)
+    assert environment(PAIR, None, "cpu").verification() == ContextModel(1e-6, 2e-6, 3e-3)
+    deployment = Deployment("there", Endpoint("d", FORM), Endpoint("v", ContextModel(1e-5, 0, 0)), Link(), "edge")
+    assert environment(PAIR, deployment, "cpu").verification() == ContextModel(1e-5, 0, 0)
+
+
+def test_time_is_modelled_under_a_deployment_whose_name_and_numbers_are_the_key() -> None:
+    """The machine that recorded a trace counts as this one, and only drafts that cross the link have its round trip."""
+    here = environment(PAIR, None)
+    assert (here.modelled, here.deployment, here.link_s) == (False, LOCAL_DEPLOYMENT, 0)
+    far = Deployment("far", Endpoint("d", FORM), Endpoint("v", FORM), Link(rtt_s=0.1))
+    there = environment(PAIR, far)
+    assert (there.modelled, there.deployment, there.link_s) == (True, DeploymentKey("far", digest(far)), 0.1)
+    assert environment(PAIR, replace(far, placement="server")).link_s == 0
+    recorded = environment(PAIR, replace(far, name=RECORDED))
+    assert (recorded.modelled, recorded.deployment) == (True, LOCAL_DEPLOYMENT)
 
 
 def test_the_link_is_in_the_latencies_where_drafts_cross_it() -> None:

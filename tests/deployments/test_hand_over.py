@@ -1,11 +1,19 @@
 """Hand-overs between the stages of a pipeline: read from a deployment's file, and paid for by a pass."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import HandOver
 from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.in_stages import in_stages, require_even
 from specbench_kit.deployments.loading import load
+from specbench_kit.profilers.architectures import Architecture
+from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.derived_run import interconnect_of
+from specbench_kit.profilers.devices import find_device
 
 SET = ["verifier.stages=4", "verifier.hand_over.latency_s=0.001", "verifier.hand_over.per_pass=3"]
 
@@ -30,6 +38,43 @@ def test_without_any_a_pass_takes_the_latency() -> None:
     assert verifier.hand_over.seconds(1000) == 0
     assert verifier.pass_s([(5, 100)]) == verifier.latency.seconds([(5, 100)])
     assert describe(load("specpipe"))["verifier"]["hand_over"]["bytes_per_s"] is None  # type: ignore[arg-type]
+
+
+SHAPES = Architecture("llama", 1024, 12, 8, 2, 128, 4096, 32000, tied=False, max_positions=4096)
+
+
+def test_stages_hand_the_hidden_states_of_each_token_over() -> None:
+    """Four stages hand 1024 values of two bytes over three times, and draw four times the power of one."""
+    deployment = load("wisp")
+    assert deployment is not None
+    card = find_device("h100")
+    verifier = replace(deployment.verifier, power_w=300.0)
+    profile = Profile("p", "verifier", card.name, "m", "bfloat16", "derived", "interaction", {})
+    assert in_stages(verifier, profile, SHAPES, card, 1) is verifier
+    staged = in_stages(verifier, profile, SHAPES, card, 4)
+    links = interconnect_of(card)
+    assert staged == replace(
+        verifier,
+        device=f"4 stages of {verifier.device}",
+        stages=4,
+        hand_over=HandOver(links.latency_s, bytes_per_token=2048.0, bytes_per_s=links.bytes_per_s, per_pass=3),
+        power_w=1200.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "stages", "problem"),
+    [
+        (8, 4, None),
+        (6, 4, "v: 6 cards cannot be divided into 4 equal stages"),
+        (10, 5, "v: 5 stages cannot share 12 layers evenly"),
+        (6, 2, "v: 3 cards cannot share 8 heads evenly"),
+    ],
+)
+def test_stages_share_a_model_evenly_or_not_at_all(members: int, stages: int, problem: str | None) -> None:
+    """A model of 12 layers and 8 heads."""
+    with pytest.raises(SkitError, match=problem) if problem else nullcontext():
+        require_even(SHAPES, members, stages, "v")
 
 
 @pytest.mark.parametrize(

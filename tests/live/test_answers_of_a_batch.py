@@ -1,8 +1,9 @@
 """The device's end of several requests at a server: whose answer is whose, what is asked again, and what came late."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from threading import Event
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ from known_drafts import SURE, Known, KnownDrafter
 from tiny_models import GREEDY, make_requests
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.connection import ConnectionLostError
@@ -22,8 +25,8 @@ from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, Sc
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.servers import EngineStream, EngineVerifier
 from specbench_kit.live.states import to_bytes
-from specbench_kit.live.streaming import StreamedRound
-from specbench_kit.live.verifier import WireStream, WireVerifier
+from specbench_kit.live.streaming import StreamedLoop, StreamedRound
+from specbench_kit.live.verifier import MAX_TRIES, WireStream, WireVerifier, open_frame
 from specbench_kit.live.wire import Down, Status, Up
 
 LOST = ConnectionLostError("away")
@@ -37,12 +40,13 @@ class Scripted:
     sent: list[Up] = field(default_factory=list)
     welcome: messages.Welcome = field(default_factory=lambda: messages.Welcome(generates=True))
     answer_arrived: bool = False
+    address: str = "host:1"
     reconnections: int = 0
 
     def send(self, frame: Up) -> None:
         self.sent.append(frame)
 
-    def receive(self) -> tuple[float, Down]:
+    def receive(self, timeout_s: float = 0.0) -> tuple[float, Down]:
         answer = self.answers.popleft()
         if isinstance(answer, ConnectionLostError):
             raise answer
@@ -72,6 +76,10 @@ class Device:
     def answer(self, request: int, arrived_s: float = 0.0, number: int = 1, **verdict: object) -> None:
         down = Down(verdict={"session": self.names[request], "round": number, **verdict})
         self.connection.answers.append((arrived_s, down))
+
+    def refuse(self, request: int, status: Status, times: int = 1) -> None:
+        refused = Down(refused={"session": self.names[request], "status": status, "reason": "why"})
+        self.connection.answers.extend([(0.0, refused)] * times)
 
 
 def test_answers_in_another_order_are_those_of_their_own_drafts() -> None:
@@ -129,6 +137,97 @@ def test_an_answer_to_an_earlier_round_is_ignored() -> None:
     assert [verdict.bonus for verdict in second()] == [20]
 
 
+def test_a_round_that_is_refused_for_the_time_being_is_sent_again() -> None:
+    """As often as the server refuses it, and no other one with it."""
+    device = Device()
+    pending = device.verifier.send(device.drafts, [[1, 2]] * 3)
+    device.answer(0, bonus=10)
+    device.refuse(0, Status.FAILED)  # came late: this round has its answer
+    device.refuse(1, Status.OVERLOADED, MAX_TRIES)
+    device.answer(1, bonus=11)
+    device.answer(2, bonus=12)
+    assert [verdict.bonus for verdict in pending()] == [10, 11, 12]
+    sent = device.connection.frames("draft")
+    assert [frame.session for frame in sent] == [*device.names, *[device.names[1]] * MAX_TRIES]
+    assert all(frame == sent[1] for frame in sent[3:])
+    assert len(device.connection.frames("open")) == 3
+
+
+def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s: list[float] = []
+    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    device, streaming = Device(), Streaming()
+    for number, (sender, name) in enumerate(((device, device.names[0]), (streaming, streaming.names[0])), 1):
+        refused = {"session": name, "status": Status.OVERLOADED, "retry_ms": 250 * number}
+        sender.connection.answers.append((0.0, Down(refused=refused)))
+    pending = device.verifier.send(device.drafts[:1], [[1, 2]])
+    device.answer(0, bonus=10)
+    streaming.answer(0, number=2, tokens=[5])
+    assert [verdict.bonus for verdict in pending()] == [10]
+    assert [list(streamed.tokens) for streamed in streaming.receive()] == [[5]]
+    assert waits_s == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.BROKEN_TREE, 1)])
+def test_a_round_that_is_refused_for_good_ends_the_run(status: Status, times: int) -> None:
+    device = Device()
+    pending = device.verifier.send(device.drafts, [[1, 2]] * 3)
+    device.refuse(1, status, times)
+    with pytest.raises(SkitError, match=f"^the server refused a draft: {status.name}: why$"):
+        pending()
+    assert len(device.connection.frames("draft")) == 3 + times - 1
+
+
+def test_a_forgotten_session_is_opened_again_with_its_output() -> None:
+    device = Device()
+    draft = device.drafts[1]
+    draft.session.tokens += [21, 22]
+    pending = device.verifier.send([draft], [[1, 2]])
+    device.refuse(1, Status.UNKNOWN_SESSION)
+    device.answer(1, bonus=11)
+    pending()
+    kinds = [frame.WhichOneof("kind") for frame in device.connection.sent]
+    assert kinds == ["open"] * 3 + ["draft", "open", "draft"]
+    opened = device.connection.frames("open")[-1]
+    assert (opened.session, [*opened.prompt], [*opened.output]) == (device.names[1], [1] * 3, [1, 21, 22])
+
+
+@pytest.mark.parametrize("path", [[0], [1, 3]])
+def test_a_server_that_accepts_what_was_not_sent_ends_the_run(path: list[int]) -> None:
+    device = Device()
+    pending = device.verifier.send(device.drafts[:1], [[1, 2]])
+    device.answer(0, path=path)
+    with pytest.raises(SkitError, match="tokens that were not sent"):
+        pending()
+
+
+def test_a_finished_request_closes_its_session() -> None:
+    device = Device()
+    device.verifier.release(device.drafts[1].session)
+    assert [frame.session for frame in device.connection.frames("close")] == [device.names[1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "silence_ms", "max_tokens", "ends"),
+    [
+        ({}, 0, 0, []),
+        ({"silence_s": 0.25}, 250, 1000, [4, 9]),
+        ({"silence_s": 0.25, "layers": (1,)}, 0, 0, []),
+        ({"ahead": 3}, 0, 1000, [4, 9]),
+        ({"ahead": 3, "layers": (1,)}, 0, 1000, [4, 9]),
+    ],
+)
+def test_a_server_that_may_go_on_by_itself_is_told_where_a_response_ends(
+    options: dict[str, Any], silence_ms: int, max_tokens: int, ends: list[int]
+) -> None:
+    (draft,) = KnownDrafter([[SURE]], context=4).drafts
+    draft.session.eos_ids = frozenset({9, 4})
+    frame = open_frame(draft.session, "s", GREEDY, 3, heard=[5, 6], **options)
+    assert (frame.silence_ms, frame.max_tokens, [*frame.ends]) == (silence_ms, max_tokens, ends)
+    assert (frame.ahead, [*frame.layers]) == (options.get("ahead", 0), [*options.get("layers", ())])
+    assert ([*frame.prompt], [*frame.output], frame.sampling.seed) == ([1] * 3, [1, 5, 6], 3)
+
+
 def test_the_round_that_came_last_says_where_the_wait_went() -> None:
     device = Device()
     pending = device.verifier.send(device.drafts, [[1, 2]] * 3)
@@ -179,9 +278,9 @@ def test_the_device_says_how_many_hidden_states_it_has() -> None:
 class Streaming:
     """A stream of two requests that a server decodes by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: str = "") -> None:
         self.connection = Scripted()
-        self.stream = WireStream(self.connection, GREEDY, 0)  # type: ignore[arg-type]
+        self.stream = WireStream(self.connection, GREEDY, 0, method)  # type: ignore[arg-type]
         self.sessions: list[Session] = [draft.session for draft in KnownDrafter([[SURE]] * 2, context=4).drafts]
         for session in self.sessions:
             self.stream.begin(session)
@@ -190,6 +289,10 @@ class Streaming:
     def answer(self, request: int, number: int = 1, base: int = 4, **frame: object) -> None:
         down = Down(generated={"session": self.names[request], "round": number, "base": base, **frame})
         self.connection.answers.append((1.0, down))
+
+    def refuse(self, request: int, number: int, status: Status) -> None:
+        refused = {"session": self.names[request], "round": number, "status": status, "reason": "why"}
+        self.connection.answers.append((1.0, Down(refused=refused)))
 
     def receive(self) -> list[StreamedRound]:
         return list(self.stream.receive())
@@ -212,6 +315,63 @@ def test_tokens_that_belong_elsewhere_are_passed_over(late: dict[str, Any]) -> N
     assert [list(streamed.tokens) for streamed in device.receive()] == [[5]]
 
 
+def test_each_number_of_a_streamed_round_is_read() -> None:
+    device = Streaming()
+    device.answer(0, tokens=[5, 6, 7], drafted=4, submitted=3, accepted=2, computed=6, padded=[2, 1])
+    (streamed,) = device.receive()
+    assert (streamed.drafted, streamed.submitted, streamed.accepted) == (4, 3, 2)
+    assert (streamed.computed, [*streamed.padded], streamed.arrived_s) == (6, [2, 1], 1.0)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_response_that_is_refused_for_the_time_being_is_asked_for_again(number: int) -> None:
+    """The request has one of its thousand tokens, and asks for the rest by a method of the server's."""
+    device = Streaming(method="suffix")
+    device.refuse(1, number, Status.OVERLOADED)
+    device.refuse(1, 1, Status.FAILED)  # an attempt that was given up
+    device.answer(1, number=2, tokens=[5])
+    assert [list(streamed.tokens) for streamed in device.receive()] == [[5]]
+    asked = device.connection.frames("generate")
+    assert [(frame.session, frame.round) for frame in asked] == [
+        (device.names[0], 1),
+        (device.names[1], 1),
+        (device.names[1], 2),
+    ]
+    assert {(frame.base, frame.max_tokens, frame.method) for frame in asked} == {(4, 999, "suffix")}
+    assert len(device.connection.frames("open")) == 2
+
+
+@pytest.mark.parametrize(("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.UNKNOWN_METHOD, 1)])
+def test_a_response_that_is_refused_for_good_ends_the_run(status: Status, times: int) -> None:
+    device = Streaming()
+    for number in range(times):
+        device.refuse(1, number + 1, status)
+    with pytest.raises(SkitError, match=f"^the server refused to decode: {status.name}: why$"):
+        device.receive()
+    assert len(device.connection.frames("generate")) == 2 + times - 1
+
+
+def test_a_forgotten_response_is_opened_and_asked_for_again() -> None:
+    device = Streaming()
+    device.sessions[1].tokens += [5]
+    device.refuse(1, 1, Status.UNKNOWN_SESSION)
+    device.answer(1, number=2, base=5, tokens=[6])
+    assert [list(streamed.tokens) for streamed in device.receive()] == [[6]]
+    opened, asked = device.connection.frames("open"), device.connection.frames("generate")
+    assert ([*opened[-1].output], opened[-1].session) == ([1, 5], device.names[1])
+    assert (asked[-1].session, asked[-1].base, len(opened), len(asked)) == (device.names[1], 5, 3, 3)
+
+
+def test_tokens_of_a_finished_response_are_passed_over() -> None:
+    device = Streaming()
+    device.stream.end(device.sessions[1])
+    assert [frame.session for frame in device.connection.frames("close")] == [device.names[1]]
+    device.answer(1, tokens=[9])
+    device.refuse(1, 1, Status.FAILED)
+    device.answer(0, tokens=[5])
+    assert [streamed.request_id for streamed in device.receive()] == ["0"]
+
+
 def test_after_a_loss_every_response_is_asked_for_from_its_last_token_on() -> None:
     device = Streaming()
     device.answer(1, tokens=[5, 6])
@@ -223,6 +383,77 @@ def test_after_a_loss_every_response_is_asked_for_from_its_last_token_on() -> No
     requests = [(frame.session, frame.round, frame.base) for frame in device.connection.frames("generate")]
     first, second = device.names
     assert requests == [(first, 1, 4), (second, 1, 4), (first, 2, 4), (second, 2, 6)]
+
+
+@dataclass
+class Spoken:
+    """A stream that says, one after the other, what a test chooses."""
+
+    says: deque[list[StreamedRound]]
+    asked: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+    """Called while tokens are waited for."""
+
+    def begin(self, session: Session) -> None:
+        self.asked.append(session.request.id)
+
+    def receive(self) -> Sequence[StreamedRound]:
+        self.meanwhile()
+        return self.says.popleft()
+
+    def end(self, session: Session) -> None:
+        self.ended.append(session.request.id)
+
+
+def test_a_streamed_round_lasts_from_the_tokens_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop reads tokens a second after they have come; its clock and the machine's are 100 s apart.
+
+    The server says of its second round that 0.5 s were queue, 0.25 s drafting and 1 s verification; the remaining
+    0.25 s were the link's. Of the first it says nothing, and the third comes to a request that has ended.
+    """
+    clock = ModelledClock(10.0)
+    says = [
+        [StreamedRound("000", [5], 113.0)],
+        [
+            StreamedRound("000", [6, 7], 115.0, 4, 3, 1, 5, queue_s=0.5, draft_s=0.25, verify_s=1.0, padded=[2, 1]),
+            StreamedRound("001", [9], 115.0),
+            StreamedRound("000", [8], 115.0, verify_s=0.0),
+            StreamedRound("000", [9], 115.0),
+        ],
+    ]
+    stream = Spoken(deque(says))
+    loop = StreamedLoop(stream, clock, DecodingSetup(eos_ids=frozenset({8})))  # type: ignore[arg-type]
+    loop.submit(make_requests([[1, 2]], 9)[0])
+    monkeypatch.setattr("specbench_kit.live.streaming.monotonic_s", lambda: 100 + clock.now_s() + 1.0)
+    assert loop.runs_on
+    seen: list[Any] = []
+    loop.on_round = seen.extend
+    records = []
+    for now_s in (13.0, 15.0):
+        stream.meanwhile = partial(clock.wait_until, now_s)
+        records += loop.step()
+    (record,) = records
+    assert (stream.asked, stream.ended, record.output_ids, record.finish_reason) == (
+        ["000"],
+        ["000"],
+        [5, 6, 7, 8],
+        "eos",
+    )
+    first, second, third = record.rounds
+    assert (first.end_s, first.verify_s, first.link_s, first.committed) == (2.0, 2.0, 0.0, 1)
+    assert (second.end_s, second.verify_s, second.link_s, second.queue_s, second.draft_s) == (4.0, 1.0, 0.25, 0.5, 0.25)
+    assert (second.drafted, second.submitted, second.accepted, second.committed) == (4, 3, 1, 2)
+    assert (second.deepest, second.padded) == (3, [2, 1])
+    assert (third.end_s, third.verify_s, third.link_s) == (4.0, 0.0, 0.0)
+    details = [streamed.detail() for streamed in seen]
+    assert [(shown.tokens, shown.parents, shown.submitted, shown.path, shown.bonus) for shown in details] == [
+        ([2], [-1], [], [], 5),
+        ([5, 6], [-1, 0], [1], [1], 7),
+        ([7], [-1], [], [], 8),
+    ]
+    assert [shown.committed for shown in details] == [1, 2, 1]
+    assert details[1].probabilities == [1.0, 1.0]
 
 
 class ChosenEngine(EngineAdapter):
