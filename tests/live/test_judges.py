@@ -256,7 +256,11 @@ class SilentEngine(ShapedEngine):
             "the engine gives no log-probabilities of the tokens that differ",
         ),
         (SilentEngine("likeliest", None), GREEDY, "the engine gives no log-probabilities of its most probable tokens"),
-        (SilentEngine("likeliest", {9: -1.0}), GREEDY, "the engine gives no log-probabilities of its most probable tokens"),
+        (
+            SilentEngine("likeliest", {9: -1.0}),
+            GREEDY,
+            "the engine gives no log-probabilities of its most probable tokens",
+        ),
         (ShapedEngine(0.0), Sampler(0.8), "the engine draws the responses that it decodes by itself by other random"),
     ],
 )

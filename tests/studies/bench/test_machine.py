@@ -14,7 +14,7 @@ from specbench_kit.profilers.loading import find_measured, read
 from specbench_kit.reports.sections import machine
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.bench import measured_environment
-from specbench_kit.studies.bench.run import Control
+from specbench_kit.studies.bench.beside_lanes import Control
 
 FAST = ("--max-new-tokens", 8, "--json")
 WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "
