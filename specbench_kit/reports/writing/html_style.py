@@ -102,8 +102,8 @@ figure[class*="timeline"] {{ grid-column: 1 / -1; overflow-x: auto; }}
 figure[class*="timeline"] svg {{ min-width: 44rem; }}
 @media (max-width: 40rem) {{
   .figures {{ margin: 0 -1rem; }}
-  figure {{ border-width: 1px 0; border-radius: 0; padding: .25rem 0; }}
-  figcaption {{ line-height: 1.3; padding: 0 1rem; }}
+  figure {{ border-width: 1px 0; border-radius: 0; padding: .25rem; }}
+  figcaption {{ line-height: 1.3; padding: 0 .75rem; }}
 }}
 @media print {{
   .warning .line > summary {{ white-space: normal; }}

@@ -46,7 +46,7 @@ from specbench_kit.reports.sections.wording import (
     time_sentence,
     trace_sentence,
 )
-from specbench_kit.reports.writing.drawing import plot
+from specbench_kit.reports.writing.drawing import WIDTH_IN, plot
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
 from specbench_kit.runs.document import RunDescription
@@ -432,6 +432,8 @@ def headlines(summary: SweepSummary) -> list[str]:
     ]
 
 
+SIZE_IN = (WIDTH_IN, 3.7)
+"""Width and height of a curve over the first axis: letters of 10 pt, as in other figures of a page."""
 LOGARITHMIC_SPAN = 20
 """The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
 
@@ -441,7 +443,7 @@ def write_plots(folder: Path, lines: Sequence[SweepLine], summary: SweepSummary,
     folder.mkdir(parents=True, exist_ok=True)
     axis, values = next(iter(summary.axes.items()))
     styles = method_styles({line.label: line.series for line in lines if line.series != BASELINE})
-    with plot(folder / "speedup.png", (6, 4)) as axes:
+    with plot(folder / "speedup.png", SIZE_IN) as axes:
         for line in lines:
             if line.series != BASELINE:
                 _line(axes, styles[line.label], line, values, lambda overall: overall.speedup)
@@ -453,8 +455,8 @@ def write_plots(folder: Path, lines: Sequence[SweepLine], summary: SweepSummary,
             axes.scatter(at, [1.0] * len(at), 90, **ring, zorder=3, label="break-even")
         _edge_break_even(axes, lines, numbers_of(values), summary.edge)
         title = f"Speedup, modelled\n({where})"
-        _frame(axes, axis, numbers_of(values), "speedup over autoregressive decoding at the server", title)
-    with plot(folder / "throughput.png", (6, 4)) as axes:
+        _frame(axes, axis, numbers_of(values), "speedup over autoregressive\ndecoding at the server", title)
+    with plot(folder / "throughput.png", SIZE_IN) as axes:
         for line in lines:
             _line(axes, styles.get(line.label, BASELINE_STYLE), line, values, lambda overall: overall.throughput)
         _frame(axes, axis, numbers_of(values), "committed tokens per second", f"Throughput, modelled\n({where})")
@@ -515,10 +517,11 @@ def _frame(axes: "Axes", axis: str, numbers: Sequence[float], metric: str, title
         axes.set_xscale("log")
         axes.set_xticks(numbers, [f"{value:g}" for value in numbers])
         axes.minorticks_off()
-    axes.set(xlabel=axis_in_words(axis), ylabel=metric, title=title)
+    axes.set(xlabel=axis_in_words(axis), ylabel=metric)
+    axes.set_title(title, fontsize=9)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize=9)
+    axes.legend(loc="best", fontsize=8)
 
 
 def write_map(folder: Path, summary: SweepSummary, where: str) -> None:
