@@ -10,8 +10,9 @@ import grpc
 import pytest
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.base import Link
 from specbench_kit.live import connection as connection_module
-from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError, _Stream
+from specbench_kit.live.connection import RECONNECT_TIMEOUT_S, ClientIdentity, Connection, ConnectionLostError, _Stream
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import METHOD, Down, Up
 
@@ -188,6 +189,38 @@ def test_frames_go_both_ways_until_the_stream_is_ended() -> None:
     assert channel.answers.cancelled == 1
 
 
+@dataclass
+class NotedDirection:
+    """A direction of an emulated link that delivers at once and notes what crosses it."""
+
+    link: Link
+    bytes_per_s: float
+    name: str
+    deliver: Callable[[Any], None]
+    crossed: list[tuple[object, int]] = field(default_factory=list)
+
+    def put(self, message: Any, size: int) -> None:
+        self.crossed.append((message, size))
+        self.deliver(message)
+
+
+def test_each_way_of_an_emulated_link_has_its_own_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "LinkDirection", NotedDirection)
+    channel: Any = Channel(PONG)
+    link, ping = Link(rtt_s=0.5, up_bytes_per_s=100, down_bytes_per_s=200), Up(ping={"count": 1})
+    ours: Any = _Stream(channel, link)
+    ours.send(ping)
+    assert next(channel.answers.sent) == ping
+    assert ours.poll(60)[1] == PONG
+    up, down = ours._uplink, ours._downlink
+    assert [(way.link, way.bytes_per_s, way.crossed) for way in (up, down)] == [
+        (link, 100, [(ping, ping.ByteSize())]),
+        (link, 200, [(PONG, PONG.ByteSize())]),
+    ]
+    assert up.name != down.name, "each draws jitter of its own"
+    channel.answers.frames.put(None)
+
+
 @pytest.mark.parametrize(
     ("end", "kind", "words"),
     [
@@ -242,6 +275,10 @@ def test_a_hello_says_who_calls_and_the_channel_is_as_the_identity_asks(
     assert ("grpc.enable_http_proxy" in options) == is_here
     assert options.get("grpc.enable_http_proxy", 0) == 0
     assert options.get("grpc.ssl_target_name_override") == ("name" if secure else None)
+    # A server whose network is dead is noticed before anybody gives up on its answer.
+    assert options["grpc.http2.ping_timeout_ms"] == options["grpc.keepalive_timeout_ms"]
+    assert options["grpc.keepalive_time_ms"] + options["grpc.keepalive_timeout_ms"] < 1000 * RECONNECT_TIMEOUT_S
+    assert options["grpc.http2.max_pings_without_data"] == 0  # any number
     assert options["grpc.use_local_subchannel_pool"] == 1
     assert options["grpc.max_receive_message_length"] == -1
     assert connection.receive(60)[1] == PONG
