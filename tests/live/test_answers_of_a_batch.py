@@ -452,7 +452,11 @@ def test_a_streamed_round_lasts_from_the_tokens_before_it(monkeypatch: pytest.Mo
         ([5, 6], [-1, 0], [1], [1], 7),
         ([7], [-1], [], [], 8),
     ]
-    assert [shown.committed for shown in details] == [1, 2, 1]
+    assert [(shown.committed, shown.inherited, shown.proactive) for shown in details] == [
+        (1, 0, 0),
+        (2, 0, 0),
+        (1, 0, 0),
+    ]
     assert details[1].probabilities == [1.0, 1.0]
 
 
