@@ -452,7 +452,11 @@ def test_a_streamed_round_lasts_from_the_tokens_before_it(monkeypatch: pytest.Mo
         ([5, 6], [-1, 0], [1], [1], 7),
         ([7], [-1], [], [], 8),
     ]
-    assert [shown.committed for shown in details] == [1, 2, 1]
+    assert [(shown.committed, shown.inherited, shown.proactive) for shown in details] == [
+        (1, 0, 0),
+        (2, 0, 0),
+        (1, 0, 0),
+    ]
     assert details[1].probabilities == [1.0, 1.0]
 
 
@@ -514,6 +518,41 @@ def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pyte
     ((phase, _, _, ((part, link_s, _),)),) = splits
     assert (phase, part, link_s) == ("verify", "link", arrived[1] - 1)
     assert arrived[1] > arrived[0]
+
+
+def test_the_whole_wait_for_an_engine_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked at 100 s, waited for from 101 s on, when the answer is there, to 104 s; the engine says it took 0.25 s."""
+    now, splits = SimpleNamespace(s=0.0), []
+    reads_s = iter([100.0, 104.0])
+    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", lambda: now.s)
+
+    def take_server_s() -> float:
+        now.s = next(reads_s)
+        return 0.25
+
+    engine = ChosenEngine({2: [7, 8, 5]})
+    engine.link = SimpleNamespace(take_server_s=take_server_s)  # type: ignore[assignment]
+    clock = SimpleNamespace(split=lambda *parts: splits.append(parts))
+    verifier = EngineVerifier(engine, GREEDY, 0, clock)  # type: ignore[arg-type]
+    pending = verifier.send(chains(2), [[1, 2]])
+    now.s = 101.0
+    engine.hold.set()
+    verifier._answers[0].result(60)
+    pending()
+    assert splits == [("verify", 0.25, 3.0, [("link", 0.75, 2)])]
+
+
+def test_seeds_are_signed_numbers_of_32_bits_and_each_request_has_its_own() -> None:
+    engine = ChosenEngine({1: [7, 8, 5]})
+    EngineVerifier(engine, GREEDY, 0).send(chains(1), [[1, 2]])()
+    stream, drafts = EngineStream(engine, GREEDY, 0), KnownDrafter([[SURE]] * 4, context=4).drafts
+    for draft in drafts:
+        engine.chunks.append([[5] * 1000])
+        stream.begin(draft.session)
+        received(stream, 1000)
+    generated = [generation.seed for generation in engine.generations]
+    assert len({*generated}) == 4
+    assert all(0 <= seed < 2**31 for seed in (*generated, *engine.asked[0].seeds))
 
 
 def test_requests_have_seeds_of_their_own_by_position() -> None:

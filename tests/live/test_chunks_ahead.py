@@ -12,7 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
-from specbench_kit.live.free_running import FreeRunningVerifier
+from specbench_kit.live.free_running import AnswerPollingDrafter, FreeRunningDrafter, FreeRunningVerifier
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.verifier import MAX_TRIES
 from specbench_kit.live.wire import Down, Status, text_hash
@@ -295,3 +295,51 @@ def test_answers_to_a_finished_request_are_ignored() -> None:
     device.connection.answers.append((0.0, Down(refused={"session": device.names[1], "status": Status.FAILED})))
     device.answer(1, bonus=7)
     assert device.take(pending).tokens == [7]
+
+
+class Noting:
+    """A drafter that notes what it is asked, and answers with that."""
+
+    clock = "the clock"
+    drafts = "the drafts"
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: (name, *arguments)
+
+
+def test_a_drafter_that_is_told_of_answers_passes_everything_else_on() -> None:
+    """The hidden states that a verdict brought among it."""
+    answered = False
+    committed: list[tuple[object, ...]] = []
+    inner: Any = Noting()
+    inner.commit = lambda *arguments: committed.append(arguments)
+    drafter: Any = AnswerPollingDrafter(inner, lambda: answered)
+    assert (drafter.clock, drafter.drafts) == ("the clock", "the drafts")
+    for name in ("begin", "room", "extend", "expand"):
+        assert getattr(drafter, name)(7) == (name, 7)
+    drafter.commit(1, [2], 3, 4)
+    assert committed == [(1, [2], 3, 4)]
+    assert drafter.awaits_answer(1)
+    assert not drafter.has_reached_server(1, 2)
+    answered = True
+    assert not drafter.awaits_answer(1)
+
+
+def test_what_is_drafted_ahead_is_offered_as_it_grows() -> None:
+    device = Device()
+    pending = device.send(11)
+    (draft,) = device.drafts
+
+    def extend(drafts: list[Draft]) -> list[Draft]:
+        device.grow(12)
+        return drafts
+
+    inner: Any = SimpleNamespace(extend=extend)
+    drafter = FreeRunningDrafter(inner, device.verifier)
+    assert drafter.awaits_answer(draft)
+    assert device.sent() == []
+    assert drafter.extend([draft]) == [draft]
+    assert device.sent() == [(1, 4, [11, 12])]
+    device.answer(1, bonus=9)
+    assert not drafter.awaits_answer(draft)
+    assert device.take(pending).tokens == [9]

@@ -1,6 +1,8 @@
 """What a benchmark learns of a server before its run: its target, what it verifies and offers, and notes."""
 
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from test_answers_of_a_batch import ChosenEngine, Scripted
@@ -10,12 +12,15 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
+from specbench_kit.live import servers
+from specbench_kit.live.connection_options import ConnectionOptions
 from specbench_kit.live.free_running import FreeRunningVerifier
-from specbench_kit.live.pair import TargetDescription
+from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server_address import ServerAddress
-from specbench_kit.live.servers import EngineServer, EngineStream, EngineVerifier, SkitServer, VerifierSetup
+from specbench_kit.live.servers import EngineServer, EngineStream, EngineVerifier, SkitServer, VerifierSetup, connect
 from specbench_kit.live.verifier import WireStream, WireVerifier
+from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.methods.spec import parse_method
 
@@ -154,3 +159,88 @@ def test_an_engine_that_only_decodes_greedily_is_not_asked_to_draw() -> None:
         server.verifier(VerifierSetup(SAMPLED, 5, CLOCK))
     with pytest.raises(SkitError, match="scores greedy drafts alone"):
         server.stream(SAMPLED, 5)
+
+
+class Letters:
+    """A tokenizer whose tokens are bytes; its texts end with token 5."""
+
+    eos_token_id = 5
+    added_tokens_decoder: ClassVar[dict[int, object]] = {}
+
+    def __len__(self) -> int:
+        return 64
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return [*text.encode()] + [5] * add_special_tokens
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"a": 0, "b": 1}
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
+
+DRAFTS = DraftModels(Letters(), {}, ())
+"""No draft models at all, whose tokenizer the target has to share."""
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ChosenEngine:
+    """The engine that is found at every address; it states all that engines may state."""
+    found = ChosenEngine()
+    found.model = lambda: ("/models/tiny", 512)  # type: ignore[method-assign]
+    found.tokenize = lambda text: [*text.encode()]  # type: ignore[method-assign]
+    found.verification_route = lambda: "by scoring"  # type: ignore[method-assign]
+    found.linked = []  # type: ignore[attr-defined]
+    found.emulate_link = found.linked.append  # type: ignore[attr-defined,method-assign]
+    monkeypatch.setattr(servers, "engines", SimpleNamespace(get=lambda kind: partial(reached, found, kind)))
+    return found
+
+
+def reached(engine: Any, kind: str, base: str) -> ChosenEngine:
+    engine.address = (kind, base)
+    return engine  # type: ignore[no-any-return]
+
+
+def test_an_engine_is_asked_for_what_it_states_of_its_model(engine: Any) -> None:
+    link = Link(rtt_s=0.25)
+    server = connect(ServerAddress("vllm://host:1", link=link), DRAFTS)
+    assert isinstance(server, EngineServer)
+    assert (engine.address, engine.linked, server.engine) == (("vllm", "http://host:1"), [link], engine)
+    target = TargetDescription("tiny", "unknown", "unknown", DRAFTS.vocabulary, 512, (5,), bitwise=False)
+    assert (server.target, server.route, server.model) == (target, "by scoring", "/models/tiny")
+
+
+def test_what_an_engine_does_not_state_is_taken_from_the_draft_models(engine: Any) -> None:
+    engine.model = lambda: ("tiny", None)
+    engine.tokenize = lambda _: None
+    server = connect(ServerAddress("vllm://host:1"), DRAFTS)
+    assert (server.target.context, engine.linked) == (2048, [])
+    engine.tokenize = lambda text: [*text.encode(), 5]
+    with pytest.raises(SkitError, match="tiny at vllm://host:1 has another tokenizer than the draft model"):
+        connect(ServerAddress("vllm://host:1"), DRAFTS)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("options", "silence_s"), [(ConnectionOptions(server_wait=1.0), 0.0), (ConnectionOptions(), 0.5)]
+)
+def test_options_of_a_skit_serve_are_refused_for_an_engine(options: ConnectionOptions, silence_s: float) -> None:
+    with pytest.raises(SkitError, match="are for a skit serve: leave them out"):
+        connect(ServerAddress("vllm://host:1", options, silence_s=silence_s), DRAFTS)
+
+
+def test_a_skit_serve_is_told_the_tokenizer_of_the_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, object] = {}
+    connection = Scripted()
+
+    def reach(_: ServerAddress, **identity: object) -> Scripted:
+        told.update(identity)
+        return connection
+
+    monkeypatch.setattr(ServerAddress, "connect", reach)
+    address = ServerAddress("host:1")
+    server = connect(address, DRAFTS)
+    assert isinstance(server, SkitServer)
+    assert (server.address, server.connection) == (address, connection)
+    assert told == {"tokenizer": tokenizer_hash(DRAFTS.tokenizer), "vocabulary": DRAFTS.vocabulary}

@@ -2,8 +2,11 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from specbench_kit.live.protocol import verification_pb2
+from specbench_kit.live.wire import text_hash, tokenizer_hash
 
 PROTO = Path(verification_pb2.__file__).with_name("verification.proto")
 TYPES = {"TYPE_UINT32": "uint32", "TYPE_UINT64": "uint64", "TYPE_INT64": "int64", "TYPE_FLOAT": "float"}
@@ -48,3 +51,12 @@ def test_a_frame_of_the_first_release_is_read() -> None:
     assert up.WhichOneof("kind") == "draft"
     assert (draft.session, draft.round, draft.base) == ("s1", 2, 5)
     assert (list(draft.tokens), list(draft.parents)) == ([30, 31], [0, 1])
+
+
+def test_both_ends_know_a_text_and_a_tokenizer_by_the_same_hash_in_every_version() -> None:
+    """BLAKE2b of eight bytes over 32-bit tokens, the low byte first; SHA-256 over all tokens but those added."""
+    assert text_hash([1, 256, 2**32 - 1]) == 17317982692111014053
+    assert text_hash([]) == 16476032584258269876
+    words = {"b": 1, "c": 3, "a": 0, "<|added|>": 2}
+    tokenizer: Any = SimpleNamespace(get_vocab=lambda: words, get_added_vocab=lambda: {"<|added|>": 2})
+    assert tokenizer_hash(tokenizer) == "402842f27b52c6ce3eaa397141eebafa"

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.methods.base import SendsAhead
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import parse_acceptance, recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson
+from specbench_kit.serving.execution import DraftTime
 from specbench_kit.serving.fleet import DeviceKind
-from specbench_kit.serving.free_devices import RightTokens
+from specbench_kit.serving.free_devices import FreeRuns, RightTokens
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.network import LinkTrace, Network
 from specbench_kit.serving.round_sources import RecordedRounds, iid
@@ -91,6 +95,47 @@ def test_a_device_that_is_slower_than_the_server_begins_anew_from_what_it_has_re
     assert sum(rounds["drafted"][: count + 1]) == pytest.approx(sum(step.drafted for step in record.rounds), abs=1)
     drafted_s = sum(step.draft_s for step in record.rounds)
     assert sum(rounds["draft_s"][: count + 1]) == pytest.approx(drafted_s, abs=0.1)
+
+
+class OneDevice:
+    """The rounds of a device with a prompt of ten tokens."""
+
+    fleet = SimpleNamespace(kind=np.array([0]))
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.draft_times = [DraftTime(deployment, learned=False)]
+        self.submitted: list[int] = []
+
+    def current(self, _: np.ndarray) -> dict[str, np.ndarray]:
+        return {"prompt": np.array([10])}
+
+    def place(self, _: int) -> int:
+        return 0
+
+    def submit(self, _: np.ndarray, tokens: np.ndarray) -> None:
+        self.submitted += tokens.tolist()
+
+
+def test_a_device_that_was_overtaken_reads_what_it_did_not_draft_by_itself() -> None:
+    """It reads or drafts a token per second, four of them until 13 s; at 11.5 s the server has six.
+
+    The forward that is under way ends at 12 s. The draft model has then read the prompt and two tokens, and has only
+    said the third: four are to be read until 16 s, and a chunk of two is at the server at 17 s.
+    """
+    per_token = replace(DEPLOYMENT.drafter, latency=InteractionModel(1.0, 0, 0, 0))
+    deployment = replace(DEPLOYMENT, drafter=per_token, link=Link())
+    scene: Any = SimpleNamespace(kinds=[SimpleNamespace(deployment=deployment)], devices=1)
+    right: Any = SimpleNamespace(ahead=SendsAhead(2, 2), right_from=lambda _: 100)
+    table: Any = OneDevice(deployment)
+    runs, device = FreeRuns(scene, [right], table), np.array([0])
+    runs.begin(device, np.array([0.0]))
+    assert [runs.take_arrived(0, now_s) for now_s in (10.9, 11.0, 12.0)] == [0, 2, 0]
+    rows: Any = {"context": np.array([10]), "committed": np.array([6]), "ends": np.array([False])}
+    rows |= {"drafted": np.array([0]), "draft_s": np.array([0.0])}
+    runs.answer(device, rows, np.array([11.5]), np.array([11.5]))
+    assert (rows["drafted"].tolist(), rows["draft_s"].tolist()) == ([3], [3.0])
+    assert [runs.take_arrived(0, now_s) for now_s in (16.9, 17.0, 18.0)] == [0, 2, 0]
+    assert table.submitted == [2, 2]
 
 
 def test_answers_follow_each_other_and_each_is_drawn_as_often() -> None:
