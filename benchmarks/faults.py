@@ -11,8 +11,7 @@ from specbench_kit.decoding import verification
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import Verdict
-from specbench_kit.models.executors.base import Forward
+from specbench_kit.decoding.verification import Verdict, VerifiedRow
 
 ACCEPTED_WITHIN, SWAPPED_WITHIN = 0.45, 0.2
 """Largest gap between the logits of the target's two best tokens at which a fault occurs."""
@@ -51,14 +50,14 @@ def swap_extra(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
 def injected(fault: Fault) -> Iterator[None]:
     """Put the fault into every verification."""
 
-    right = verification.verdict_of_row
+    right = verification.verdict_on
 
-    def faulty(draft: Draft, nodes: list[int], appended: int, forward: Forward, number: int, *rule: Any) -> Verdict:
-        path, bonus = fault(draft.tree, nodes, forward[number].float())
-        return replace(right(draft, nodes, appended, forward, number, *rule), path=path, bonus=bonus)
+    def faulty(draft: Draft, nodes: list[int], row: VerifiedRow, *rule: Any) -> Verdict:
+        path, bonus = fault(draft.tree, nodes, row.logits(nodes).float())
+        return replace(right(draft, nodes, row, *rule), path=path, bonus=bonus)
 
-    verification.verdict_of_row = faulty
+    verification.verdict_on = faulty
     try:
         yield
     finally:
-        verification.verdict_of_row = right
+        verification.verdict_on = right

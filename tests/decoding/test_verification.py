@@ -18,7 +18,7 @@ from specbench_kit.decoding.rules import match, residual, walk
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import ModelVerifier, appended_row, verdict_of_row
+from specbench_kit.decoding.verification import ModelVerifier, VerifiedRow, appended_row, verdict_on
 from specbench_kit.models.executors.base import Forward, Padding
 from specbench_kit.models.executors.pending import PendingTokens
 from specbench_kit.models.runner import Runner
@@ -228,13 +228,13 @@ def test_a_target_in_another_process_is_waited_for_when_its_verdicts_are() -> No
 
 
 def test_only_rows_of_a_batch_of_several_say_how_they_were_padded() -> None:
-    """And greedy decoding needs no more than the likeliest tokens, those of its own row."""
+    """And greedy decoding needs no more than the likeliest tokens of its own row."""
     tree, record = family_tree(), RequestRecord("one", "test", [])
     session = Session(Request("one", "test", (9,), 8), RequestRandom(0, "one"), frozenset(), 0.0, record)
-    draft, best = Draft(session, tree), [[0, 0], [2, 5, 4]]
+    draft, best = Draft(session, tree), [2, 5, 4]
     for rows, padded in ((1, ()), (2, Padding(2, 1, 3, 3, 0))):
         forward: Any = SimpleNamespace(padding=[None, Padding(rows, 1, 3, 3, 0)])
-        verdict = verdict_of_row(draft, [1], 6, forward, 1, Sampler(), (), best)
+        verdict = verdict_on(draft, [1], VerifiedRow(forward, 1, 6, best), Sampler(), ())
         assert (verdict.path, verdict.bonus, verdict.computed, verdict.padded) == ([1], 4, 6, padded)
     unpadded: Any = SimpleNamespace(padding=[])
-    assert verdict_of_row(draft, [1], 6, unpadded, 1, Sampler(), (), best).padded == ()
+    assert verdict_on(draft, [1], VerifiedRow(unpadded, 1, 6, best), Sampler(), ()).padded == ()
